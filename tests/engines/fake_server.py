@@ -121,8 +121,6 @@ class FakeServer:
         self.num_running = self.max_running = 0
         self.load = load
         self.receiver = receiver
-        self.asleep: set[str] = set()
-        """Parts of its memory that it has released."""
         self.adapters: dict[str, Callable[[list[int]], Sequence[float]]] = {}
         self.prefix_cache: dict[tuple[int, ...], Sequence[float]] = {}
         """What was computed for whole blocks of BLOCK tokens, by these and all before; new weights leave it as it is."""
@@ -187,12 +185,8 @@ class FakeServer:
         if self.logits is None:
             return self.policy(context), self.logprob
         logits = self.look_up(context, adapter)
-        temperature, penalty = params["temperature"], params["repetition_penalty"]
-        penalised = [
-            logit if token_id not in context else logit / penalty if logit > 0 else logit * penalty
-            for token_id, logit in enumerate(logits)
-        ]
-        warm = _log_softmax([logit / (temperature or 1.0) for logit in penalised])
+        temperature = params["temperature"]
+        warm = _log_softmax([logit / (temperature or 1.0) for logit in logits])
         order = sorted(range(len(warm)), key=lambda token_id: -warm[token_id])
         order = order[: params["top_k"] if params["top_k"] > 0 else None]
         order = [each for each in order if warm[each] >= warm[order[0]] + math.log(params["min_p"] or 1e-300)]
@@ -258,11 +252,7 @@ class _Handler(BaseHTTPRequestHandler):
             finally:
                 with fake.lock:
                     fake.num_running -= 1
-        elif fake.load is not None and (slept := _sleep_or_wake(fake, self.path, body)) is not None:
-            fake.orders.append(self.path if body is None else f"{self.path} {' '.join(body['tags'])}")
-            self._answer(*slept)
         elif fake.receiver is not None and (received := self._received(body)) is not None:
-            assert "weights" not in fake.asleep
             fake.orders.append(self.path)
             fake.logits = fake.receiver.logits()
             if received[0]:
@@ -353,24 +343,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _sleep_or_wake(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
-    """Releases memory or takes it again, as vLLM's and SGLang's routes do; None for another path."""
-    name, _, query = path.partition("?")
-    if name == ("/sleep" if fake.kind == "vllm" else "/release_memory_occupation"):
-        assert not fake.asleep and (fake.num_running == 0 or fake.kind == "vllm")  # vLLM ends requests itself
-        fake.asleep = {"weights", "kv_cache"} if fake.kind == "vllm" else set(body["tags"])
-        fake.prefix_cache.clear()
-        if query == "level=2" or (fake.kind == "sglang" and "weights" in fake.asleep):
-            fake.logits = None
-    elif name == ("/wake_up" if fake.kind == "vllm" else "/resume_memory_occupation"):
-        parts = [query.removeprefix("tags=")] if fake.kind == "vllm" else body["tags"]
-        assert fake.asleep.issuperset(parts)
-        fake.asleep -= set(parts)
-    else:
-        return None
-    return 200, {}
-
-
 def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
     """Do what changes the server; None where this kind of server has no such route."""
     assert fake.load is not None
@@ -388,7 +360,6 @@ def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
                 fake.prefix_cache.clear()
             return done
         if fake.kind == "sglang" and path == "/flush_cache":
-            assert not fake.asleep
             if fake.num_running:
                 return 400, "Failed to flush cache: requests are running."
             fake.prefix_cache.clear()
@@ -419,8 +390,6 @@ def _why_refused(fake: FakeServer, body: dict[str, Any]) -> tuple[int, str] | No
         params, prompt = body["sampling_params"], body["input_ids"]
         wanted = params["max_new_tokens"]
         longest = (fake.max_model_len or math.inf) - 1
-    if fake.asleep:
-        return 500, "the engine is asleep"
     if wanted < 1:
         return 400, f"max_tokens must be at least 1, got {wanted}."
     if len(prompt) + wanted > longest:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_weights import GlooGroup, SharedHandles
+from fake_weights import GlooGroup
 from test_weight_sync import learn, make_model
 
 from midthought.engines.servers.connection import Connection, RetryPolicy
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMServer
-from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
+from midthought.engines.servers.vllm_weights import WeightSender
 from midthought.models.peft_folders import merged_tensors
 
 pytest.importorskip("httpx")
@@ -30,18 +30,14 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "sender", "first"),
-    [("ipc", VLLMIpcSender(SharedHandles()), ["init"]), ("nccl", VLLMNcclSender(GlooGroup), ["shutdown", "init"])],
-    ids=["ipc", "nccl"],
-)
-def test_vllm_itself_receives_every_tensor_of_two_updates(name, sender, first, monkeypatch):
+def test_vllm_itself_receives_every_tensor_of_two_updates(monkeypatch):
+    sender = WeightSender(GlooGroup)
     here = Path(__file__).parent
     monkeypatch.setenv("PYTHONPATH", f"{here}{os.pathsep}{here.parents[1]}")
     policy = make_model(tied=True)
-    options = ServerOptions(port=free_port(), accepts_weights=True, weight_transport=name)
+    options = ServerOptions(port=free_port(), accepts_weights=True, receives_tensors=True)
     _, environment = VLLMServer.command("m", options)
-    command = [PYTHON, str(here / "vllm_routes.py"), "--port", str(options.port), "--backend", name]
+    command = [PYTHON, str(here / "vllm_routes.py"), "--port", str(options.port)]
     server = ServerProcess(
         command, f"http://127.0.0.1:{options.port}", environment={**environment, "OMP_NUM_THREADS": "1"}
     )
@@ -49,8 +45,6 @@ def test_vllm_itself_receives_every_tensor_of_two_updates(name, sender, first, m
     async def update(*, is_new: bool) -> dict[str, Any]:
         routes = Connection(server.url, RetryPolicy())
         assert await sender.refusal(routes) is None
-        other = VLLMNcclSender() if name == "ipc" else VLLMIpcSender()
-        assert f"its weight transfer is {name!r}" in str(await other.refusal(routes))
         await sender.send(routes, functools.partial(merged_tensors, policy), is_new=is_new)
         return await routes.get("/received") or {}
 
@@ -62,7 +56,7 @@ def test_vllm_itself_receives_every_tensor_of_two_updates(name, sender, first, m
             expected = {key: tensor.double().sum().item() for key, tensor in merged_tensors(policy)}
             assert received["sums"] == pytest.approx(expected)
             assert "lm_head.weight" in received["sums"]
-        assert received["calls"] == [*first, *["start", "update", "finish"] * 2]
+        assert received["calls"] == ["shutdown", "init", *["start", "update", "finish"] * 2]
     finally:
         server.stop()
 
@@ -74,13 +68,13 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 said = make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])
 found = AsyncEngineArgs.from_cli_args(said)
-print("found", found.weight_transfer_config.backend, found.enable_sleep_mode, found.gpu_memory_utilization)
+print("found", found.weight_transfer_config.backend, found.gpu_memory_utilization)
 """
 
 
-def test_vllm_itself_takes_the_flags_of_a_server_that_receives_tensors_and_sleeps():
-    options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
+def test_vllm_itself_takes_the_flags_of_a_server_that_receives_tensors():
+    options = ServerOptions(port=1, accepts_weights=True, receives_tensors=True, gpu_memory_share=0.4)
     words, _ = VLLMServer.command("m", options)
     command = [PYTHON, "-c", PARSE, *words[words.index("--model") :]]
     parsed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert "found ipc True 0.4" in parsed.stdout, parsed.stderr[-2000:]
+    assert "found nccl 0.4" in parsed.stdout, parsed.stderr[-2000:]

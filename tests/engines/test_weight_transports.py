@@ -1,83 +1,71 @@
-"""Whole models on their way to servers without files: the messages, the proof after them, failures."""
+"""Whole models on their way to vLLM servers without files: the messages, the proof after them, failures."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from command_process import FORKS
 from fake_server import FakeServer, Fault
-from fake_weights import GlooGroup, SGLangReceiver, SharedHandles, VLLMReceiver, join_and_receive
+from fake_weights import GlooGroup, VLLMReceiver
 from precision import logit_tolerance
-from server_engines import IMPATIENT, KINDS, way
+from server_engines import IMPATIENT
 from test_weight_sync import PROBE, difference, learn, load, logits_of, make_model
 
+from midthought.config import InferenceConfig
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.sglang import SGLangEngine, SGLangServer
-from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, buckets
+from midthought.engines.servers.training import on_other_gpus, server_options
 from midthought.engines.servers.vllm import VLLMEngine, VLLMServer
-from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
-from midthought.engines.weight_sync.broadcast_groups import TorchGroup, alongside, broadcast_all
+from midthought.engines.servers.vllm_weights import WeightSender
+from midthought.engines.weight_sync.broadcast_groups import alongside
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
-from midthought.engines.weight_sync.transport import WeightTransport
 from midthought.errors import EngineError
 
 pytest.importorskip("httpx")
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="needs gloo")
 
-WAYS = pytest.mark.parametrize("name", ["ipc", "nccl"])
-
 
 class VLLMOnCpu(VLLMEngine):
     class server_class(VLLMServer):
-        senders = {"ipc": lambda: VLLMIpcSender(SharedHandles()), "nccl": lambda: VLLMNcclSender(GlooGroup)}  # noqa: RUF012
-
-
-class SGLangOnCpu(SGLangEngine):
-    class server_class(SGLangServer):
-        senders = {"ipc": lambda: SGLangIpcSender(SharedHandles()), "nccl": lambda: SGLangNcclSender("gloo")}  # noqa: RUF012
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.sender = WeightSender(GlooGroup)
 
 
 @contextlib.contextmanager
-def serving(kind: Any, name: str | None, num_servers: int = 1, **options: Any) -> Iterator[list[FakeServer]]:
-    """Servers that receive tensors by the transport into a model of their own, with untied embeddings."""
+def serving(backend: str | None = "nccl", num_servers: int = 1) -> Iterator[list[FakeServer]]:
+    """Servers that receive tensors into a model of their own, with untied embeddings."""
     with contextlib.ExitStack() as stack:
         servers = []
         for _ in range(num_servers):
             model = make_model()
             learn(model)
-            receiver = SGLangReceiver(model, logits_of) if kind == "sglang" else VLLMReceiver(model, logits_of, name)
-            settings = {"load": load, "logits": receiver.logits(), "receiver": receiver, **options}
-            servers.append(stack.enter_context(FakeServer(kind, **settings)))
+            receiver = VLLMReceiver(model, logits_of, backend)
+            servers.append(stack.enter_context(FakeServer(load=load, logits=receiver.logits(), receiver=receiver)))
         yield servers
 
 
-def engine_for(servers: list[FakeServer], transport: WeightTransport, **options: Any) -> Any:
-    engine_class = SGLangOnCpu if servers[0].kind == "sglang" else VLLMOnCpu
-    policy = RetryPolicy(**IMPATIENT, max_attempts=50)
-    urls = [server.url for server in servers]
-    return engine_class(urls, "tiny", eos_token_ids=[], retry_policy=policy, transport=transport, **options)
-
-
-def synced(servers: list[FakeServer], policy: Any, transport: WeightTransport, **options: Any) -> SyncedEngine:
-    names = options.keys() & {"can_sleep", "max_outage_seconds"}
-    engine = engine_for(servers, transport, **{name: options.pop(name) for name in names})
+def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedEngine:
+    engine = VLLMOnCpu(
+        [server.url for server in servers],
+        "tiny",
+        eos_token_ids=[],
+        retry_policy=RetryPolicy(**IMPATIENT, max_attempts=50),
+        sends_tensors=True,
+        max_outage_seconds=options.pop("max_outage_seconds", None),
+    )
     return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
 
 
-@KINDS
-@WAYS
-def test_after_every_update_all_servers_compute_with_the_policys_tensors(kind, name, tmp_path):
+def test_after_every_update_all_servers_compute_with_the_policys_tensors(tmp_path):
     policy = make_model(tied=True)
-    with serving(kind, name, num_servers=2) as servers:
-        engine = synced(servers, policy, way(name), folder=tmp_path)
+    with serving(num_servers=2) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
         for version in (1, 2):
             learn(policy)
             assert difference(engine, policy) > 0.1
@@ -86,17 +74,15 @@ def test_after_every_update_all_servers_compute_with_the_policys_tensors(kind, n
             assert difference(engine, policy, 4) < logit_tolerance(policy)
         assert all(server.prompts for server in servers)
         assert list(tmp_path.iterdir()) == []  # nothing was written
-        assert servers[0].receiver.num_groups == (1 if name == "nccl" else 0)  # one group serves all updates
+        assert servers[0].receiver.num_groups == 1  # one group serves all updates
         engine.shutdown()
 
 
-@WAYS
-def test_messages_to_vllm_are_in_order_and_name_every_tensor(name):
+def test_messages_to_vllm_are_in_order_and_name_every_tensor():
     policy = make_model(tied=True)
-    with serving("vllm", name) as servers:
-        synced(servers, policy, way(name)).shutdown()
-        first = ["/init_weight_transfer_engine"]
-        first = first if name == "ipc" else ["/shutdown_weight_transfer_engine", *first]
+    with serving() as servers:
+        synced(servers, policy).shutdown()
+        first = ["/shutdown_weight_transfer_engine", "/init_weight_transfer_engine"]
         update = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
         end = ["/reset_prefix_cache", "/resume"]
         pause = ["/pause?mode=wait"]
@@ -105,28 +91,14 @@ def test_messages_to_vllm_are_in_order_and_name_every_tensor(name):
     info = messages["/update_weights"]["update_info"]
     assert {"lm_head.weight", "model.embed_tokens.weight"} <= set(info["names"])
     assert info["dtype_names"][0] == "float32" and info["shapes"][0] == [40, 16]
-    if name == "ipc":
-        assert set(info) == {"names", "dtype_names", "shapes", "ipc_handles_pickled"}
-        assert messages["/init_weight_transfer_engine"] == {"init_info": {"packed": False}}
     assert messages["/finish_weight_update"] is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "path"),
-    [
-        ("vllm", "ipc", "/update_weights"),
-        ("vllm", "ipc", "/start_weight_update"),
-        ("vllm", "nccl", "/init_weight_transfer_engine"),
-        ("vllm", "nccl", "/update_weights"),
-        ("sglang", "ipc", "/update_weights_from_tensor"),
-        ("sglang", "nccl", "/init_weights_update_group"),
-        ("sglang", "nccl", "/update_weights_from_distributed"),
-    ],
-)
-def test_a_refused_update_stops_the_run_and_one_whose_connection_breaks_is_repeated(kind, name, path):
+@pytest.mark.parametrize("path", ["/start_weight_update", "/init_weight_transfer_engine", "/update_weights"])
+def test_a_refused_update_stops_the_run_and_one_whose_connection_breaks_is_repeated(path):
     policy = make_model()
-    with serving(kind, name) as servers:
-        engine = synced(servers, policy, way(name), max_outage_seconds=30.0)
+    with serving() as servers:
+        engine = synced(servers, policy, max_outage_seconds=30.0)
         learn(policy)
         servers[0].receiver.fails_at = path
         servers[0].receiver.messages.clear()
@@ -147,50 +119,22 @@ def test_a_refused_update_stops_the_run_and_one_whose_connection_breaks_is_repea
             servers[0].receiver.cuts_at = path
             engine.update_weights()
             assert difference(engine, policy) < logit_tolerance(policy)
-            assert servers[0].receiver.num_groups == num_groups + (name == "nccl"), "a new group"
+            assert servers[0].receiver.num_groups == num_groups + 1, "a new group"
         engine.shutdown()
 
 
 @pytest.mark.parametrize("backend", [None, "sparse_nccl"])
-@WAYS
-def test_a_vllm_without_the_route_gets_files_and_one_line_says_why(backend, name, caplog):
+def test_a_vllm_without_the_route_gets_files_and_one_line_says_why(backend, caplog):
     policy = make_model()
-    with serving("vllm", backend) as servers, caplog.at_level(logging.WARNING, logger="midthought"):
-        engine = synced(servers, policy, way(name))
+    with serving(backend) as servers, caplog.at_level(logging.WARNING, logger="midthought"):
+        engine = synced(servers, policy)
         learn(policy)
         engine.update_weights()
         assert difference(engine, policy) < logit_tolerance(policy)
         assert "/collective_rpc" in servers[0].orders and "/start_weight_update" not in servers[0].orders
-        lines = [record.getMessage() for record in caplog.records if "They go through a folder" in record.getMessage()]
-        assert len(lines) == 1 and f"--weight-transport {name}" in lines[0]
-        with pytest.raises(EngineError, match=rf"does not receive weights by {name}: .*--weight-transport {name}"):
-            synced(servers, policy, way(name, is_required=True))
+        lines = [record.getMessage() for record in caplog.records if "so they go through files" in record.getMessage()]
+        assert len(lines) == 1 and "engine serve … --nccl" in lines[0]
         engine.shutdown()
-    with serving("sglang", "ipc") as servers:
-        servers[0].receiver.tp_size = 2
-        with pytest.raises(EngineError, match=r"it runs on 2 GPUs"):
-            synced(servers, policy, way("ipc", is_required=True))
-
-
-def test_merged_adapters_are_sent_as_a_whole_model():
-    peft = pytest.importorskip("peft")
-    name, config = "ipc", peft.LoraConfig(r=4, target_modules="all-linear", use_dora=True)
-    policy = peft.get_peft_model(make_model(), config).eval()
-    with serving("vllm", name) as servers:
-        engine = synced(servers, policy, way(name))
-        learn(policy)
-        engine.update_weights()
-        assert difference(engine, policy) < logit_tolerance(policy)
-        engine.shutdown()
-
-
-# -- parts ---------------------------------------------------------------------------------------------------------
-
-
-def test_buckets_are_full_or_one_larger_tensor():
-    tensors = [(str(number), torch.zeros(number)) for number in (1, 2, 5, 1, 1)]
-    assert [[name for name, _ in bucket] for bucket in buckets(tensors, 12)] == [["1", "2"], ["5"], ["1", "1"]]
-    assert list(buckets([], 12)) == []
 
 
 def test_a_request_and_the_work_that_takes_part_in_it_end_together_or_the_first_error_ends_both():
@@ -203,8 +147,7 @@ def test_a_request_and_the_work_that_takes_part_in_it_end_together_or_the_first_
     def breaks() -> None:
         raise RuntimeError("no route to host")
 
-    never = asyncio.run(alongside(answers(0.2), lambda: None))
-    assert never == "done"
+    assert asyncio.run(alongside(answers(0.2), lambda: None)) == "done"
     assert asyncio.run(alongside(answers(0.0), lambda: None)) == "done"
     with pytest.raises(EngineError, match="refused"):
         asyncio.run(alongside(answers(0.0, "refused"), breaks))
@@ -224,15 +167,29 @@ def test_a_request_and_the_work_that_takes_part_in_it_end_together_or_the_first_
         asyncio.run(hangs("done"))
 
 
-def test_a_process_that_joins_with_torchs_own_helper_receives_the_tensor():
-    group = TorchGroup(2, torch.device("cpu"), name="midthought", backend="gloo")
-    if group.address != "127.0.0.1":
-        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", group.port), timeout=5):
-            pytest.fail("the store listens on all addresses")
-    found = FORKS.Queue()
-    process = FORKS.Process(target=join_and_receive, args=(group.address, group.port, "midthought", found))
-    process.start()
-    group.join()
-    broadcast_all(group, [("weight", torch.tensor([1.0, 2.0, 3.0]))])
-    assert found.get(timeout=120) == [1.0, 2.0, 3.0]
-    process.join()
+@pytest.mark.parametrize(
+    ("device", "inference", "is_sent"),
+    [
+        ("cpu", {}, False),
+        ("cuda:0", {}, False),
+        ("cuda", {"server_flags": ["--seed", "2"]}, False),
+        ("cuda:1", {}, True),
+        ("cuda:1", {"server_flags": ["-tp=2"]}, False),
+        ("cuda:3", {"server_flags": ["--tensor-parallel-size", "2", "-dp=2"]}, False),
+        ("cuda:2", {"server_flags": ["--tp", "2"]}, True),
+        ("cuda:0", {"server_flags": ["--base-gpu-id", "1"]}, True),
+        ("cuda:0", {"server_flags": ["--tp"]}, False),
+        ("cuda:0", {"base_url": ["http://host"]}, True),
+        ("cuda:0", {"base_url": ["http://host"], "weights_path": "/shared"}, False),
+    ],
+)
+def test_tensors_are_sent_to_servers_that_may_be_on_other_gpus(device, inference, is_sent):
+    assert on_other_gpus(device, InferenceConfig(backend="vllm", **inference)) == is_sent
+
+
+def test_a_run_starts_its_server_for_its_policy():
+    inference = InferenceConfig(backend="vllm", max_num_seqs=4, gpu_memory_utilization=0.4)
+    options = server_options(make_model(), inference, "tiny", 200, receives_tensors=True)
+    assert (options.receives_tensors, options.accepts_weights) == (True, True)
+    assert (options.max_seq_len, options.max_num_seqs, options.dtype) == (200, 4, "float32")
+    assert options.gpu_memory_share is None  # the policy is on the CPU

@@ -2,8 +2,8 @@
 
 `PYTHONPATH` names the folder of this file and that of midthought.
 
-A stub of the engine calls vLLM's worker-side classes as `v1/worker/gpu_worker.py` does. CUDA IPC is replaced by shared
-memory, NCCL by gloo. `GET /received` returns what arrived.
+A stub of the engine calls vLLM's worker-side classes as `v1/worker/gpu_worker.py` does. NCCL is replaced by gloo.
+`GET /received` returns what arrived.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 from vllm.config import VllmConfig, WeightTransferConfig
-from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
+from vllm.distributed.weight_transfer import nccl_engine
 from vllm.distributed.weight_transfer.base import WeightTransferEngine
 from vllm.entrypoints.rl.online.api_router import router
 from vllm.entrypoints.serve.dev.server_info import api_router as server_info
-
-ENGINES = {"ipc": ipc_engine.IPCWeightTransferEngine, "nccl": nccl_engine.NCCLWeightTransferEngine}
 
 
 class Model:
@@ -39,10 +37,7 @@ class Group:
     """The worker's communicator over gloo, with the call of vLLM's `PyNcclCommunicator.broadcast`."""
 
     def __init__(self, info: Any) -> None:
-        address, port = info.nccl_unique_id_bytes.rstrip(b"\0").decode().split()
-        self._group = fake_weights.joined(
-            address, int(port), rank=info.rank_offset, world_size=info.world_size, group_name="vllm", backend="gloo"
-        )
+        self._group = fake_weights.joined(info.nccl_unique_id_bytes, rank=info.rank_offset, world_size=info.world_size)
 
     def broadcast(self, tensor: torch.Tensor, src: int, stream: Any) -> None:
         self._group.broadcast(tensor, src).wait()
@@ -51,12 +46,14 @@ class Group:
 class EngineClient:
     """Calls the receiving class for the one worker."""
 
-    def __init__(self, backend: str, config: VllmConfig) -> None:
+    def __init__(self, config: VllmConfig) -> None:
         self.vllm_config = config
         self.model = Model()
         stub = SimpleNamespace(parallel_config=config.parallel_config, model_config=None)
         device = torch.device("cpu", 0)
-        self.engine: WeightTransferEngine = ENGINES[backend](config.weight_transfer_config, stub, device, self.model)
+        self.engine: WeightTransferEngine = nccl_engine.NCCLWeightTransferEngine(
+            config.weight_transfer_config, stub, device, self.model
+        )
         self.calls: list[str] = []
 
     async def init_weight_transfer_engine(self, request: Any) -> None:
@@ -81,14 +78,11 @@ class EngineClient:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--backend", required=True)
     known = parser.parse_args()
-    ipc_engine.rebuild_cuda_tensor = fake_weights.rebuild_shared_tensor
-    torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid=fake_weights.DEVICE_ID)
     torch.cuda.current_stream = lambda *_: None
     nccl_engine.worker_init_process_group = lambda info, parallel_config: Group(info)
-    config = VllmConfig(weight_transfer_config=WeightTransferConfig(backend=known.backend))
-    client = EngineClient(known.backend, config)
+    config = VllmConfig(weight_transfer_config=WeightTransferConfig(backend="nccl"))
+    client = EngineClient(config)
     app = FastAPI()
     app.state.engine_client, app.state.vllm_config = client, config
     app.include_router(router)

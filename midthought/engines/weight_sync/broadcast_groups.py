@@ -1,7 +1,5 @@
-"""Groups of processes in which the learner, rank 0, broadcasts tensors to a server's workers, while a request is processed.
-
-Does not depend on messages to the server: those tell the workers to join, and what is broadcast.
-"""
+"""Groups of processes in which the learner, rank 0, broadcasts tensors: to a server's workers while a request is processed, or to
+Ray workers. Does not depend on the messages that tell the others to join, and what is broadcast."""
 
 from __future__ import annotations
 
@@ -61,35 +59,6 @@ class NcclGroup:
         torch.cuda.synchronize(self._device)
 
 
-class TorchGroup:
-    """Rank 0 of a torch process group that the other ranks join with `tcp://{address}:{port}` and the group's name (SGLang).
-
-    It is independent of the default process group.
-    """
-
-    def __init__(self, num_ranks: int, device: torch.device, *, name: str, backend: str = "nccl") -> None:
-        self.backend = backend
-        self.address = own_address()
-        self._num_ranks = num_ranks
-        self._device = device
-        self._name = name
-        self._store = open_store(self.address)
-        self.port = int(self._store.port)
-        self._group: Any = None
-
-    def join(self) -> None:
-        self._group = join_torch_group(
-            self._store, 0, self._num_ranks, self._device, name=self._name, backend=self.backend
-        )
-
-    def broadcast(self, tensor: Tensor) -> None:
-        self._group.broadcast(tensor.contiguous(), 0).wait()
-
-    def finish(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-
 def open_store(address: str) -> Any:
     """Opens a rendezvous store (`TCPStore`) that listens on this address of this machine only, at a free port."""
     listener = socket.create_server((address, 0))
@@ -116,13 +85,11 @@ def join_torch_group(
     """Joins a torch process group that is independent of the default one. Waits for the other ranks, or does so in its first
     broadcast.
 
-    The store's keys have the prefixes that torch's `init_process_group` and SGLang's `init_custom_process_group` use.
     If another rank dies, NCCL's default would end this process, too; here the broadcast fails instead.
     """
     from torch import distributed
 
-    for prefix in (name, f"{name}/", f"{device.type}/"):
-        store = distributed.PrefixStore(prefix, store)
+    store = distributed.PrefixStore(name, store)
     if backend != "nccl":
         return distributed.ProcessGroupGloo(store, rank, num_ranks, timeout=timeout)
     options: Any = distributed.ProcessGroupNCCL.Options()
@@ -141,21 +108,11 @@ def join_torch_group(
 
 
 @torch.no_grad()
-def broadcast_all(group: NcclGroup | TorchGroup, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Sends the tensors one by one, and waits until they are sent."""
+def broadcast_all(group: Any, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Sends the tensors one by one, and waits until they are sent. `group`: a `NcclGroup`."""
     for _, tensor in tensors:
         group.broadcast(tensor.detach())
     group.finish()
-
-
-def own_address() -> str:
-    """Returns this machine's address in its network; 127.0.0.1 without a network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # selects an interface, sends nothing
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
 
 
 async def alongside(request: Coroutine[Any, Any, T], work: Callable[[], None], *, last_seconds: float = 60.0) -> T:
