@@ -18,7 +18,7 @@ LINES = {
     "cluster": 3560,
     "config": 1635,
     "data": 1320,
-    "engines": 9550,
+    "engines": 9110,
     "env": 3260,
     "errors": 140,
     "feedback": 1820,

@@ -44,10 +44,6 @@ def serve(
     weights: Annotated[
         bool, typer.Option("--weights/--no-weights", help="Accept new weights while running, for training.")
     ] = True,
-    nccl: Annotated[
-        bool,
-        typer.Option("--nccl", help="Receive new weights from the learner's GPU without files; vllm on other GPUs."),
-    ] = False,
     lora_rank: Annotated[
         int, typer.Option(help="Accept adapters up to this rank instead of weights (model.lora_rank).")
     ] = 0,
@@ -72,7 +68,6 @@ def serve(
         num_gpus=tensor_parallel,
         accepts_weights=weights and not lora_rank,
         max_lora_rank=lora_rank,
-        receives_tensors=nccl and weights and not lora_rank,
         flags=flags or [],
     )
     code = serve_model(

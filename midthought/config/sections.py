@@ -116,8 +116,7 @@ class InferenceConfig(Section):
     server_flags: list[str] = Field(default_factory=list)
     """Further command-line arguments for a server that the run starts, e.g. `[--gpu-memory-utilization, "0.4"]`."""
     weights_path: Harmless[str | None] = None
-    """Folder to which weights are written for the servers. They must see it under the same path. Null: NCCL if possible, else a
-    temporary folder (docs/servers.md)."""
+    """Folder to which weights are written for the servers. They must see it under the same path. Null: a temporary folder."""
     sync_tolerance: Harmless[float | None] = Field(None, gt=0)
     """Largest allowed mean difference between a server's log-probabilities and the policy's after a weight update; a larger
     one stops the run. Null: 0.01 in float32, 0.1 in bfloat16."""

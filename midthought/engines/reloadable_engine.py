@@ -26,7 +26,7 @@ class ReloadableEngine(ABC):
     """Implements `midthought.engines.engine.Engine`, except for the computing.
 
     Args:
-        eos_token_ids: the tokens that end a sequence; those of the engine's model are ignored.
+        eos_token_ids: the tokens that end a sequence; the own ones of its model are ignored.
         max_seq_len: maximum tokens of a sequence, including the prompt; None: the model's limit.
         max_num_seqs: maximum concurrent sequences.
     """

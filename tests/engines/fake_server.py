@@ -78,7 +78,6 @@ class FakeServer:
             from (`processed`).
         server_eos: its own end-of-sequence tokens.
         tokenize: for `/tokenize`; without it there is none.
-        receiver: takes the weights without files (`fake_weights.py`); without it there are no routes for that.
         load: takes the path of new weights or adapters and gives the `logits` that they make; without it there are no
             routes for them, as on a server that was not started for training.
     """
@@ -102,7 +101,6 @@ class FakeServer:
         port: int = 0,
         uds: str = "",
         load: Callable[[str], Callable[[list[int]], Sequence[float]]] | None = None,
-        receiver: Any = None,
     ) -> None:
         self.kind, self.policy, self.model, self.root = kind, policy, model, root
         self.max_model_len, self.logprob, self.logits, self.records = max_model_len, logprob, logits, records
@@ -120,7 +118,6 @@ class FakeServer:
         """Completions that the client did not wait for."""
         self.num_running = self.max_running = 0
         self.load = load
-        self.receiver = receiver
         self.adapters: dict[str, Callable[[list[int]], Sequence[float]]] = {}
         self.prefix_cache: dict[tuple[int, ...], Sequence[float]] = {}
         """What was computed for whole blocks of BLOCK tokens, by these and all before; new weights leave it as it is."""
@@ -228,8 +225,6 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models" and self._has_key():
             card = {"id": fake.model, "object": "model", "root": fake.root, "max_model_len": fake.max_model_len}
             self._answer(200, {"object": "list", "data": [card]})
-        elif fake.receiver is not None and (found := fake.receiver.answer(self.path, None)) is not None:
-            self._answer(*found)
         else:
             self._answer(404, {"detail": "Not Found"})
 
@@ -252,25 +247,11 @@ class _Handler(BaseHTTPRequestHandler):
             finally:
                 with fake.lock:
                     fake.num_running -= 1
-        elif fake.receiver is not None and (received := self._received(body)) is not None:
-            fake.orders.append(self.path)
-            fake.logits = fake.receiver.logits()
-            if received[0]:
-                self._answer(*received)
         elif fake.load is not None and (ordered := _ordered(fake, self.path, body)) is not None:
             fake.orders += [self.path] if ordered[0] == 200 else []
             self._answer(*ordered)
         else:
             self._answer(404, {"detail": "Not Found"})
-
-    def _received(self, body: Any) -> tuple[int, Any] | None:
-        """What the receiver answers; status 0 if it closes the connection instead."""
-        try:
-            found: tuple[int, Any] | None = self.server_of_ours.receiver.answer(self.path, body)
-        except ConnectionResetError:
-            self.close_connection = True
-            return 0, {}
-        return found
 
     def _has_key(self) -> bool:
         key = self.server_of_ours.key

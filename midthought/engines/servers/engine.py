@@ -6,7 +6,6 @@ The protocol of each kind of server is a subclass of `Server` in its own file. D
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 import warnings
@@ -24,8 +23,6 @@ from midthought.engines.weight_sync.weight_check import Publication, Reads
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.http.network import read_key
 from midthought.types import Finish
-
-logger = logging.getLogger(__name__)
 
 
 class ServerEngine(ReloadableEngine):
@@ -54,7 +51,6 @@ class ServerEngine(ReloadableEngine):
             distribution is refused with `SettingsError` at its first check.
         max_outage_seconds: how long to wait for unreachable servers while none returns a token; then samples fail.
             None: only `RetryPolicy.max_attempts` limits the wait.
-        sends_tensors: send whole models tensor by tensor to servers that can receive them; else they load files.
     """
 
     server_class: ClassVar[type[Server]]
@@ -73,7 +69,6 @@ class ServerEngine(ReloadableEngine):
         retry_policy: RetryPolicy | None = None,
         training_temperature: float | None = None,
         max_outage_seconds: float | None = None,
-        sends_tensors: bool = False,
     ) -> None:
         require_httpx(self.server_class.name)
         super().__init__(
@@ -99,7 +94,6 @@ class ServerEngine(ReloadableEngine):
         self._max_outage_seconds = max_outage_seconds
         self._publication: Publication | None = None
         """The weights that every server must load before it samples."""
-        self._sends_tensors = sends_tensors
         self._exit_reason = (lambda: None) if process is None else process.exit_reason
 
     def open(self, episode: int) -> None:
@@ -111,23 +105,16 @@ class ServerEngine(ReloadableEngine):
         super().close(episode)
 
     async def check(self) -> None:
-        """Checks the model and the tokenizer of all servers concurrently, and whether all receive tensors; else they get files.
+        """Checks the model and the tokenizer of all servers concurrently.
 
         Raises `EngineError` if no server answers (if only some do, warns, and checks the others when they answer),
         `SettingsError` if one serves another model or has another tokenizer.
         """
         await self._call_all(identify, "answers")
-        if self._sends_tensors:
-            await self._call_all(self._ask_for_refusal, "answers")
 
     @property
     def reads(self) -> Reads:
-        return "tensors" if self._sends_tensors else "folder"
-
-    async def _ask_for_refusal(self, server: Server) -> None:
-        if reason := await server.tensors_refusal():
-            logger.warning("%s does not receive weights by NCCL, so they go through files: %s", server.url, reason)
-            self._sends_tensors = False
+        return "folder"
 
     async def _call_all(self, ask: Callable[[Server], Awaitable[None]], what: str) -> None:
         """Calls `ask` for all servers concurrently. Raises `EngineError` if none can be reached, warns if some cannot.

@@ -155,11 +155,7 @@ async def _load(server: Server, new: Publication) -> None:
         if new.adapter is not None:
             await server.load_adapter(new.adapter, str(new.path))
         else:
-            async with server.updating():
-                if new.weights is not None:
-                    await server.send_tensors(new.weights, is_new=old is None)
-                else:
-                    await server.load_weights(str(new.path))
+            await server.load_weights(str(new.path))
     except EngineError as error:
         raise EngineError(f"{server.url} does not take new weights: {error}") from None
     proof = new.proof

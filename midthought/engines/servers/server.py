@@ -11,10 +11,9 @@ import contextlib
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.connection import Connection, RetryPolicy, named
@@ -28,13 +27,6 @@ from midthought.engines.servers.streams import (
     response_error,
 )
 from midthought.engines.weight_sync.weight_check import Publication
-from midthought.errors import EngineError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-WeightIterator = Callable[[], Iterable[tuple[str, "Tensor"]]]
-"""Returns the (name, tensor) pairs of a whole model, with the names of a Hugging Face checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +52,6 @@ class ServerOptions:
     """The server accepts new weights while it runs, from anyone who can reach it."""
     max_lora_rank: int = 0
     """Maximum rank of adapters that the server accepts; 0: none."""
-    receives_tensors: bool = False
-    """Whole models can be sent to it by NCCL."""
     gpu_memory_share: float | None = None
     """Share of the GPU's memory that it takes; its own default if None."""
     flags: Sequence[str] = ()
@@ -98,8 +88,6 @@ class Server(Connection, ABC):
     """Tokens of the context that prompt and completion must leave unused."""
     has_socket: ClassVar[bool]
     """Whether it can listen on a Unix socket. If not, a key protects all its routes that change something."""
-    receives_tensors: ClassVar[bool] = False
-    """Whether whole models can be sent to it tensor by tensor, instead of as files."""
 
     def __init__(self, url: str, needed: Requirements, retry_policy: RetryPolicy, **connection: Any) -> None:
         super().__init__(url, retry_policy, **connection)
@@ -173,19 +161,6 @@ class Server(Connection, ABC):
         await self.stream(draft, room=1, adapter=adapter)
         return draft.token_ids[0], draft.logprobs[0]
 
-    # -- weights -----------------------------------------------------------------------------------------------
-
-    async def tensors_refusal(self) -> str | None:
-        """Returns the reason why the server cannot receive tensors, None if it can."""
-        return f"{self.name} loads files only"
-
-    async def send_tensors(self, weights: WeightIterator, *, is_new: bool) -> None:
-        """Makes the server load the weights, sent tensor by tensor, inside `updating`. Raises `EngineError` if it does not.
-
-        `is_new`: whether this is the first time, or the server may have been restarted since the last one.
-        """
-        raise EngineError(await self.tensors_refusal())
-
     # -- the protocol of one kind of server --------------------------------------------------------------------
 
     @staticmethod
@@ -214,12 +189,8 @@ class Server(Connection, ABC):
         """
 
     @abstractmethod
-    def updating(self) -> AbstractAsyncContextManager[None]:
-        """Context in which the server loads a whole model; afterwards its caches have no results of older weights."""
-
-    @abstractmethod
     async def load_weights(self, path: str) -> None:
-        """Makes the server load the weights in the folder `path`, inside `updating`."""
+        """Makes the server load a whole model from the folder `path`; its caches then have no results of older weights."""
 
     @abstractmethod
     async def load_adapter(self, name: str, path: str) -> None:

@@ -6,10 +6,9 @@ Does not import sglang. Written from its documentation; not tested with a real s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from midthought.engines.engine import Sampling
@@ -116,15 +115,11 @@ class SGLangServer(Server):
 
         return read
 
-    @contextlib.asynccontextmanager
-    async def updating(self) -> AsyncIterator[None]:
-        """Flushes the cache afterwards. The server itself waits for other clients' requests."""
-        yield
-        await self._flush_cache()
-
     async def load_weights(self, path: str) -> None:
+        """The server itself waits for other clients' requests."""
         body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
         await self._order("/update_weights_from_disk", body)
+        await self._flush_cache()
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Loads the adapter. The cache distinguishes adapters, so it is kept."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,6 @@ from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, 
 from midthought.errors import SettingsError
 from midthought.tokenization import Renderer
 
-_NUM_GPUS_FLAGS = (
-    *("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"),
-    *("--tp-size", "--tp", "--pp-size", "--pp", "--dp-size", "--dp"),
-)
-"""Flags of vLLM and SGLang whose values multiply the number of GPUs."""
-_FIRST_GPU_FLAG = "--base-gpu-id"
 SERVER_ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 
 
@@ -51,11 +43,10 @@ def serve_policy(
         )
     is_started_here = not inference.base_url
     sends_adapters = has_loadable_adapters(policy)
-    sends_tensors = kind.receives_tensors and not sends_adapters and on_other_gpus(str(policy.device), inference)
     with contextlib.ExitStack() as undo:
         process = None
         if is_started_here:
-            options = server_options(policy, inference, name, max_seq_len, receives_tensors=sends_tensors)
+            options = server_options(policy, inference, name, max_seq_len)
             with tempfile.TemporaryDirectory(prefix="midthought-start-") as folder:
                 path = Path(folder) / "model"
                 write_model(policy, path, renderer.tokenizer, with_adapters=not sends_adapters)
@@ -72,7 +63,6 @@ def serve_policy(
             process=process,
             training_temperature=inference.temperature,
             max_outage_seconds=inference.server_wait_seconds,
-            sends_tensors=sends_tensors,
         )
         synced = SyncedEngine(
             engine,
@@ -88,9 +78,7 @@ def serve_policy(
     return synced
 
 
-def server_options(
-    policy: Any, inference: InferenceConfig, name: str, max_seq_len: int, *, receives_tensors: bool
-) -> ServerOptions:
+def server_options(policy: Any, inference: InferenceConfig, name: str, max_seq_len: int) -> ServerOptions:
     """Returns the options of a server that the run starts for this policy."""
     sends_adapters = has_loadable_adapters(policy)
     share = inference.gpu_memory_utilization
@@ -101,28 +89,6 @@ def server_options(
         max_num_seqs=settled(inference.max_num_seqs),
         accepts_weights=not sends_adapters,
         max_lora_rank=policy.peft_config[policy.active_adapters[0]].r if sends_adapters else 0,
-        receives_tensors=receives_tensors,
         gpu_memory_share=None if share == "auto" or policy.device.type == "cpu" else share,
         flags=inference.server_flags,
     )
-
-
-def on_other_gpus(device: str, inference: InferenceConfig) -> bool:
-    """Whether the servers may be on other GPUs than the policy, so that NCCL, which refuses two processes on one GPU, can send
-    weights. False if the settings name a folder for the weights (`weights_path`)."""
-    if not device.startswith("cuda") or inference.weights_path is not None:
-        return False
-    return bool(inference.base_url) or int(device.partition(":")[2] or 0) not in server_gpus(inference.server_flags)
-
-
-def server_gpus(server_flags: Sequence[str]) -> range:
-    """Returns the numbers of the GPUs of a server that is started here: the first ones, as many as its flags say."""
-    first, count = 0, 1
-    for flag, following in itertools.pairwise([*server_flags, ""]):
-        name, _, value = flag.partition("=")
-        value = value or following
-        if name in _NUM_GPUS_FLAGS and value.isdecimal():
-            count *= int(value)
-        elif name == _FIRST_GPU_FLAG and value.isdecimal():
-            first = int(value)
-    return range(first, first + count)

@@ -5,18 +5,15 @@ Does not import vllm, which runs in the server's process, often in another envir
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
-from midthought.engines.servers.server import Server, ServerOptions, WeightIterator, common_sampling_fields
+from midthought.engines.servers.server import Server, ServerOptions, common_sampling_fields
 from midthought.engines.servers.streams import Chunk, RetryableError
-from midthought.engines.servers.vllm_weights import WeightSender
 from midthought.errors import EngineError
 
 _MINUS_INFINITY = -9999.0
@@ -36,11 +33,6 @@ class VLLMServer(Server):
     name = "vllm"
     path = "/v1/completions"
     has_socket = True
-    receives_tensors = True
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.sender = WeightSender()
 
     @staticmethod
     def command(model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
@@ -64,8 +56,6 @@ class VLLMServer(Server):
             words += ["--gpu-memory-utilization", str(options.gpu_memory_share)]
         if options.accepts_weights:
             environment["VLLM_SERVER_DEV_MODE"] = "1"
-        if options.receives_tensors:
-            words += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
         if options.max_lora_rank:
             words += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(options.max_lora_rank))]
             environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
@@ -126,31 +116,18 @@ class VLLMServer(Server):
 
         return read
 
-    @contextlib.asynccontextmanager
-    async def updating(self) -> AsyncIterator[None]:
-        """Waits for other clients' requests (`/pause`, if the server has it), and resets the prefix cache afterwards.
-
-        These routes exist only in development mode.
-        """
+    async def load_weights(self, path: str) -> None:
+        """Waits for other clients' requests (`/pause`, if the server has it). These routes exist only in development mode."""
+        method = {"method": "reload_weights", "kwargs": {"weights_path": path}}
         try:
             await self.post("/pause?mode=wait")
-            yield
+            if await self.post("/collective_rpc", method) is None:
+                raise EngineError("it has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1")
             dropped = await self.post("/reset_prefix_cache")
             if dropped is None or dropped.get("success") is False:
                 raise EngineError("it does not reset its prefix cache: requests of other clients are running")
         finally:
             await self.post("/resume")
-
-    async def tensors_refusal(self) -> str | None:
-        return await self.sender.refusal(self)
-
-    async def send_tensors(self, weights: WeightIterator, *, is_new: bool) -> None:
-        await self.sender.send(self, weights, is_new=is_new)
-
-    async def load_weights(self, path: str) -> None:
-        method = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-        if await self.post("/collective_rpc", method) is None:
-            raise EngineError("it has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1")
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Loads the adapter. The prefix cache distinguishes adapters by name, so it is kept."""

@@ -218,7 +218,7 @@ class VLLMInProcessEngine(ReloadableEngine):
             await llm.remove_lora(old.lora_int_id)
 
     async def _complete(self, episode: int, draft: PartialCompletion) -> None:
-        """Runs on vLLM's event loop, where the stopper is called, too."""
+        """Runs on vLLM's event loop; the stopper is called there, too."""
         llm = self._running_llm()
         vocab_size = llm.model_config.get_vocab_size()
         if wrong := [token_id for token_id in draft.prompt if not 0 <= token_id < vocab_size]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import secrets
 import shutil
 import tempfile
@@ -139,19 +138,16 @@ class SyncedEngine:
         self._num_published += 1
         sends_model = not self._sends_adapters
         with contextlib.ExitStack() as stack:
-            path, tensors, weights = None, None, None
+            path, tensors = None, None
             if self.engine.reads == "shared memory" and (sends_model or self._num_published == 1):
                 shared = SharedTensors(lambda: merged_tensors(self._policy, with_adapters=sends_model))
                 stack.callback(shared.close)
                 tensors = shared.manifest
-            elif self.engine.reads == "tensors" and sends_model:
-                weights = functools.partial(merged_tensors, self._policy)
             if self._sends_adapters or self.engine.reads == "folder":
                 path = self._write_folder()
             publication = Publication(
                 path=path,
                 tensors=tensors,
-                weights=weights,
                 adapter=f"{self._name}-{self._num_published}" if self._sends_adapters else None,
                 proof=make_weight_check(self._policy, self._probe_ids, self._tolerance),
                 likely_cause=_likely_cause(self._policy, is_server=self.engine.reads != "shared memory"),
