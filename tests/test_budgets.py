@@ -18,7 +18,7 @@ LINES = {
     "cluster": 3560,
     "config": 1595,
     "data": 1320,
-    "engines": 10340,
+    "engines": 9110,
     "env": 3260,
     "errors": 140,
     "feedback": 1820,

@@ -117,10 +117,6 @@ class InferenceConfig(Section):
     """Further command-line arguments for a server that the run starts, e.g. `[--gpu-memory-utilization, "0.4"]`."""
     weights_path: Harmless[str | None] = None
     """Folder to which weights are written for the servers. They must see it under the same path. Null: a temporary folder."""
-    weight_transport: Harmless[Literal["auto", "ipc", "nccl", "shared_memory", "disk"]] = "auto"
-    """How whole models reach the servers: `ipc` (CUDA IPC: the server is on the policy's GPU), `nccl` (it is on other GPUs),
-    `shared_memory` (files in `/dev/shm`), `disk` (files). `auto`: the first possible one; `disk` if `weights_path` is set. LoRA
-    adapters always go through files. Conditions: docs/servers.md."""
     sync_tolerance: Harmless[float | None] = Field(None, gt=0)
     """Largest allowed mean difference between a server's log-probabilities and the policy's after a weight update; a larger
     one stops the run. Null: 0.01 in float32, 0.1 in bfloat16."""

@@ -12,8 +12,8 @@ import pytest
 from vllm_python import PYTHON, needs_vllm
 
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMServer
 from midthought.feedback.check import SAMPLE, Found, check_feedback, run_check
 from midthought.feedback.critics.settings import FeedbackSettings
