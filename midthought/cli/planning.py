@@ -77,7 +77,7 @@ def guard(
     from midthought.report.run_record import read_run
 
     with value_errors(run):
-        rows = [row for row in read_run(run).findings if "check" in row]
+        rows = [row for row in read_run(run).findings if row.get("step")]
     shown = ["{title}  ({when})\n  {observation}\n  try: {action}".format_map(each) for each in shown_findings(rows)]
     tell(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(shown) or "No check has a finding.")
     if rows:

@@ -253,17 +253,16 @@ class CheckpointConfig(Section):
     keep_episodes: Harmless[bool] = False
     """Write the complete records of all training episodes to `episodes/` in the run folder, to train on them again."""
     record_episodes: Harmless[int] = Field(0, ge=0)
-    """Episodes of each iteration, validation and evaluation arm whose tokens are written to `recording/` in the run folder, with
-    log-probabilities, advantages, ratios, values and entropies (docs/runs.md). 0: nothing is recorded."""
+    """Episodes of each iteration, validation and evaluation arm whose tokens are written to `trajectories.jsonl`, with
+    log-probabilities, advantages, ratios, values and entropies (docs/runs.md). 0: texts only."""
     record_every: Harmless[int] = Field(1, ge=1)
     """Training iterations between two that are recorded."""
     record_max_mib: Harmless[float] = Field(256.0, gt=0)
-    """Largest size of `recording/`. If it is reached, only every second iteration is kept, then every fourth, …"""
+    """Size of `trajectories.jsonl` from which no more tokens are recorded."""
     trackers: Harmless[list[str]] = Field(default_factory=lambda: ["tensorboard"])
-    """Programs that also get the metrics: `tensorboard`, `wandb`, `mlflow`, `trackio`, or your own as `module:name`
-    (docs/runs.md)."""
+    """Programs that also get the metrics: `tensorboard`, `wandb`, or your own as `module:name` (docs/runs.md)."""
     tracker_project: Harmless[str] = Field("midthought", min_length=1)
-    """Project (W&B, trackio) or experiment (MLflow) of the run."""
+    """Project of the run in W&B."""
 
 
 class SupervisedSection(Section):
