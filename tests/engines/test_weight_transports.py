@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from command_process import FORKS
 from fake_server import FakeServer, Fault
 from fake_weights import GlooGroup, SGLangReceiver, SharedHandles, VLLMReceiver, join_and_receive
 from precision import logit_tolerance
-from server_engines import IMPATIENT, KINDS, way
+from representatives import representatives
+from server_engines import IMPATIENT, way
 from test_weight_sync import PROBE, difference, learn, load, logits_of, make_model
 
 from midthought.engines.servers.connection import RetryPolicy
@@ -72,8 +74,10 @@ def synced(servers: list[FakeServer], policy: Any, transport: WeightTransport, *
     return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
 
 
-@KINDS
-@WAYS
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    representatives(product(["vllm", "sglang"], ["ipc", "nccl"]), ("vllm", "nccl"), ("sglang", "ipc")),
+)
 def test_after_every_update_all_servers_compute_with_the_policys_tensors(kind, name, tmp_path):
     policy = make_model(tied=True)
     with serving(kind, name, num_servers=2) as servers:
@@ -113,15 +117,20 @@ def test_messages_to_vllm_are_in_order_and_name_every_tensor(name):
 
 @pytest.mark.parametrize(
     ("kind", "name", "path"),
-    [
+    representatives(
+        [
+            ("vllm", "ipc", "/update_weights"),
+            ("vllm", "ipc", "/start_weight_update"),
+            ("vllm", "nccl", "/init_weight_transfer_engine"),
+            ("vllm", "nccl", "/update_weights"),
+            ("sglang", "ipc", "/update_weights_from_tensor"),
+            ("sglang", "nccl", "/init_weights_update_group"),
+            ("sglang", "nccl", "/update_weights_from_distributed"),
+        ],
         ("vllm", "ipc", "/update_weights"),
-        ("vllm", "ipc", "/start_weight_update"),
         ("vllm", "nccl", "/init_weight_transfer_engine"),
-        ("vllm", "nccl", "/update_weights"),
-        ("sglang", "ipc", "/update_weights_from_tensor"),
-        ("sglang", "nccl", "/init_weights_update_group"),
         ("sglang", "nccl", "/update_weights_from_distributed"),
-    ],
+    ),
 )
 def test_a_refused_update_stops_the_run_and_one_whose_connection_breaks_is_repeated(kind, name, path):
     policy = make_model()
@@ -151,8 +160,10 @@ def test_a_refused_update_stops_the_run_and_one_whose_connection_breaks_is_repea
         engine.shutdown()
 
 
-@pytest.mark.parametrize("backend", [None, "sparse_nccl"])
-@WAYS
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    representatives(product([None, "sparse_nccl"], ["ipc", "nccl"]), (None, "ipc"), ("sparse_nccl", "nccl")),
+)
 def test_a_vllm_without_the_route_gets_files_and_one_line_says_why(backend, name, caplog):
     policy = make_model()
     with serving("vllm", backend) as servers, caplog.at_level(logging.WARNING, logger="midthought"):
