@@ -58,6 +58,7 @@ def test_trackio_has_the_record(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_wandb_has_the_record_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
