@@ -131,6 +131,7 @@ def test_two_ranks_have_the_parameters_of_one_after_updates(way, ranks, make_pol
         assert difference(ours["moments"], theirs["moments"]) < 1e-9
 
 
+@pytest.mark.slow
 def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(ranks, make_policy, batch):
     with both(ranks, make_policy, {"packing": True}, dtype=torch.bfloat16) as (alone, ranked):
         iterate(alone, batch)

@@ -11,6 +11,7 @@ import pytest
 from small_runs import FEEDBACK, finish, metrics, recorded, start, stop_at, trajectories, weights, whole
 
 from midthought.report.recorded_episodes import read_recording
+from midthought.report.watch import RunState, follow, state_of
 
 NUM_SFT, NUM_PPO = 24, 4
 RECORDED = "checkpoint.record_episodes=4"
@@ -57,6 +58,11 @@ def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path)
     assert [len(metrics(uninterrupted, stage)) for stage in ("sft", "ppo", "validation")] == [NUM_SFT, NUM_PPO, 2]
     warmed_up, trained = weights(uninterrupted, "warmup"), weights(uninterrupted)
     assert any(not tensor.equal(warmed_up[name]) for name, tensor in trained.items())
+
+
+def test_a_healthy_run_reports_nothing_and_is_seen_to_be_finished(uninterrupted: Path) -> None:
+    assert not (uninterrupted / "findings.jsonl").exists()
+    assert list(follow(uninterrupted)) and state_of(uninterrupted) is RunState.FINISHED
 
 
 PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]
