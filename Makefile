@@ -63,7 +63,6 @@ test-all: $(VENV)/.ready-oracles $(VENV)/.ready-real $(ECOSYSTEM_ENVIRONMENTS) a
 	TRITON_INTERPRET=1 PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/engines/test_triton_kernels.py
 
 lint: style types
-	$(BIN)/pytest -q tests/test_prose.py
 
 style: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -39,6 +39,8 @@ TOGETHER = (
     ("tests/trainer/",),  # models that were taught
     ("tests/checks/",),
     ("tests/benchmarks/test_retrieval_",),  # the real transcripts
+    ("tests/test_budgets.py", "tests/test_config.py", "tests/test_layers.py", "tests/learning/test_settings_once.py"),
+    # the syntax trees of the package
 )
 """Groups of files, or beginnings of their paths, whose tests run in one process."""
 FIRST = (RAY_TESTS, "tests/recipes/", "tests/benchmarks/", "tests/cluster/", "tests/trainer/")

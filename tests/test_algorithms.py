@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from representatives import representatives
 from typer.testing import CliRunner
 
 from midthought.cli import app
@@ -154,8 +155,10 @@ def trainer_of(name: str) -> Trainer:
     return Trainer(config, dataset=rows, reward_fn=lambda trajectory: sum(trajectory.segments[0].token_ids) % 97)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "distillation"])
-# see tests/trainer/test_beyond_policy_gradients.py
+@pytest.mark.parametrize(
+    "name",  # distillation: tests/trainer/test_beyond_policy_gradients.py
+    representatives([name for name in NAMES if name != "distillation"], "ppo", "dapo", "gspo", "rft"),
+)
 def test_every_preset_trains(name):
     trainer = trainer_of(name)
     (metrics,) = trainer.fit()

@@ -17,6 +17,9 @@ MORE_WAYS = {
     "one pass a step": "dtype=float32 mini_batch_size=1",
 }
 LONG = (
+    "plain",
+    "with LoRA",
+    "with gradient checkpointing",
     "block by block",
     "one pass a step",
     "in bfloat16 with LoRA",

@@ -12,6 +12,7 @@ import pytest
 import small_decoders
 import torch
 from precision import logit_tolerance
+from representatives import representatives
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -485,7 +486,7 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog, made_r
     assert [len(each.token_ids) for each in sample_all(least, prompts[:2], max_tokens=5)] == [5, 5], "one at a time"
 
 
-@pytest.mark.parametrize("num_sequences", [1, 2])
+@pytest.mark.parametrize("num_sequences", representatives([1, 2], 1))
 def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(num_sequences, made_runners):
     """KVCacheManager is made for some hundred tokens ahead, and these want more."""
     model = make_model()
@@ -546,7 +547,7 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog, monkeypatch):
 # -- everything at once ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", representatives([2, 3], 2))
 def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed):
     """Episodes of several turns with common beginnings, on engines short of slots, of room in a pass, of memory."""
     draw = random.Random(seed)

@@ -54,7 +54,11 @@ def knowing_nothing(context: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "inference"), [("sglang", {}), ("vllm", {"partial_rollouts": True, "max_segment_length": 3})]
+    ("kind", "inference"),
+    [
+        pytest.param("sglang", {}, marks=pytest.mark.slow),
+        ("vllm", {"partial_rollouts": True, "max_segment_length": 3}),
+    ],
 )
 def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_together(kind, inference):
     with (

@@ -9,6 +9,7 @@ import pytest
 import torch
 from precision import tolerance
 from process_workers import ProcessWorkers
+from representatives import representatives
 from training_settings import CRITICS, changed, training
 
 from midthought.config import TrainingConfig
@@ -102,7 +103,13 @@ def difference(ones: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -
     return max(float((ones[name].double() - others[name].double()).abs().max()) for name in ones)
 
 
-@pytest.mark.parametrize("way", ["LoRA, shared critic, in blocks", "recomputed, packed, accumulated", "critic only"])
+@pytest.mark.parametrize(
+    "way",
+    representatives(
+        ["LoRA, shared critic, in blocks", "recomputed, packed, accumulated", "critic only"],
+        "recomputed, packed, accumulated",
+    ),
+)
 def test_two_ranks_have_the_parameters_of_one_after_updates(way, ranks, make_policy, batch):
     if WAYS[way].get("lora"):
         pytest.importorskip("peft")
@@ -124,6 +131,7 @@ def test_two_ranks_have_the_parameters_of_one_after_updates(way, ranks, make_pol
         assert difference(ours["moments"], theirs["moments"]) < 1e-9
 
 
+@pytest.mark.slow
 def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(ranks, make_policy, batch):
     with both(ranks, make_policy, {"packing": True}, dtype=torch.bfloat16) as (alone, ranked):
         iterate(alone, batch)
@@ -137,7 +145,7 @@ def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(ranks, make
         assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < rounding
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("mixed", representatives([False, True], False))
 def test_supervised_steps_are_those_of_one_process(mixed, ranks, make_policy, batch):
     with both(ranks, make_policy, {"critic": None}, dtype=torch.float32 if mixed else torch.float64) as (alone, ranked):
         for learner in (alone, ranked):
@@ -164,12 +172,10 @@ def test_supervised_steps_are_those_of_one_process(mixed, ranks, make_policy, ba
 
 @pytest.mark.parametrize(
     ("way", "num_saving"),
-    [
-        ("plain", 1),
+    representatives(
+        [("plain", 1), ("plain", 2), ("LoRA, shared critic, in blocks", 1), ("LoRA, shared critic, in blocks", 2)],
         ("LoRA, shared critic, in blocks", 2),
-        pytest.param("plain", 2, marks=pytest.mark.slow),
-        pytest.param("LoRA, shared critic, in blocks", 1, marks=pytest.mark.slow),
-    ],
+    ),
 )
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(num_saving, way, ranks, make_policy, batch, tmp_path):
     if WAYS[way].get("lora"):

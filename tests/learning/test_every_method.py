@@ -125,21 +125,17 @@ def test_packing_micro_batches_and_order_do_not_change_the_gradient(case, make_p
 
 
 ON_RANKS = (*(f"loss {name}" for name in LOSSES), "entropy")
-SOME_ON_RANKS = ("loss ppo", "loss gspo", "entropy")
-"""Sums over tokens and over episodes, blocks of logits."""
 
 
-@pytest.mark.parametrize(
-    "names", [pytest.param(SOME_ON_RANKS, id="some"), pytest.param(ON_RANKS, id="all", marks=pytest.mark.slow)]
-)
-def test_two_ranks_take_the_steps_of_one_process(names, make_policy, trajectories, ranks):
+@pytest.mark.slow
+def test_two_ranks_take_the_steps_of_one_process(make_policy, trajectories, ranks):
     """With several losses, and the entropy in blocks of logits, one after another. Other terms:
     `test_distributed.py`."""
     start = settings_of({"kl_loss_coef": 0.2, "teacher": "a folder"}, micro_batch_tokens=40)
     models = models_of(make_policy, start)
     alone = learner_of(models, start)
     with closing(RemoteLearner(copy.deepcopy(models), start, NO_END, ranks)) as remote:
-        for name in names:
+        for name in ON_RANKS:
             given = {"teacher": "a folder", **CASES[name], **(BLOCKS if name == "entropy" else {})}
             settings = settings_of(given, micro_batch_tokens=40, learning_rate=1e-3)
             for learner in (alone, remote):

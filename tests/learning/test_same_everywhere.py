@@ -1,10 +1,12 @@
 """However a step is computed, its loss and its gradients are the same: float64, tool gaps, ragged rows, masked rows."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
 from precision import compute_in_float64, tolerance
+from representatives import representatives
 from training_settings import CRITICS, changed, training
 
 from midthought.learning.adapters import add_adapters
@@ -101,8 +103,10 @@ def gradients_of(learner: Learner) -> torch.Tensor:
     return torch.cat([tensor.grad.flatten() for tensor in updated if tensor.grad is not None])
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("critic", ["separate", "shared"])  # without one: `test_adapters_learn_the_same`
+@pytest.mark.parametrize(
+    ("critic", "way"),  # without one: `test_adapters_learn_the_same`
+    representatives(product(["separate", "shared"], WAYS), *product(["separate"], WAYS), ("shared", "all")),
+)
 def test_loss_and_gradient_do_not_depend_on_how_they_are_computed(critic, way, make_policy, batch):
     policy = make_policy().double()
     plain, plain_gradient, plain_scored = step(policy, critic, {}, batch)
@@ -116,8 +120,9 @@ def test_loss_and_gradient_do_not_depend_on_how_they_are_computed(critic, way, m
     assert float((gradient - plain_gradient).norm() / plain_gradient.norm()) < OF_FLOAT32
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "way"), representatives(product(KINDS, WAYS), *product(["Qwen3"], WAYS), *product(KINDS, ["all"]))
+)
 def test_the_gradient_of_the_cross_entropy_is_the_same_to_float64(kind, way, make_policy, batch, monkeypatch):
     compute_in_float64(monkeypatch)
     policy = make_policy(kind, **KINDS[kind]).double()
@@ -131,7 +136,7 @@ def test_the_gradient_of_the_cross_entropy_is_the_same_to_float64(kind, way, mak
     assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) < rounding
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", representatives(WAYS, "packed", "all"))
 def test_adapters_learn_the_same(way, make_policy, batch):
     pytest.importorskip("peft")
     policy = make_policy().double()

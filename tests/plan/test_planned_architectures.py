@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from representatives import representatives
 
 from benchmarks.memory import STATUS
 from benchmarks.plan import WORK, make_trajectories, memory_of, planned_bytes, take
@@ -139,8 +141,7 @@ def fused_on_a_cpu() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("lora_rank", [0, 8])
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(("kind", "lora_rank"), representatives(product(CONFIGS, [0, 8]), ("qwen3", 8), ("llama", 0)))
 def test_a_fused_layer_keeps_the_bytes_that_are_planned(kind, lora_rank):
     (few, is_packed), (many, _) = (
         kept_bytes(model_of(kind, number, torch.bfloat16, lora_rank), fused_on_a_cpu) for number in (2, 6)

@@ -14,6 +14,7 @@ from midthought.report.trackers import TRACKERS, Tracker
 RECORD = {"reward/mean": 0.5, "tool/find parcel/raised": 2.0, "loss": float("nan")}
 
 
+@pytest.mark.slow
 def test_wandb_has_the_record_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
