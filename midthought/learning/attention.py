@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ class Rows:
     key_lengths: tuple[int, ...]
     bounds: RowBounds
     key_bounds: RowBounds
+    masks: dict[Any, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    """Masks of rows with a parent, which all layers share: one per layer would take more memory than the row."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device, parents: Sequence[int | None] = ()) -> Rows:
@@ -61,6 +63,14 @@ class Rows:
         return torch.cat(
             [each for parent, row in pairs for each in ((row,) if parent is None else (own[parent], row))], dim=2
         )
+
+    def mask(self, query: Tensor, key: Tensor) -> Tensor:
+        """Returns the mask [1, 1, n, m] of the last n of m tokens, 0 or -inf: a token sees itself and all tokens before it."""
+        kind = query.dtype, query.shape[2], key.shape[2]
+        if kind not in self.masks:
+            unseen = query.new_full((query.shape[2], key.shape[2]), -torch.inf)
+            self.masks[kind] = unseen.triu(key.shape[2] - query.shape[2] + 1)[None, None]
+        return self.masks[kind]
 
 
 class UnpackableError(TypeError):
@@ -105,7 +115,8 @@ def row_attention(
     lengths = (rows.lengths, rows.key_lengths, rows.key_lengths)
     parts = (tensor.split(each, dim=2) for tensor, each in zip((query, key, value), lengths, strict=True))
     for of_queries, of_keys, of_values in zip(*parts, strict=True):
-        mask = _mask(of_queries, of_keys, sliding_window)
+        has_parent = of_queries.shape[2] < of_keys.shape[2]
+        mask = rows.mask(of_queries, of_keys) if has_parent else _window(of_queries, sliding_window)
         attended = scaled_dot_product_attention(
             of_queries, of_keys, of_values, mask, dropout, is_causal=mask is None, scale=scaling
         )
@@ -113,14 +124,13 @@ def row_attention(
     return torch.cat(outputs, dim=1), None
 
 
-def _mask(query: Tensor, key: Tensor, window: int | None) -> Tensor | None:
-    """Returns the mask [1, 1, n, m] of the last n of m tokens: a token sees itself and, with a window, `window` - 1 tokens before
-    it. None: plain causal attention."""
-    num_queries, num_keys = query.shape[2], key.shape[2]
-    if num_queries == num_keys <= (window or num_keys):
+def _window(query: Tensor, size: int | None) -> Tensor | None:
+    """Returns the mask [1, 1, n, n] of a row longer than the window: a token sees itself and `size` - 1 tokens before it."""
+    length = query.shape[2]
+    if size is None or length <= size:
         return None
-    seen = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device).tril(num_keys - num_queries)
-    return (seen if window is None else seen.triu(num_keys - num_queries + 1 - window))[None, None]
+    everywhere = torch.ones(length, length, dtype=torch.bool, device=query.device)
+    return everywhere.tril().triu(1 - size)[None, None]
 
 
 AttentionInterface.register(ATTENTION_NAME, torch.compiler.disable(row_attention))
