@@ -70,7 +70,8 @@ class RecipeConfig(Section):
     def frozen(self) -> Self:
         """Returns a frozen copy, with the values that follow from another section filled in.
 
-        `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.partial_rollouts`,
+        `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.deterministic`,
+        `training.packing` is true instead of `shared`. With `inference.partial_rollouts`,
         `training.rollout_correction` is `truncated` if it is `none` or `auto`, because older policies sampled some tokens,
         unless the policy loss uses the sampled log-probabilities itself; otherwise `auto` is `none`.
         `model.tensor_parallel_size` becomes a flag of the server that the run starts. Raises `SettingsError` for values that
@@ -88,6 +89,7 @@ class RecipeConfig(Section):
             "training": {
                 "loss_norm_tokens": training.loss_norm_tokens or inference.max_tokens,
                 "rollout_correction": "truncated" if is_older else training.correction,
+                "packing": training.packing if not inference.deterministic else training.packing is not False,
             },
             "inference": {"server_flags": [*given, *flags] if flags and flags[0] not in given else given},
         }

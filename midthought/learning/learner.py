@@ -112,7 +112,7 @@ class Learner:
     @property
     def is_packed(self) -> bool:
         """Whether rows are concatenated without padding."""
-        return self._passes.is_packed
+        return bool(self._passes.packing)
 
     # -- before the update -------------------------------------------------------------------------------------
 
@@ -302,9 +302,9 @@ class Learner:
         """Computes only the critic's values. If the policy's trunk is shared, only the head gets a gradient."""
         assert self.critic is not None
         if not self.critic.is_shared:
-            return self.critic.token_values(micro, packed=self.is_packed)
+            return self.critic.token_values(micro, packed=self._passes.packing)
         with torch.no_grad():
-            states = hidden_states(self.policy, ModelInputs.of(micro, packed=self.is_packed))
+            states = hidden_states(self.policy, ModelInputs.of(micro, packed=self._passes.packing))
         values: Tensor = self.critic.head(states)
         return values
 

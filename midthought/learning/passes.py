@@ -16,8 +16,8 @@ from torch import Tensor
 
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
-from midthought.learning.attention import attending_by_rows, can_pack
-from midthought.learning.batch import TokenBatch
+from midthought.learning.attention import attending_by_rows, can_pack, can_share
+from midthought.learning.batch import Packing, TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.forward import TokenOutputs
 from midthought.learning.fused import FusedModules
@@ -135,16 +135,20 @@ class ForwardPasses:
         return next(iter(self._policy.parameters())).device
 
     @functools.cached_property
-    def is_packed(self) -> bool:
-        """Whether rows are concatenated without padding: if the settings request it and every model supports it."""
-        return self.training.packing and all(can_pack(model) for model in self._models)
+    def packing(self) -> Packing:
+        """Whether rows are concatenated without padding, and share their group's prompt: if the settings request it and every
+        model supports it."""
+        wanted = self.training.packing
+        if not (wanted and all(can_pack(model) for model in self._models)):
+            return False
+        return "shared" if wanted == "shared" and all(can_share(model) for model in self._models) else True
 
     @contextmanager
     def context(self) -> Iterator[None]:
         """Context of forward and backward passes: a layer that is recomputed must use the same attention."""
         with ExitStack() as stack:
             stack.enter_context(no_cudnn_attention(self.device))
-            if self.is_packed:
+            if self.packing:
                 stack.enter_context(attending_by_rows(*self._models))
             stack.enter_context(self._fused.active())
             if self._recomputed is not None:
@@ -167,11 +171,11 @@ class ForwardPasses:
             critic,
             entropy=entropy,
             entropy_gradient=learns_entropy,
-            packed=self.is_packed,
+            packed=self.packing,
             logits_mib=self.training.max_logits_mib,
         )
         if critic is not None and outputs.values is None:
-            outputs.values = critic.token_values(micro, packed=self.is_packed)
+            outputs.values = critic.token_values(micro, packed=self.packing)
         return outputs
 
     def logprobs(self, model: Any, batch: TokenBatch) -> Tensor:
@@ -184,7 +188,7 @@ class ForwardPasses:
     def over(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
         """Yields this rank's micro-batches: rows, whether they count (`ProcessGroup.rows`), and their tokens on the device."""
         max_tokens = self.limit.max_tokens(self.training.max_micro_batch_tokens)
-        for rows, is_own in self.process_group.rows(batch, max_tokens, packed=self.is_packed):
+        for rows, is_own in self.process_group.rows(batch, max_tokens, packed=self.packing):
             self.limit.current = batch.select(rows)
             yield rows, is_own, self.limit.current.to(self.device)
 
