@@ -19,7 +19,7 @@ LINES = {
     "config": 1635,
     "data": 1320,
     "engines": 10340,
-    "env": 3260,
+    "env": 3010,
     "errors": 140,
     "feedback": 1820,
     "files": 550,
@@ -30,12 +30,12 @@ LINES = {
     "plan": 1940,
     "recipes": 4150,
     "report": 3725,
-    "rollout": 3475,
-    "serve": 710,
+    "rollout": 2495,
+    "serve": 1415,  # the answers of a chat, which were in rollout
     "tokenization": 810,
     "tools": 6240,
     "trainer": 3630,
-    "types": 790,
+    "types": 755,
     MODULES: 50,
 }
 """All lines of Python in each package of `midthought/`."""
