@@ -13,13 +13,13 @@ ROOT = Path(__file__).parent.parent
 MODULES = "modules beside the packages"
 LINES = {
     "algo": 1290,
-    "checks": 1085,
+    "checks": 1090,
     "cli": 1310,
     "cluster": 3545,
     "config": 1590,
     "data": 1255,
     "engines": 9110,
-    "env": 3250,
+    "env": 3010,
     "errors": 140,
     "feedback": 1615,
     "files": 545,
@@ -30,12 +30,12 @@ LINES = {
     "plan": 1400,
     "recipes": 4150,
     "report": 2830,
-    "rollout": 3470,
-    "serve": 700,
+    "rollout": 2495,
+    "serve": 1415,
     "tokenization": 805,
     "tools": 6240,
     "trainer": 3625,
-    "types": 785,
+    "types": 755,
     MODULES: 50,
 }
 """All lines of Python in each package of `midthought/`."""

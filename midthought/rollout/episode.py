@@ -16,6 +16,7 @@ from typing import Protocol
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError
+from midthought.rollout.openai_messages import result_messages
 from midthought.rollout.replay import Replay
 from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
@@ -238,12 +239,9 @@ class Episode:
         self.calls = []
         turn = self.trajectory.turns[-1]
         turn.tool_call = events[0].call
-        results = [self._parts.call_format.render_results([event]) for event in events]
-        turn.observation = "\n".join(results)
-        messages: list[Message] = [{"role": "tool", "content": result} for result in results]
         call_format = self._parts.call_format
-        if isinstance(call_format, NativeCallFormat):
-            messages = call_format.result_messages(calls, events, self._num_answered_calls)
+        turn.observation = "\n".join(call_format.render_results([event]) for event in events)
+        messages = result_messages(call_format, calls, events, self._num_answered_calls)
         self._remember(turn, messages, calls)
         token_ids = self._following(messages)
         fits = self._fits(token_ids)
