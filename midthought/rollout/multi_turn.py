@@ -78,7 +78,7 @@ class MultiTurnInferenceEngine:
         """Records of the latest conversation or episodes."""
         tools = tool_manager if enable_tools else None
         self._tools = tools
-        self._call_format = (tools.parser if tools else NoCalls()).call_format
+        self._call_format = (tools.action_parser if tools else NoCalls()).call_format
         self._executor = tools.executor if tools else ToolExecutor(ToolRegistry())
         about_tools = tools.get_system_prompt() if tools else ""
         self._system_prompt = "\n\n".join(filter(None, (system_prompt, about_tools)))
