@@ -30,8 +30,6 @@ RAY_TESTS = "tests/cluster/ray/"
 FORKED = (
     "tests/recipes/feedback/test_feedback_resume.py",
     "tests/recipes/test_run_path.py",
-    "tests/engines/test_vllm_training.py",
-    "tests/engines/test_weight_transports.py",
     "tests/memory/test_build_killed.py",
     "tests/memory/test_llm_questions.py",
     "tests/memory/test_memory_growth.py",

@@ -130,9 +130,8 @@ ARRAYS_OF_GYMNASIUM = "midthought.env.gym_spaces"
         ("tools", {"torch", "transformers", "tokenizers"}),
         ("memory", {"midthought.learning", "midthought.algo", "midthought.engines", "midthought.rollout"}),
         (
-            "report",
+            "report",  # torch writes the events of TensorBoard
             {
-                "torch",
                 "transformers",
                 "midthought.learning",
                 "midthought.engines",

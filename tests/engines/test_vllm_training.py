@@ -118,20 +118,6 @@ def test_a_base_model_under_adapters_stays_in_memory_while_it_sleeps(engines, tm
     assert difference(engine, policy) < 1e-5
 
 
-def test_samples_wake_it_once_with_the_same_version(engines, tmp_path):
-    policy = make_model()
-    engine = synced(policy, tmp_path, enable_sleep_mode=True)
-    engine.sleep()
-    engines[0].log.clear()
-
-    async def many() -> list[int]:
-        samples = [engine.sample(number, PROMPT, Sampling(max_tokens=2)) for number in range(3)]
-        return [completion.policy_version for completion in await asyncio.gather(*samples)]
-
-    assert asyncio.run(many()) == [0, 0, 0]
-    assert engines[0].log == ["wake weights", "load", "wake kv_cache", "reset cache", "resume"]
-
-
 def test_an_update_that_vllm_refuses_or_only_claims_stops_the_run(engines, tmp_path):
     policy = make_model()
     engine = synced(policy, tmp_path)

@@ -22,11 +22,11 @@ from small_decoders import small_model
 from transformers import AutoModelForCausalLM
 
 from midthought.engines.engine import Sampling
+from midthought.engines.reloadable_engine import UpdateLock
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.process import free_port
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER
 from midthought.engines.weight_sync.synced_engine import SyncedEngine, memory_folder
-from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.engines.weight_sync.weight_check import perturbed
 from midthought.engines.weight_sync.weight_folder import write_model
 from midthought.errors import EngineError, OutputPathError
@@ -282,6 +282,26 @@ def test_no_completion_mixes_two_versions(policy, kind):
         assert off_by(completion, policy if completion.policy_version else old) < logit_tolerance(policy)
 
 
+def test_sglang_is_flushed_only_once_it_has_ended_every_request(policy):
+    has_ended = threading.Event()
+    with serving(policy, "sglang") as servers:
+        engine = synced(servers, policy)
+
+        def end() -> None:
+            with servers[0].lock:
+                has_ended.set()
+                servers[0].num_running -= 1
+
+        with servers[0].lock:
+            servers[0].num_running += 1
+        threading.Timer(0.3, end).start()
+        learn(policy)
+        engine.update_weights()
+        assert has_ended.is_set()
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.shutdown()
+
+
 def test_a_sample_that_does_not_end_is_not_waited_for_without_end():
     async def run() -> None:
         gate = UpdateLock()
@@ -436,7 +456,7 @@ def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy, is_st
         return load(path)
 
     with serving(policy, load=load_from) as servers:
-        engine = synced(servers, policy, stop=(lambda: None) if is_started_here else None)
+        engine = synced(servers, policy, in_memory=is_started_here)
         engine.shutdown()
     assert len(paths) == 2
     assert {Path(path).is_relative_to(MEMORY_FOLDER) for path in paths} == {is_started_here}

@@ -22,7 +22,7 @@ from midthought.rollout.rollout_batch import select
 from midthought.types import Completion, Finish, RolloutData, Trajectory
 
 LOSSES: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "gspo_sequence", "dppo_tv", "dppo_kl", "nll")},
+    **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "dppo_tv", "dppo_kl", "nll")},
 }
 """Settings for every policy loss."""
 ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
@@ -33,11 +33,11 @@ ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
 }
 """Settings for every advantage estimator."""
 TERMS: dict[str, dict[str, Any]] = {
-    "teacher": {"teacher": "a folder", "teacher_coef": 0.3},
+    "teacher": {"teacher": "a folder"},
     "KL in the reward": {"kl_coef": 0.2},
     "KL in the loss": {"kl_loss_coef": 0.2},
     "entropy": {"entropy_coef": 0.1},
-    "correction": {"rollout_correction": "truncated", "rollout_correction_level": "turn"},
+    "correction": {"rollout_correction": "truncated", "rollout_correction_level": "sequence"},
     **{f"average {name}": {"loss_agg": name, "loss_norm_tokens": 50} for name in LossAggregation},
 }
 """Terms and weights that are added to a loss, and its averages."""

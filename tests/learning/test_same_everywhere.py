@@ -27,13 +27,15 @@ SETTINGS = training(
 WAYS = {
     "packed": {"packing": True},
     "packed, small": {"packing": True, "micro_batch_tokens": 64},
+    "shared": {"packing": "shared"},
+    "shared, small": {"packing": "shared", "micro_batch_tokens": 64},
     "padded, small": {"micro_batch_tokens": 64},
     "recomputed": {"gradient_checkpointing": True},
     "recomputed from main memory": {"gradient_checkpointing": "offload"},
     "offloaded optimizer": {"offload_optimizer": True},
     "in blocks": {"logits_mib": 48 * 4 * 5 / 2**20},
     "all": {
-        "packing": True,
+        "packing": "shared",
         "micro_batch_tokens": 64,
         "gradient_checkpointing": True,
         "logits_mib": 48 * 4 * 3 / 2**20,
@@ -54,8 +56,12 @@ OF_FLOAT32 = tolerance(torch.float32, num_operations=4)
 
 @pytest.fixture
 def batch(make_trajectory) -> TokenBatch:
-    """Results of 1 to 29 tokens; one row without a policy token that counts, one of which only the last does."""
-    trajectories = [make_trajectory(seed, group=seed // 2, num_results=1 + 4 * seed) for seed in range(8)]
+    """Groups of two with a prompt, results of 1 to 29 tokens; one row without a policy token that counts, one of which only the
+    last does."""
+    prompts = torch.randint(3, 48, (4, 20), generator=torch.Generator().manual_seed(0)).tolist()
+    trajectories = [
+        make_trajectory(seed, group=seed // 2, num_results=1 + 4 * seed, prompt=prompts[seed // 2]) for seed in range(8)
+    ]
     batch = TokenBatch.from_trajectories(trajectories)
     mask = batch.loss_mask.clone()
     unscored, almost = (batch.tokens_of(torch.tensor([row])) for row in (3, 6))
@@ -93,7 +99,7 @@ def step(
     credited, _ = learner.credit(scored.with_fields(old_logprobs=shifted * scored.loss_mask))
     metrics = learner.update(credited)
     found = gradients_of(learner)
-    assert learner.is_packed == changes["packing"] if "packing" in changes else not learner.is_packed
+    assert learner.is_packed == bool(changes.get("packing"))
     return metrics, found, scored
 
 

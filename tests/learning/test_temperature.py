@@ -91,7 +91,7 @@ def plain_loss(policy, reference, tokens: TokenBatch, settings: TrainingConfig) 
     logprobs = ours.gather(-1, targets)[..., 0]
     ratio = (logprobs - batch.old_logprobs[:, 1:]).exp()
     advantages = batch.advantages[:, 1:]
-    clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
+    clipped = ratio.clamp(1 - settings.clip_ratio, 1 + settings.clip_high)
     surrogate = -torch.minimum(ratio * advantages, clipped * advantages)
     entropy = -(ours.exp() * ours).sum(-1)
     gap = theirs - logprobs

@@ -8,8 +8,11 @@ import pytest
 from representatives import representatives
 
 from midthought.config import ConfigStore
-from midthought.plan.choices import choose, plan_of, resolve
+from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import GIB, Hardware
+from midthought.plan.memory import Memory
+from midthought.plan.settings import plan_settings
+from midthought.plan.shape import find_shape
 from midthought.recipes import find_recipe
 
 SMALL = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
@@ -66,7 +69,7 @@ def value(config, name: str):
 
 def most(config, source: str, kind: str, memory_gib: float) -> int:
     settled = choose(config, on_gpu=kind == "gpu", has_vllm=False)
-    return max(plan_of(settled, source, {"device": kind, "gpu_memory_gib": memory_gib}).totals.values())
+    return Memory(find_shape(source), plan_settings(settled, Hardware(kind, "a machine", memory_gib))).needed
 
 
 def assignments(config):
