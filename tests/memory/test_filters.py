@@ -49,7 +49,7 @@ def test_a_filter_lets_pass_what_bears_the_name_and_nothing_else(hostile, mode):
         assert [hit.chunk_id for hit in by_speaker] == [f"s_{number}"]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(NAMES, max_size=4), st.lists(NAMES, max_size=4), st.sampled_from(MODES))
 def test_any_names_can_be_asked_for_together(hostile, episodes, speakers, mode):
     found = hostile.search("the same words", 100, mode, episodes=episodes, speakers=speakers)
