@@ -11,7 +11,6 @@ import pytest
 from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
 
 from midthought.report.recorded_episodes import COLUMNS, read_recording
-from midthought.report.watch import RunState, follow, state_of
 
 NUM_SFT, NUM_PPO = 24, 4
 RECORDED = "checkpoint.record_episodes=4"
