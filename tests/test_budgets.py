@@ -18,7 +18,7 @@ LINES = {
     "cluster": 3540,
     "config": 1590,
     "data": 1255,
-    "engines": 9110,
+    "engines": 9050,
     "env": 3010,
     "errors": 140,
     "feedback": 1615,
