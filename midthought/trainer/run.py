@@ -20,7 +20,7 @@ from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.recorded_episodes import TRAINING_ARM, token_values
-from midthought.report.run_folder import RunFolder, tracked_run_folder
+from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.tokenization import Renderer
@@ -89,7 +89,8 @@ class Run:
             self._num_shown = owner._num_shown
         elif place is not None:
             with storage_errors(place):
-                self.folder = tracked_run_folder(place, config.checkpoint)
+                trackers, project = config.checkpoint.trackers, config.checkpoint.tracker_project
+                self.folder = RunFolder(place, trackers=trackers, project=project)
                 self.folder.begin(resume=resume)
 
     def create(self) -> None:
