@@ -14,6 +14,7 @@ from midthought.cli import main
 from midthought.report.trackers import TRACKERS, Tracker
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
+DEAD_SERVER += ["sft.num_steps=1"]
 WITHOUT_WORDS = [
     "sft.num_steps=0",
     "training.overlong_buffer_tokens=0",
@@ -51,7 +52,7 @@ def test_a_run_that_cannot_learn_exits_with_the_cause(recipe, words, code, cause
 
 
 def test_a_warmed_up_policy_with_a_nan_is_refused_before_anything_is_written(monkeypatch, capsys, tmp_path):
-    assert train(monkeypatch, "feedback", tmp_path / "first", "--stage", "sft") == 0
+    assert train(monkeypatch, "feedback", tmp_path / "first", "--stage", "sft", "sft.num_steps=1") == 0
     file = tmp_path / "first" / "warmup" / "model.safetensors"
     weights = load_file(file)
     next(iter(weights.values())).view(-1)[0] = float("nan")
@@ -88,6 +89,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interruptible):
     def stop(run, presses, *words):
         PRESSES.update(presses)

@@ -153,6 +153,7 @@ def test_a_run_is_a_teacher_and_without_rewards_it_alone_is_learned_from(recorde
         assert not torch.equal(weights(trainer), before)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_a_teacher_continues_exactly(recorded, talker, tmp_path):
     assert_answers_resume_exactly(talker, by_seed, tmp_path, 4, "zero", teacher=str(recorded / "policy"), **DISTILLED)
 

@@ -11,7 +11,6 @@ import pytest
 from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
 
 from midthought.report.recorded_episodes import COLUMNS, read_recording
-from midthought.report.watch import RunState, follow, state_of
 
 NUM_SFT, NUM_PPO = 24, 4
 RECORDED = "checkpoint.record_episodes=4"
@@ -61,9 +60,8 @@ def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path)
     assert any(not tensor.equal(warmed_up[name]) for name, tensor in trained.items())
 
 
-def test_a_healthy_run_reports_nothing_and_is_seen_to_be_finished(uninterrupted: Path) -> None:
+def test_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert not (uninterrupted / "findings.jsonl").exists()
-    assert list(follow(uninterrupted)) and state_of(uninterrupted) is RunState.FINISHED
 
 
 PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]
