@@ -11,12 +11,11 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
 
-from midthought.config import Change, CheckpointConfig, RecipeConfig, Section, changes_between, read_yaml
+from midthought.config import Change, RecipeConfig, Section, changes_between, read_yaml
 from midthought.config.yaml_files import SAFE_DUMPER, SAFE_LOADER
 from midthought.errors import CheckpointError, StorageError, UserError
 from midthought.files.atomic import atomic_path
@@ -62,9 +61,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self.unlock()
 
@@ -287,11 +284,6 @@ class RunFolder:
     def close(self) -> None:
         """Flushes and closes the trackers. Everything else is already written."""
         self._trackers.close()
-
-
-def tracked_run_folder(path: str | os.PathLike[str], checkpoint: CheckpointConfig) -> RunFolder:
-    """Returns the folder of a run that writes its metrics to the trackers of its settings. Raises as `Trackers`."""
-    return RunFolder(path, trackers=checkpoint.trackers, project=checkpoint.tracker_project)
 
 
 def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

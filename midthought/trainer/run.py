@@ -20,7 +20,7 @@ from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.recorded_episodes import TRAINING_ARM, token_values
-from midthought.report.run_folder import RunFolder, tracked_run_folder
+from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.tokenization import Renderer
@@ -89,8 +89,9 @@ class Run:
             self._num_shown = owner._num_shown
         elif place is not None:
             with storage_errors(place):
-                self.folder = tracked_run_folder(place, config.checkpoint)
-                self.folder.begin(resume=resume)
+                saved = config.checkpoint
+                folder = RunFolder(place, trackers=saved.trackers, project=saved.tracker_project)
+                self.folder = folder.begin(resume=resume)
 
     def create(self) -> None:
         """Creates and locks the folder."""
@@ -226,12 +227,10 @@ class Run:
         max_bytes = settings.record_max_mib * 2**20
         is_recorded = (not is_training or learned is not None) and log.num_bytes < max_bytes
         num_recorded = settings.record_episodes if is_recorded else 0
-        rows = []
-        for number, each in enumerate(trajectories[: max(num_shown, num_recorded)]):
-            arm = TRAINING_ARM if is_training else stage
-            row = trajectory_row(each, renderer.decode, step=iteration, arm=arm, exact_match=is_right(each))
-            tokens = token_values(each, renderer, learned.of(each) if learned else ()) if number < num_recorded else {}
-            rows.append(row | tokens)
+        arm, shown = TRAINING_ARM if is_training else stage, trajectories[: max(num_shown, num_recorded)]
+        rows = [trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t)) for t in shown]
+        for row, each in zip(rows, trajectories[:num_recorded], strict=False):
+            row.update(token_values(each, renderer, learned.of(each) if learned else ()))
         self.folder.add_trajectories(rows)
         if num_recorded and log.num_bytes >= max_bytes:
             self.console.note(

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import FEEDBACK, PODCAST
 
 from midthought.cli import main
-from midthought.report.trackers import Tracker, tracker
+from midthought.report.trackers import TRACKERS, Tracker
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
 DEAD_SERVER += ["sft.num_steps=1"]
@@ -68,7 +68,6 @@ PRESSES: dict[tuple[str, int], int] = {}
 """Numbers of signals while the metrics of a step of a stage are logged, which is before its checkpoint."""
 
 
-@tracker("pressing")
 class Pressing(Tracker):
     def __init__(self, run):
         super().__init__(run)
@@ -77,6 +76,9 @@ class Pressing(Tracker):
     def log(self, stage, step, metrics):
         for _ in range(PRESSES.pop((stage, step), 0)):
             signal.raise_signal(signal.SIGINT)
+
+
+TRACKERS["pressing"] = Pressing
 
 
 @pytest.fixture
