@@ -73,7 +73,7 @@ class MultiTurnInferenceEngine:
         self._trajectory: Trajectory | None = None
         tools = tool_manager if enable_tools else None
         self._tools = tools
-        self._call_format = (tools.parser if tools else _NoCalls()).call_format
+        self._call_format = (tools.action_parser if tools else _NoCalls()).call_format
         self._executor = tools.executor if tools else ToolExecutor(ToolRegistry())
         self._system_prompts = (system_prompt or "", tools.get_system_prompt() if tools else "")
         self._inference = InferenceConfig(

@@ -57,7 +57,7 @@ class ResponseFormat(BaseModel):
     type: Literal["text"]
 
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -75,7 +75,6 @@ class ChatCompletionRequest(_Given):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: Annotated[int, Field(ge=-1, le=MAX_COUNT), AfterValidator(lambda given: max(given, 0))] | None = None
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)

@@ -39,6 +39,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[PrecisionChoice]:
     return made
 
 
+@pytest.mark.slow
 def test_it_is_measured_once_printed_recorded_and_kept_by_a_resumed_run(
     tmp_path: Path, measured: list[PrecisionChoice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
