@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midthought.cli import completion
 from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES, require_verl_options
 from midthought.errors import SettingsError
@@ -23,7 +22,6 @@ def settings(
         str,
         typer.Argument(
             help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer).",
-            autocompletion=completion.recipes_and_library,
         ),
     ] = "library",
 ) -> None:

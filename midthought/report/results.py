@@ -44,7 +44,6 @@ ARMS = (
     Arm("Oracle results", "every call gets the passage that proves the answer", "after.oracle.exact_match"),
     Arm("No memory needed", "the question contains the answer", "after.no_memory.exact_match"),
     Arm("Constant guess", "the best that one fixed answer gets", "after.constant_guess"),
-    Arm("Control", "supervised training for the same time, no PPO", "control.exact_match"),
     Arm("Calls where needed", "share of questions", "after.call_rate_needed"),
     Arm("Calls where needless", "share of questions", "after.call_rate_needless"),
 )
