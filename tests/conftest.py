@@ -28,7 +28,6 @@ RAY_TESTS = "tests/cluster/ray/"
 FORKED = (
     "tests/recipes/feedback/test_feedback_resume.py",
     "tests/recipes/test_run_path.py",
-    "tests/engines/test_weight_transports.py",
     "tests/memory/test_build_killed.py",
     "tests/memory/test_llm_questions.py",
     "tests/memory/test_memory_growth.py",
@@ -40,6 +39,8 @@ TOGETHER = (
     ("tests/trainer/",),  # models that were taught
     ("tests/checks/",),
     ("tests/benchmarks/test_retrieval_",),  # the real transcripts
+    ("tests/test_budgets.py", "tests/test_config.py", "tests/test_layers.py", "tests/learning/test_settings_once.py"),
+    # the syntax trees of the package
 )
 """Groups of files, or beginnings of their paths, whose tests run in one process."""
 FIRST = (RAY_TESTS, "tests/recipes/", "tests/benchmarks/", "tests/cluster/", "tests/trainer/")

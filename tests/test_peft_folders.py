@@ -16,7 +16,6 @@ from test_peft_weights import IDS, KINDS, adapted
 from midthought.errors import ModelPathError
 from midthought.models.peft_folders import base_digest, load_adapters, save_adapters, save_merged
 from midthought.models.pretrained import load_model
-from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 
 MORE = {
@@ -132,7 +131,7 @@ def test_adapters_that_are_their_own_base_model_are_named(tmp_path):
         with pytest.raises(ModelPathError, match="give the model that they were trained on"):
             load_model(tmp_path / folder)
         with pytest.raises(ModelPathError, match="names no base model but adapters"):
-            find_shape(PlanSettings(model=str(tmp_path / folder)))
+            find_shape(str(tmp_path / folder))
 
 
 def test_the_digest_is_of_the_base_alone_and_the_same_in_bfloat16():

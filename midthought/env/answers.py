@@ -24,7 +24,6 @@ from midthought.data.final_answers import (
     split_at_mark,
     with_plain_fractions,
 )
-from midthought.data.problems.prompts import MULTIPLE_CHOICE
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answer_matching import mathematical_match, option_match
 from midthought.errors import DataError, MissingExtraError, near_names
@@ -356,6 +355,5 @@ CHECKS: Mapping[str, Check] = {
     "mmlu_pro": OPTION,
     "gpqa": OPTION,
     "trivia_qa": ENTITY,
-    MULTIPLE_CHOICE: OPTION,
 }
 """Data set -> its check."""

@@ -22,7 +22,7 @@ from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
-from midthought.plan.choices import Choice, resolve, words_of_stage
+from midthought.plan.choices import Choice, fixed_in, resolve
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.recipes.arms import EvaluationArm
@@ -286,9 +286,8 @@ class RecipeRun(ABC):
         """Replaces `auto` in the settings, for the model at `source`."""
         if self.is_given:
             require_device(self.device)
-        words = words_of_stage(self.stage)
-        hardware = find_hardware(self.device)
-        self.choice = resolve(self.config, hardware, source=source, is_given=self.is_given, words=words)
+        hardware, fixed = find_hardware(self.device), fixed_in(self.stage)
+        self.choice = resolve(self.config, hardware, source=source, is_given=self.is_given, **fixed)
         self.config = self.choice.config
 
     @property

@@ -50,7 +50,6 @@ class ChatRequest:
     top_p: float | None = None
     top_k: int = 0
     min_p: float = 0.0
-    repetition_penalty: float = 1.0
     stop: Sequence[str] = ()
 
 
@@ -190,7 +189,6 @@ def _parts(policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> Roll
             top_p=inference.top_p,
             top_k=request.top_k,
             min_p=request.min_p,
-            repetition_penalty=request.repetition_penalty,
         ),
     )
 

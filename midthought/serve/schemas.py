@@ -74,7 +74,6 @@ class ChatCompletionRequest(_Given):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=MAX_COUNT)
     min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
@@ -109,7 +108,6 @@ class ChatCompletionRequest(_Given):
             "top_p": self.top_p,
             "top_k": max(self.top_k or 0, 0),
             "min_p": self.min_p or 0.0,
-            "repetition_penalty": self.repetition_penalty or 1.0,
             "stop": stop,
         }
         return [ChatRequest(**common, seed=(seed + number) % MAX_SEED) for number in range(self.n or 1)]

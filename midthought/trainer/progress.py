@@ -19,7 +19,7 @@ FILE_NAME = "progress.json"
 SFT = "warmup"
 """The stage of the supervised steps, and the folder of their policy."""
 _FIELDS = ("stage", "from_path", "is_given", "done", "metrics", "seconds", "peak_rss_mib")
-_POSITION = ("num_metric_lines", "num_trajectory_lines", "num_recorded_files", "log_digests")
+_POSITION = ("num_metric_lines", "num_trajectory_lines", "log_digests")
 
 
 def process_peak_bytes() -> int:

@@ -214,7 +214,7 @@ def test_the_command_prints_what_was_found_and_exits_with_1(tmp_path, monkeypatc
 
     assert output(str(tmp_path)) == (0, "No check has a finding.\n")
     finding = Finding("100% of the calls fail", "call look", "look", "warn", 1, "tool_fails", 3)
-    transcript = {"transcript": {"path": "a.txt", "doubts": ["one speaker"]}}
+    transcript = {"check": "doubtful transcript", "observation": "one speaker", "step": 0}
     (tmp_path / "findings.jsonl").write_text(json.dumps(transcript) + "\n" + json.dumps(finding.to_dict()) + "\n")
     code, text = output(str(tmp_path))
     assert code == 1 and text.startswith("tool_fails: look  (since iteration 1")

@@ -30,8 +30,8 @@ def healthy(taught, **changes) -> Trainer:
     return Trainer(dataset=ROWS, rewards=["correct"], tools=[lookup], algorithm="grpo", **taught, **SMALL, **changes)
 
 
-def test_there_are_twelve_checks_before_and_twelve_during_a_run():
-    assert len(BEFORE) == len({each.name for each in OURS if each.when in ("scoring", "iteration")}) == 12
+def test_there_are_few_checks():
+    assert (len(BEFORE), len({each.name for each in OURS if each.when in ("scoring", "iteration")})) == (11, 12)
 
 
 def test_a_healthy_run_has_no_finding_and_every_check_runs(taught, tmp_path, caplog):

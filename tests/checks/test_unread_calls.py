@@ -6,6 +6,7 @@ import json
 
 import pytest
 from check_runs import Arguments, run, teach_calls
+from representatives import representatives
 
 from midthought import Tool, Trainer, tool
 from midthought.tokenization import Renderer
@@ -129,7 +130,7 @@ def undescribed(taught) -> Arguments:
     return teach_calls(taught, describe_tools=False) | {"describe_tools": False, "max_tokens": 64, "temperature": 0.3}
 
 
-@pytest.mark.parametrize("call_format", ["hermes", "json", "react"])
+@pytest.mark.parametrize("call_format", representatives(["hermes", "json", "react"], "hermes"))
 def test_sampled_calls_in_another_format_are_found_by_check(undescribed, call_format):
     with Trainer(**run(undescribed, call_format=call_format)) as trainer:
         report = trainer.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -49,7 +50,9 @@ def named(published: Published) -> str:
     return published.name
 
 
+@functools.cache
 def chosen(published: Published, **arguments: Any) -> ChosenCallFormat:
+    """The call format that is found by probing the template, once for all tests."""
     return choose_call_format(Renderer(published.tokenizer(), arguments), [Look.definition])
 
 

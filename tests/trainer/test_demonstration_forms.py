@@ -212,7 +212,7 @@ def test_arguments_that_the_tool_would_refuse_are_reported(caplog: Any) -> None:
 
 def test_what_cannot_be_a_conversation_is_named() -> None:
     conversation = [QUESTION, CALLED, {**RESULT, "tool_call_id": "c9"}, said("So.")]
-    with pytest.raises(DataError, match="message 2 has the result of 'c9'.*'c1'"):
+    with pytest.raises(DataError, match=r"message 2 has the result of 'c9'.*'c1'"):
         read([{"conversations": conversation}])
 
 

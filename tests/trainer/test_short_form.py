@@ -74,7 +74,7 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
     config = create_default_config(training={"clip_ratio": 0.1, "learning_rate": 3e-5})
     with Trainer(config, Colours, algorithm="dapo", clip_ratio_high=0.5, group_size=2, **SMALL) as trainer:
         training = trainer.config.training
-        assert (training.clip_ratio_low, training.clip_ratio_high, training.learning_rate) == (0.2, 0.5, 3e-5)
+        assert (training.clip_ratio, training.clip_ratio_high, training.learning_rate) == (0.2, 0.5, 3e-5)
     assert config.training.algorithm is None and config.training.batch_size != 4
 
 
@@ -87,7 +87,6 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
         ({"lr": 1}, r"unknown argument or setting 'lr'.*docs/coming_from\.md"),
         ({"datset": []}, "'datset'.*Did you mean 'dataset'"),
         ({"training": 3}, "training=3: it is a section"),
-        ({"weight_transport": "disk"}, r"several sections.*inference=\{'weight_transport': …\} or ray="),
         ({"environment": None, "dataset": "gsm9k"}, "neither a file nor a data set.*Did you mean 'gsm8k'"),
         (
             {"environment": None, "dataset": QUESTIONS, "max_steps": 100},

@@ -1,93 +1,18 @@
-"""Groups of processes in which the learner, rank 0, broadcasts tensors to a server's workers, while a request is processed.
-
-Does not depend on messages to the server: those tell the workers to join, and what is broadcast.
-"""
+"""Groups of Ray processes in which rank 0 broadcasts tensors."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import socket
-import threading
-from collections.abc import Callable, Coroutine, Iterable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
-from torch.cuda import nccl
-
-from midthought.errors import EngineError
-
-T = TypeVar("T")
 
 _TIMEOUT = timedelta(seconds=300)
 """Time for all ranks to join, and for one broadcast."""
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 """Environment variable that a NCCL process group reads when it is created; 0: an error does not end the process."""
-_HEAD_START_SECONDS = 0.1
-"""Time for a server to refuse a request before the broadcast starts to wait for it."""
-
-
-class NcclGroup:
-    """Rank 0 of a group: a NCCL communicator that the other ranks join by its unique id.
-
-    Its counterpart is vLLM's `PyNcclCommunicator`, which starts with an all-reduce of one number.
-    All ranks need compatible NCCL versions and different GPUs.
-    """
-
-    def __init__(self, num_ranks: int, device: torch.device) -> None:
-        self.unique_id = bytes(nccl.unique_id())
-        self._num_ranks = num_ranks
-        self._device = device
-        self._communicator: Any = None
-
-    def join(self) -> None:
-        """Waits for the other ranks."""
-        with torch.cuda.device(self._device):
-            self._communicator = nccl.init_rank(self._num_ranks, self.unique_id, 0)
-            number = torch.zeros(1, device=self._device)
-            nccl.all_reduce([number], comms=[self._communicator])
-            torch.cuda.current_stream().synchronize()
-
-    def broadcast(self, tensor: Tensor) -> None:
-        """Sends the tensor; the other ranks receive in the same order."""
-        with torch.cuda.device(self._device):
-            nccl.broadcast([tensor.contiguous()], comms=[self._communicator])
-
-    def finish(self) -> None:
-        """Waits until everything was sent."""
-        torch.cuda.synchronize(self._device)
-
-
-class TorchGroup:
-    """Rank 0 of a torch process group that the other ranks join with `tcp://{address}:{port}` and the group's name (SGLang).
-
-    It is independent of the default process group.
-    """
-
-    def __init__(self, num_ranks: int, device: torch.device, *, name: str, backend: str = "nccl") -> None:
-        self.backend = backend
-        self.address = own_address()
-        self._num_ranks = num_ranks
-        self._device = device
-        self._name = name
-        self._store = open_store(self.address)
-        self.port = int(self._store.port)
-        self._group: Any = None
-
-    def join(self) -> None:
-        self._group = join_torch_group(
-            self._store, 0, self._num_ranks, self._device, name=self._name, backend=self.backend
-        )
-
-    def broadcast(self, tensor: Tensor) -> None:
-        self._group.broadcast(tensor.contiguous(), 0).wait()
-
-    def finish(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 def open_store(address: str) -> Any:
@@ -116,13 +41,11 @@ def join_torch_group(
     """Joins a torch process group that is independent of the default one. Waits for the other ranks, or does so in its first
     broadcast.
 
-    The store's keys have the prefixes that torch's `init_process_group` and SGLang's `init_custom_process_group` use.
     If another rank dies, NCCL's default would end this process, too; here the broadcast fails instead.
     """
     from torch import distributed
 
-    for prefix in (name, f"{name}/", f"{device.type}/"):
-        store = distributed.PrefixStore(prefix, store)
+    store = distributed.PrefixStore(name, store)
     if backend != "nccl":
         return distributed.ProcessGroupGloo(store, rank, num_ranks, timeout=timeout)
     options: Any = distributed.ProcessGroupNCCL.Options()
@@ -138,78 +61,3 @@ def join_torch_group(
             del os.environ[_ERROR_HANDLING]
         else:
             os.environ[_ERROR_HANDLING] = before
-
-
-@torch.no_grad()
-def broadcast_all(group: NcclGroup | TorchGroup, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Sends the tensors one by one, and waits until they are sent."""
-    for _, tensor in tensors:
-        group.broadcast(tensor.detach())
-    group.finish()
-
-
-def own_address() -> str:
-    """Returns this machine's address in its network; 127.0.0.1 without a network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # selects an interface, sends nothing
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
-
-
-async def alongside(request: Coroutine[Any, Any, T], work: Callable[[], None], *, last_seconds: float = 60.0) -> T:
-    """Returns the answer to the request, after `work` has ended in a thread of its own.
-
-    The first error of either is raised at once, because the other one may wait for its counterpart without end. A thread that
-    is left behind does not keep the process from ending.
-
-    Args:
-        last_seconds: time for the work to end after the server has answered.
-
-    Raises `EngineError` if the work fails, or does not end in time.
-    """
-    answer = asyncio.ensure_future(request)
-    try:
-        await asyncio.wait([answer], timeout=_HEAD_START_SECONDS)
-        if answer.done():
-            answer.result()
-        ended = _in_a_thread(work)
-        both: list[asyncio.Future[Any]] = [answer, ended]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
-            return await answer
-        result = answer.result()
-        await asyncio.wait([ended], timeout=last_seconds)
-        if not ended.done():
-            raise EngineError(f"it answered, but did not take part within {last_seconds:g} s")
-        ended.result()
-        return result
-    finally:
-        answer.cancel()
-
-
-def _in_a_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Starts the work in a daemon thread. The future gets its end, or `EngineError`."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    ended.add_done_callback(lambda future: future.cancelled() or future.exception())
-
-    def report(error: Exception | None) -> None:
-        if error is not None:
-            ended.set_exception(EngineError(f"the broadcast failed ({type(error).__name__}: {str(error)[:300]})"))
-        else:
-            ended.set_result(None)
-
-    def run() -> None:
-        error = None
-        try:
-            work()
-        except Exception as caught:
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop may have been closed meanwhile
-            loop.call_soon_threadsafe(report, error)
-
-    threading.Thread(target=run, name="midthought-broadcast", daemon=True).start()
-    return ended

@@ -101,6 +101,7 @@ def test_an_actor_on_the_policy_s_gpu_is_found_by_the_gpus_themselves(cluster, m
 # -- broadcasts ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_weights_are_broadcast_bit_for_bit_and_an_actor_that_dies_meanwhile_is_no_obstacle(broadcasts, caplog):
     an_actor_dies_during_a_broadcast(broadcasts(), caplog)
 
