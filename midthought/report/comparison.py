@@ -183,7 +183,7 @@ def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     if 0 < shown < num_questions:
         yield (
             f"{shown} of {num_questions} questions are recorded; tests by question use these. Record all of them with "
-            f"evaluation.num_shown={num_questions} or checkpoint.record_episodes={num_questions}."
+            f"checkpoint.record_episodes={num_questions}."
         )
 
 

@@ -248,17 +248,6 @@ class RunFolder:
             "log_digests": {"metrics": self.metrics.sha256, "trajectories": self.trajectories.sha256},
         }
 
-    def note_log_position(self) -> None:
-        """Keeps the position of the logs in the manifest, for a run that is resumed without a checkpoint."""
-        if self._is_marked:
-            self._write_manifest(logs=self.log_position)
-
-    @property
-    def noted_log_position(self) -> dict[str, Any] | None:
-        """What the last `note_log_position` kept; None if there was none."""
-        found: dict[str, Any] | None = self._manifest.get("logs")
-        return found
-
     def require_logged(self, position: Mapping[str, Any]) -> None:
         """Raises CheckpointError unless both logs begin with the lines that they had at this `log_position`; one
         before the first line has no digests."""

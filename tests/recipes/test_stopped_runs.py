@@ -98,7 +98,7 @@ def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interrup
         return capfd.readouterr().err
 
     run, always = tmp_path / "run", "checkpoint.save_minutes=1e-9"
-    steps = run / "checkpoints/warmup/checkpoints"
+    steps = run / "checkpoints/sft/checkpoints"
     assert "before the run began" in stop(run, {("opened", 0): 1}) and not run.exists()
     told = stop(run, {("sft", 3): 2}, "checkpoint.save_minutes=1e9")
     assert "Nothing that was learned is saved yet" in told and not steps.exists()
@@ -106,7 +106,7 @@ def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interrup
         ({("sft", 2): 1}, [], steps / "step_000002"),
         ({("sft", 6): 2}, [always], steps / "step_000005"),
         ({("ppo", 1): 2}, [], run / "warmup"),
-        ({("ppo", 3): 2}, ["checkpoint.save_interval=9", always], run / "checkpoints/rl/checkpoints/step_000002"),
+        ({("ppo", 3): 2}, ["checkpoint.save_interval=9", always], run / "checkpoints/ppo/checkpoints/step_000002"),
     ):
         told = stop(run, presses, "--resume", *words)
         assert f"The newest that is saved is {saved}." in told and f"--run {run} --resume" in told

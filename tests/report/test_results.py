@@ -37,9 +37,9 @@ def test_a_run_without_evaluation_says_so() -> None:
 
 
 def test_the_table_leaves_out_arms_that_were_not_run() -> None:
-    table = words(arms_table({**AFTER, "control.exact_match": None}))
+    table = words(arms_table({**AFTER, "after.tool_off.exact_match": None}))
     assert "Exact match, greedy" in table and "Constant guess" in table
-    assert "Control" not in table and "95 % interval" not in table
+    assert "Tool off" not in table and "95 % interval" not in table
 
 
 def test_intervals_get_a_column() -> None:
