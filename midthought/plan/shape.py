@@ -157,17 +157,14 @@ def find_shape(settings: PlanSettings) -> Shape:
     )
 
 
-def _shape_of(model: str, above: frozenset[Path] = frozenset()) -> Shape:
-    """`above`: folders of adapters whose base model this is."""
+def _shape_of(model: str) -> Shape:
     if is_gguf(model):
         return Shape.from_config(gguf_config(model))
     folder = Path(model).expanduser()
-    adapters = folder / "adapter_config.json"
-    if adapters.is_file() and not (folder / "config.json").is_file():
-        base = read_config(adapters).get("base_model_name_or_path")
-        if not base or folder.resolve() in above:
-            raise ModelPathError(f"{adapters} names no base model but adapters ({base!r:.200}); give the model itself")
-        return _shape_of(str(base), above | {folder.resolve()})
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        from midthought.models.peft_folders import bases_of
+
+        return _shape_of(bases_of(folder)[-1])
     if folder.is_dir():
         return Shape.from_config(read_config(folder / "config.json"))
     return Shape.from_config(MODEL_CONFIGS[model] if model in MODEL_CONFIGS else _from_hub(model))

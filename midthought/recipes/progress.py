@@ -13,11 +13,10 @@ from typing import Any
 
 from midthought.errors import CheckpointError, SettingsError
 from midthought.files.regular import read_json_object
-from midthought.models.precision import Precision
 from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "progress.json"
-_FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib", "precision")
+_FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib")
 _POSITION = ("num_metric_lines", "num_trajectory_lines", "num_recorded_files", "log_digests")
 
 
@@ -43,8 +42,6 @@ class RunProgress:
         """Peak resident memory of any process of the run."""
         self.log_position: dict[str, Any] = dict.fromkeys(_POSITION, 0)
         """Position of the logs after the last finished stage (`RunFolder.log_position`)."""
-        self.precision: Precision | None = None
-        """Precision in which supervised steps were measured to be faster; a resumed run uses the same."""
 
     def begin(self, stage: str, from_path: Path | None) -> None:
         """Records `--stage` and `--from` of a new run."""

@@ -26,7 +26,6 @@ from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learner import Learner
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.models.peft_folders import merge
-from midthought.models.precision import PrecisionChoice
 from midthought.models.pretrained import (
     load_model,
     load_tokenizer,
@@ -393,16 +392,8 @@ class RecipeRun(ABC):
             log=functools.partial(self.folder.log, log_as),
             save=lambda step: checkpoints.save(learner, tokenizer, step, {"stage": stage}),
             checkpoints=checkpoints,
-            precision=self.progress.precision,
-            on_precision=self._note_precision,
             deadline=time.monotonic() + max_seconds - self.folder.num_seconds(log_as),
         )
-
-    def _note_precision(self, choice: PrecisionChoice) -> None:
-        self.progress.precision = choice.precision
-        if math.isfinite(choice.speedup):
-            self.progress.metrics["warmup.bfloat16_speedup"] = choice.speedup
-        self.progress.save()
 
     def _run_arms(self, when: str, arms: Sequence[EvaluationArm], metrics_of: MetricsOf) -> dict[str, float]:
         """Runs the episodes of every arm with `self.policy`. Returns the arms' metrics, with the prefix `when`."""

@@ -17,7 +17,6 @@ from midthought.learning.run_checks import require_finite
 from midthought.learning.sft import run_sft
 from midthought.learning.stopping import StopRequest
 from midthought.models.peft_folders import merge
-from midthought.models.precision import PrecisionChoice
 from midthought.models.pretrained import save_model
 from midthought.plan.choices import ADAPTER_RATES, supervised_rate
 from midthought.report.console import Console
@@ -72,23 +71,17 @@ def take_steps(
     log: Callable[[int, Mapping[str, float]], None],
     save: Callable[[int], object],
     checkpoints: CheckpointManager | None,
-    precision: str | None,
-    on_precision: Callable[[PrecisionChoice], None],
     deadline: float | None = None,
 ) -> None:
     """Takes steps `start` to `num_steps` and shows them on the console. Ctrl-C takes effect between two steps.
 
     `log` gets the number of steps taken and their metrics, `save` the number, if a checkpoint is due or a stop was requested.
-    `precision`: what an interrupted run measured to be faster; else the first step measures it, for `on_precision`. Repeatable
-    runs depend on no measurement.
     """
     if start < num_steps and (note := cut_off_note(demonstrate(start), config.inference.max_tokens)):
         _log.warning(note)
     is_mixed = settings.mixed_precision
     if is_mixed is None and config.inference.deterministic:
         is_mixed = False
-    elif is_mixed is None and precision:
-        is_mixed = precision == "bfloat16"
 
     def after_step(step: int, metrics: Mapping[str, float]) -> None:
         log(step, metrics)
@@ -96,10 +89,6 @@ def take_steps(
         if checkpoints is not None and (checkpoints.is_due(step, SAVE_RATIO) or stop.requested):
             save(step)
         stop.check()
-
-    def tell_precision(choice: PrecisionChoice) -> None:
-        on_precision(choice)
-        console.note(f"  Supervised steps are computed in {choice}")
 
     with stop, console.stage(title, total=num_steps, unit="steps") as bar:
         bar.start_at(start)
@@ -110,7 +99,6 @@ def take_steps(
             num_steps=num_steps,
             mixed_precision=is_mixed,
             on_step=after_step,
-            on_precision=tell_precision,
             deadline=deadline,
         )
 
@@ -137,7 +125,6 @@ class SftStage:
         """`demonstrations`: what `read` returns if it is given none."""
         self._config, self._tokenizer, self._run = given.config, tokenizer, run
         self._demonstrations, self._is_created = demonstrations, given.is_model_created
-        self._precision: str | None = None
         self.is_done = run.has_sft
         """Whether all steps were taken, by this process or an earlier one."""
         self._rows = run.sft_rows() if self.is_done else []
@@ -188,7 +175,7 @@ class SftStage:
 
     def train(self, policy: Any, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
         """Trains the policy in place; adapters are merged into its weights."""
-        self._rows, self._precision = [], None
+        self._rows = []
         learner = supervised_learner(policy, self._config, settings, settings.num_steps)
         try:
             self._take_steps(learner, settings, demonstrate)
@@ -206,7 +193,7 @@ class SftStage:
         checkpoints = self._run.sft_checkpoints if self._run.folder is not None else None
 
         def save(step: int) -> None:
-            state = {"stage": STAGE, "settings": settings.model_dump(), "precision": self._precision}
+            state = {"stage": STAGE, "settings": settings.model_dump()}
             if checkpoints is not None:
                 checkpoints.save(learner, self._tokenizer, step, state)
 
@@ -223,8 +210,6 @@ class SftStage:
             log=self._log,
             save=save,
             checkpoints=checkpoints,
-            precision=self._precision,
-            on_precision=self._note_precision,
         )
 
     def _restored(self, learner: Learner, settings: SupervisedSection) -> int:
@@ -239,13 +224,9 @@ class SftStage:
                     f"sft({name}={value!r}): the run was interrupted in supervised steps with {name}={before.get(name)!r}; "
                     "give the same value, or another run_path"
                 )
-        self._precision = state["precision"]
         self._rows = self._run.sft_rows()
         return int(state["step"])
 
     def _log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._rows.append({"step": step, **metrics})
         self._run.log(STAGE, step, metrics)
-
-    def _note_precision(self, choice: PrecisionChoice) -> None:
-        self._precision = choice.precision

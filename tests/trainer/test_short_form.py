@@ -87,7 +87,6 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
         ({"lr": 1}, r"unknown argument or setting 'lr'.*docs/coming_from\.md"),
         ({"datset": []}, "'datset'.*Did you mean 'dataset'"),
         ({"training": 3}, "training=3: it is a section"),
-        ({"weight_transport": "disk"}, r"several sections.*inference=\{'weight_transport': …\} or ray="),
         ({"environment": None, "dataset": "gsm9k"}, "neither a file nor a data set.*Did you mean 'gsm8k'"),
         (
             {"environment": None, "dataset": QUESTIONS, "max_steps": 100},
