@@ -175,11 +175,12 @@ def _train_with_verl(
             "within an answer; leave --engine out for the warm-up"
         )
     chosen = supplied.settings(words, config, from_path)
-    python = None if dry_run else require_verl(chosen.verl.python)
+    if not dry_run:
+        require_verl()
     if stage == "sft":
         files = write_sft_bundle(supplied.sft_job(chosen), chosen.verl, path)
     else:
         files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
     tell(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
-    if python is not None:
-        raise typer.Exit(launch(path / SCRIPT, python))
+    if not dry_run:
+        raise typer.Exit(launch(path / SCRIPT))

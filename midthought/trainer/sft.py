@@ -17,7 +17,6 @@ from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.run_checks import require_finite
 from midthought.learning.sft import run_sft
 from midthought.models.peft_folders import merge
-from midthought.models.precision import PrecisionChoice
 from midthought.models.pretrained import save_model
 from midthought.plan.choices import ADAPTER_RATES, supervised_rate
 from midthought.rollout.rollout_batch import TaskStream
@@ -76,7 +75,6 @@ class SftStage:
         """`demonstrations`: what `read` returns if it is given none."""
         self._config, self._run = given.config, run
         self._demonstrations, self._is_created = demonstrations, given.is_model_created
-        self._precision: str | None = None
         self.is_done = run.has_sft
         """Whether all steps were taken, by this process or an earlier one."""
         self._rows = run.sft_rows() if self.is_done else []
@@ -135,7 +133,7 @@ class SftStage:
         max_seconds: float | None,
     ) -> None:
         """Trains the policy in place; adapters are merged into its weights."""
-        self._rows, self._precision = [], None
+        self._rows = []
         model, tokenizer = policy.model, policy.tokenizer
         learner = supervised_learner(model, self._config, settings)
         try:
@@ -165,10 +163,8 @@ class SftStage:
         ):
             _log.warning(note)
         is_mixed = settings.mixed_precision
-        if is_mixed is None and self._config.inference.deterministic:  # repeatable runs depend on no measurement
+        if is_mixed is None and self._config.inference.deterministic:
             is_mixed = False
-        elif is_mixed is None and self._precision:
-            is_mixed = self._precision == "bfloat16"
         spent = math.fsum(row.get("time/seconds", 0.0) for row in self._rows)
         stop = run.stop
 
@@ -177,13 +173,8 @@ class SftStage:
             run.log(STAGE, step, metrics)
             bar.advance(1, loss=metrics["loss"])
             if run.folder is not None and (run.sft_checkpoints.is_due(step, SAVE_RATIO) or stop.requested):
-                state = {"settings": settings.model_dump(), "precision": self._precision}
-                run.sft_checkpoints.save(learner, tokenizer, step, state)
+                run.sft_checkpoints.save(learner, tokenizer, step, {"settings": settings.model_dump()})
             stop.check()
-
-        def note_precision(choice: PrecisionChoice) -> None:
-            self._precision = choice.precision
-            run.console.note(f"  Supervised steps are computed in {choice}")
 
         with stop, run.console.stage("Supervised steps (SFT)", total=num_steps, unit="steps") as bar:
             bar.start_at(start)
@@ -194,7 +185,6 @@ class SftStage:
                 num_steps=num_steps,
                 mixed_precision=is_mixed,
                 on_step=after_step,
-                on_precision=note_precision,
                 deadline=None if max_seconds is None else time.monotonic() + max_seconds - spent,
             )
 
@@ -210,6 +200,5 @@ class SftStage:
                     f"sft({name}={value!r}): the run was interrupted in supervised steps with {name}={before.get(name)!r}; "
                     "give the same value, or another run_path"
                 )
-        self._precision = state["precision"]
         self._rows = self._run.sft_rows()
         return int(state["step"])
