@@ -9,18 +9,27 @@ import sys
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
-from midthought.report.recorded_episodes import RecordedToken, read_recording
+from midthought.report.recorded_episodes import read_recording
 
 WIDTH, PER_CHARACTER, ROW, BOX = 980, 7.3, 58, 22
 FILL = {"prompt": "#e5e7eb", "tool": "#fde68a", "policy": "#bfdbfe", "reply": "#e5e7eb"}
 NUM_PROMPT_TOKENS = 24
 
 
+class RecordedToken(NamedTuple):
+    text: str
+    author: str
+    advantage: float
+    sampled_logprob: float
+
+
 def main(run: str, target: str) -> None:
     episodes = read_recording(run, arms=["train"])
-    episode = next(each for each in episodes if each.tool_events and each.right)
-    tokens = list(episode.segments[-1])
+    segment = next(each.segments[-1] for each in episodes if each.segments and each.facts["events"] and each.right)
+    numbers = (segment.columns["advantages"], segment.columns["sampled_logprobs"])
+    tokens = list(map(RecordedToken, segment.texts, segment.authors, *numbers))
     first = next(place for place, token in enumerate(tokens) if token.author != "prompt")
     shown = tokens[max(0, first - NUM_PROMPT_TOKENS) :]
     drawn = list(boxes(shown))

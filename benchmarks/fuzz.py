@@ -20,8 +20,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from midthought.config.overrides import parse_assignments
-from midthought.config.yaml_files import read_yaml_file
+from midthought.config.yaml_files import parse_assignments, read_yaml_file
 from midthought.data.final_answers import last_boxed, last_number, option_letter
 from midthought.data.rows import rows_of
 from midthought.engines.servers.streams import EventSplitter

@@ -8,7 +8,14 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from benchmarks import learner_memory, trl_loop
-from benchmarks.learner_work import LearnerWork, extended_rows, long_tailed_work, padded_ratio, recipe_work
+from benchmarks.learner_work import (
+    LearnerWork,
+    extended_rows,
+    grouped_work,
+    long_tailed_work,
+    padded_ratio,
+    recipe_work,
+)
 from benchmarks.options import Options
 from benchmarks.table import Row
 from benchmarks.timing import Spread, System, compare
@@ -30,7 +37,10 @@ SETTINGS = TrainingConfig(
 TRL_ROWS = (8, 32)
 """Episodes of a micro-batch of TRL's: the quicker of the two in each round counts."""
 
-MAX_MEMORY_ROUNDS = 2
+PROMPTS = (30, 200, 1000, 4000)
+GROUP_SIZES = (4, 8, 16)
+"""Tokens of a prompt, and samples of a group."""
+MAX_MEMORY_ROUNDS, MAX_PROMPT_ROUNDS = 2, 3
 
 
 class Update:
@@ -51,12 +61,29 @@ class Update:
         assert self.metrics["num_skipped_steps"] == 0
 
 
+class Scoring:
+    """`Learner.score` of an update's batch."""
+
+    def __init__(self, update: Update) -> None:
+        self._update = update
+
+    def prepare(self, work: object) -> None:
+        """Every round is the same."""
+
+    def run(self) -> None:
+        self.scored, self.metrics = self._update.learner.score(self._update.batch)
+
+    def check(self) -> None:
+        assert self.scored.old_logprobs is not None and bool(self.scored.old_logprobs.isfinite().all())
+
+
 def measure(options: Options) -> Iterator[Row]:
     num_episodes = 8 if options.quick else 32
     works = [recipe_work(num_episodes), *(long_tailed_work(size, num_episodes) for size in options.sizes)]
     for work in works:
         work.model.to(device=options.device, dtype=options.dtype)
         yield from compare_updates(options, work)
+    yield from compare_prompts(options)
     if options.device != "cpu" or not learner_memory.STATUS.exists():
         print("learner: memory is left out, it is measured on the CPU under Linux", file=sys.stderr)
         return
@@ -102,6 +129,28 @@ def compare_updates(options: Options, work: LearnerWork) -> Iterator[Row]:
             at_least=1.5,
             seconds=timings.medians(*theirs, "packed"),
         )
+
+
+def compare_prompts(options: Options) -> Iterator[Row]:
+    """Prompts that a group's rows share, computed once and once per row."""
+    size, rounds = options.sizes[-1], min(MAX_PROMPT_ROUNDS, options.num_rounds)
+    for num_prompt in PROMPTS[:2] if options.quick else PROMPTS:
+        for group_size in GROUP_SIZES[:1] if options.quick else GROUP_SIZES:
+            work = grouped_work(size, num_prompt, group_size)
+            work.model.to(device=options.device, dtype=options.dtype)
+            once, each = Update(work, SETTINGS), Update(work, SETTINGS.changed(packing=True))
+            for figure, systems in (
+                ("scoring", {"once": Scoring(once), "per row": Scoring(each)}),
+                ("update", {"once": once, "per row": each}),
+            ):
+                timings = compare(systems, lambda *_: None, rounds)
+                yield Row(
+                    part=PART,
+                    setting=f"{work.name} after a prompt of {num_prompt:,}",
+                    figure=f"{figure}: time with the prompt once per row, against once per group",
+                    value=timings.ratio("per row", "once"),
+                    seconds=timings.medians("per row", "once"),
+                )
 
 
 def assert_same_step(ours: Update, theirs: Sequence[TRLUpdate]) -> None:

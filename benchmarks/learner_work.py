@@ -100,6 +100,19 @@ def long_tailed_work(size: str, num_episodes: int) -> LearnerWork:
     return LearnerWork(f"{size}, long tail", model, tokenizer, _episodes(episodes, draw))
 
 
+def grouped_work(size: str, num_prompt: int, group_size: int, num_sampled: int = 128) -> LearnerWork:
+    """One group: a prompt, and samples of equal length, ids by chance."""
+    draw = random.Random(0)
+    tokenizer = make_tokenizer(STYLES["hermes"].template)
+    prompt = draw.choices(range(300, 900), k=num_prompt)
+    sampled = [draw.choices(range(300, 900), k=num_sampled) for _ in range(group_size)]
+    episodes = _episodes([[(False, prompt), (True, each)] for each in sampled], draw)
+    for episode in episodes:
+        episode.group = 0
+    model = make_model(SIZES[size], tokenizer, 8192)
+    return LearnerWork(f"{size}, {group_size} samples of {num_sampled} tokens", model, tokenizer, episodes)
+
+
 def _parts(demonstration: Trajectory) -> list[tuple[bool, list[int]]]:
     """(sampled?, token ids) of the prompt and all that follows."""
     segment = demonstration.segments[0]

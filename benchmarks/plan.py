@@ -1,4 +1,4 @@
-"""Part `plan`: memory that `midthought plan` predicts against what a learner takes, for three sizes and several settings.
+"""Part `plan`: memory that a plan predicts against what a learner takes, for three sizes and several settings.
 
 Each learner runs one iteration in a separate process: scoring, advantages, and two optimizer steps of several micro-batches,
 so that moments and gradients exist when the later ones compute. Its memory is the peak over all allocations and releases of
@@ -13,7 +13,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from midthought.plan.shape import Shape, find_shape
 
 PART = "plan"
 TOLERANCE = 0.15
-WORK = "device=cpu prompt_tokens=128 response_tokens=384 micro_batch_tokens=512 batch_size=4 mini_batch_size=2 engine=local"
+WORK = "device=cpu prompt_tokens=128 max_tokens=384 micro_batch_tokens=512 batch_size=4 mini_batch_size=2"
 SIZES = {
     "38 M": "hidden_size=384 num_layers=8 num_heads=6 num_kv_heads=2 head_dim=64 intermediate_size=1152 vocab_size=32000",
     "57 M": "hidden_size=512 num_layers=10 num_heads=8 num_kv_heads=4 head_dim=64 intermediate_size=1536 vocab_size=50000 "
@@ -46,6 +46,7 @@ WAYS = {
     "with a critic and a reference": "dtype=float32 critic=separate reference=true",
 }
 """bfloat16 is left to the tests' small model: this is a CPU."""
+SIZE_KEYS = {field.name for field in fields(Shape)}
 SMALLEST = "hidden_size=32 num_layers=1 num_heads=2 vocab_size=100 dtype=float32"
 QUICK_SIZE = {
     "1 M": "hidden_size=64 num_layers=4 num_heads=2 num_kv_heads=1 head_dim=32 intermediate_size=192 vocab_size=4000"
@@ -67,10 +68,12 @@ def measure(options: Options) -> Iterator[Row]:
     sizes, ways = (QUICK_SIZE, ("plain", "with LoRA")) if options.quick else (SIZES, tuple(WAYS))
     for size, words in sizes.items():
         for way in ways:
-            settings = settings_of(words, WAYS[way])
-            planned = planned_bytes(settings)
-            taken = take_apart(settings)
-            setting = f"{size} parameters {way}, passes of {settings.tokens_of_pass} tokens: planned {_mib(planned)}"
+            plan = memory_of(words, WAYS[way])
+            planned = planned_bytes(plan)
+            taken = take_apart(plan)
+            setting = (
+                f"{size} parameters {way}, passes of {plan.settings.tokens_of_pass} tokens: planned {_mib(planned)}"
+            )
             error = abs(planned / taken.allocated - 1.0)
             yield Row(
                 part=PART,
@@ -81,47 +84,53 @@ def measure(options: Options) -> Iterator[Row]:
             )
 
 
-def settings_of(*words: str) -> PlanSettings:
-    return PlanSettings(**parse_assignments(" ".join((WORK, *words)).split()))
+def memory_of(*words: str) -> Memory:
+    """The plan of a model (`model=FOLDER`, or its sizes) and settings, as words."""
+    given = parse_assignments(" ".join((WORK, *words)).split())
+    if "model" in given:
+        return Memory(find_shape(given.pop("model")), PlanSettings(**given))
+    sizes = {key: given.pop(key) for key in [*given] if key in SIZE_KEYS}
+    hidden, heads = sizes["hidden_size"], sizes["num_heads"]
+    made = {"num_kv_heads": heads, "head_dim": hidden // heads, "intermediate_size": 3 * hidden, "qk_norm": True}
+    shape = Shape(is_tied=given.pop("tie_embeddings", False), **{**made, **sizes})
+    return Memory(shape, PlanSettings(**given))
 
 
-def planned_bytes(settings: PlanSettings) -> int:
+def planned_bytes(plan: Memory) -> int:
     """Of the learner alone."""
-    return sum(Memory(find_shape(settings), settings).learner.values())
+    return sum(plan.learner.values())
 
 
-def take_apart(settings: PlanSettings) -> Taken:
+def take_apart(plan: Memory) -> Taken:
     """`take` in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(take, settings.model_dump()).result()
+        return pool.submit(take, plan).result()
 
 
-def take(values: dict[str, Any]) -> Taken:
-    """Run an iteration of the learner that the settings describe."""
-    settings = PlanSettings(**values)
+def take(plan: Memory) -> Taken:
+    """Run an iteration of the learner that the plan describes."""
     torch.manual_seed(0)
-    shape = find_shape(settings)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        iterate(settings_of(SMALLEST))  # what libraries load and keep is not the learner's
+        iterate(memory_of(SMALLEST))  # what libraries load and keep is not the learner's
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        iterate(settings, shape)
+        iterate(plan)
         resident = _status("VmHWM") - before
     return Taken(allocated=_peak(profiler), resident=resident)
 
 
-def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | torch.device = "cpu") -> dict[str, float]:
-    """One iteration of the learner that the settings describe, with a new model; returns the update's metrics."""
+def iterate(plan: Memory, device: str | torch.device = "cpu") -> dict[str, float]:
+    """One iteration of the learner that the plan describes, with a new model; returns the update's metrics."""
     from midthought.config import TrainingConfig
     from midthought.learning.adapters import add_adapters
     from midthought.learning.batch import TokenBatch
     from midthought.learning.learner import Learner
     from midthought.learning.model import Critic, frozen_copy
 
-    shape = shape or find_shape(settings)
+    shape, settings = plan.shape, plan.settings
     with torch.device(device):
-        policy = make_policy(shape, getattr(torch, settings.dtype), settings.model)
+        policy = make_policy(shape, getattr(torch, settings.dtype))
     critic = {"none": None, "separate": Critic.separate, "shared": Critic.shared}[settings.critic]
     made = critic(policy) if critic else None
     reference = frozen_copy(policy) if settings.reference and not settings.lora_rank else None
@@ -152,13 +161,10 @@ def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | to
     return learner.update(batch)
 
 
-def make_policy(shape: Shape, dtype: torch.dtype, folder: str = "") -> Any:
-    """A model of this shape with random weights: a Qwen3, or a Llama if queries are not normalized. `folder`: of a config.json,
-    which it then follows."""
-    from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, Qwen3Config
+def make_policy(shape: Shape, dtype: torch.dtype) -> Any:
+    """A model of this shape with random weights: a Qwen3, or a Llama if queries are not normalized."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-    if folder:
-        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype).eval()
     config = (Qwen3Config if shape.qk_norm else LlamaConfig)(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
@@ -186,7 +192,7 @@ def make_trajectories(settings: PlanSettings, vocab_size: int) -> Sequence[Any]:
         trajectory = Trajectory(
             Task(task_id=f"t{number}", prompt="?", answer="!"), ids(settings.prompt_tokens), group=number // 2
         )
-        sampled = tuple(-10.0 for _ in range(settings.response_tokens))
+        sampled = tuple(-10.0 for _ in range(settings.max_tokens))
         said = Completion(token_ids=tuple(ids(len(sampled))), sampled_logprobs=sampled, finish=Finish.END)
         trajectory.add_sampled(said)
         trajectory.reward = Reward(parts={"right": float(number % 2)})

@@ -81,7 +81,7 @@ def write_run(path: Path, num_episodes: int, *, num_policy_tokens: int = 240, nu
         num_groups = -(-num_episodes // GROUP_SIZE)
         for group in range(num_groups):
             rows = [_row(noise, group, num_prompt_tokens, num_policy_tokens) for _ in range(GROUP_SIZE)]
-            run.recording.add("train", group // 4 + 1, rows[: num_episodes - group * GROUP_SIZE], max_bytes=2**32)
+            run.add_trajectories(rows[: num_episodes - group * GROUP_SIZE])
     return path
 
 
@@ -104,7 +104,6 @@ def _row(noise: np.random.Generator, group: int, num_prompt: int, num_policy: in
         "result": "light",
     }
     return {
-        "stage": "training",
         "arm": "train",
         "step": group // 4 + 1,
         "task_id": f"task-{group}",
@@ -120,7 +119,8 @@ def _row(noise: np.random.Generator, group: int, num_prompt: int, num_policy: in
         "num_calls": 1,
         "time/tool_seconds": 0.2,
         "time/engine_seconds": float(noise.random()),
-        "events": [{**event, "segment": 0, "token": num_prompt + half - 1}],
+        "events": [{**event, "token": num_prompt + half - 1}],
+        "spans": [{"kind": kind, "text": "", "num_tokens": length} for kind, length in spans],
         "segments": [
             {
                 "spans": spans,

@@ -40,7 +40,7 @@ class TRLUpdate:
             max_completion_length=self._inputs["completion_ids"].shape[1],
             loss_type="dapo",
             beta=0.0,
-            epsilon=training.clip_low,
+            epsilon=training.clip_ratio,
             temperature=1.0,
             learning_rate=training.learning_rate,
             adam_beta2=training.adam_beta2,

@@ -21,14 +21,15 @@ from hypothesis import HealthCheck, settings
 if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
-settings.register_profile("house", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+HOUSE = {"derandomize": True, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("house", max_examples=50, **HOUSE)
+settings.register_profile("thorough", max_examples=1000, **HOUSE)  # pytest --hypothesis-profile=thorough
 settings.load_profile("house")
 
 RAY_TESTS = "tests/cluster/ray/"
 FORKED = (
     "tests/recipes/feedback/test_feedback_resume.py",
     "tests/recipes/test_run_path.py",
-    "tests/engines/test_weight_transports.py",
     "tests/memory/test_build_killed.py",
     "tests/memory/test_llm_questions.py",
     "tests/memory/test_memory_growth.py",
@@ -40,6 +41,8 @@ TOGETHER = (
     ("tests/trainer/",),  # models that were taught
     ("tests/checks/",),
     ("tests/benchmarks/test_retrieval_",),  # the real transcripts
+    ("tests/test_budgets.py", "tests/test_config.py", "tests/test_layers.py", "tests/learning/test_settings_once.py"),
+    # the syntax trees of the package
 )
 """Groups of files, or beginnings of their paths, whose tests run in one process."""
 FIRST = (RAY_TESTS, "tests/recipes/", "tests/benchmarks/", "tests/cluster/", "tests/trainer/")

@@ -16,7 +16,6 @@ from command_process import CommandProcess
 
 from midthought.memory.minilm import packaged_path
 from midthought.recipes.podcast.settings import sample_transcripts
-from midthought.report.recording import arm_and_step, read_rows, recorded_files
 
 
 def write_short_transcripts(folder: Path) -> Path:
@@ -125,15 +124,6 @@ def trajectories(run: Path) -> list[dict[str, Any]]:
     """Episodes that are shown, times left out."""
     rows = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
     return [_without_times(row) | {"events": list(map(_without_times, row["events"]))} for row in rows]
-
-
-def recorded(run: Path) -> list[tuple[str, int, list[dict[str, Any]]]]:
-    """Arm, iteration and episodes of each recorded file, times left out."""
-    found = []
-    for path in recorded_files(run / "recording"):
-        rows = [_without_times(row) | {"events": list(map(_without_times, row["events"]))} for row in read_rows(path)]
-        found.append((*arm_and_step(path), rows))
-    return found
 
 
 def weights(run: Path, name: str = "policy") -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from midthought.config.overrides import parse_assignments, read_yaml
+from midthought.config.yaml_files import parse_assignments, read_yaml
 from midthought.data.rows import rows_of
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.feedback.critics.settings import read_feedback_settings

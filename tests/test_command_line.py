@@ -103,6 +103,7 @@ def in_shell(shell: str, script: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_bash_completes_settings():
     words = "COMP_WORDS=(midthought train podcast training.clip_ratio_h) COMP_CWORD=3"
     script = f'source <(midthought --show-completion bash); {words}; _midthought_completion midthought; echo "${{COMPREPLY[@]}}"'

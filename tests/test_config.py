@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from source_trees import tree_of
 
 from midthought.config import (
     ConfigStore,
@@ -58,7 +59,7 @@ def test_every_setting_says_what_it_is():
 
 def read_in(path: Path) -> Iterator[str]:
     """Names that a module reads as attributes, `x.name`, and those that it gives as texts, `"section.name"` or `"name"`."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -218,13 +219,14 @@ def test_merging_what_are_no_mappings_says_so(base, changes):
         merge_configs(base, changes)
 
 
+@settings(max_examples=30)
 @given(
     st.fixed_dictionaries(
         {},
         optional={
             "model": st.fixed_dictionaries({"local_path": st.text(max_size=8), "num_layers": st.integers(1, 9)}),
             "training": st.fixed_dictionaries(
-                {"learning_rate": st.floats(1e-12, 1e6), "clip_ratio_low": st.none() | st.floats(0.01, 1)}
+                {"learning_rate": st.floats(1e-12, 1e6), "clip_ratio_high": st.none() | st.floats(0.01, 1)}
             ),
             "questions": st.fixed_dictionaries(
                 {

@@ -1,10 +1,12 @@
-"""Every Python block of the pages runs, from top to bottom, as a reader would run it.
+"""Every Python block of the pages, and every example of a docstring (`>>>`), runs as a reader would run it.
 
 The README's block is run by tests/examples/test_readme.py, with a tiny model in place of the real one.
 """
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -72,8 +74,22 @@ def test_the_blocks_of_a_page_run(page, scripted_model, tmp_path, monkeypatch, r
         exec(compile(block, f"{page.name}, block {number + 1}", "exec", dont_inherit=True), names)
 
 
-def test_the_pages_on_a_first_model_and_on_own_parts_are_among_them():
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in sorted((ROOT / "midthought").rglob("*.py"))
+    if ">>> " in path.read_text("utf-8")
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_pages_and_docstrings_with_examples_are_found():
     assert {"own_parts.md", "data.md", "first_model.md"} <= {page.name for page in PAGES}
+    assert {"midthought.tools.function_tool", "midthought.trainer.trainer"} <= {*MODULES}
 
 
 def test_the_files_that_the_page_of_the_architecture_names_exist():

@@ -5,12 +5,12 @@ Imports are read from the source, those inside functions included.
 
 import ast
 import functools
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from source_trees import tree_of
 
 PACKAGE = Path(__file__).parent.parent / "midthought"
 
@@ -30,9 +30,6 @@ LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package 
 HEAVY = ("torch", "transformers", "tokenizers", "lancedb", "pyarrow", "sentence_transformers")
 
 
-parsed = functools.cache(lambda path: ast.parse(path.read_text("utf-8")))
-
-
 def module_name(path: Path) -> str:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -50,7 +47,7 @@ def imported(module: str) -> set[str]:
     """Every module that this one names in an import, wherever it stands."""
     package = module if PATHS[module].name == "__init__.py" else module.rpartition(".")[0]
     found: set[str] = set()
-    for node in ast.walk(parsed(PATHS[module])):
+    for node in ast.walk(tree_of(PATHS[module])):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -121,7 +118,7 @@ def test_there_is_no_cycle_between_modules_not_even_inside_a_package():
         visit(module, ())
 
 
-ARRAYS_OF_GYMNASIUM = "midthought.env.gym_spaces"
+ARRAYS_OF_GYMNASIUM = "midthought.env.gym"
 """The one module of `env` that may import numpy: Gymnasium's observations and actions are arrays."""
 
 
@@ -133,9 +130,8 @@ ARRAYS_OF_GYMNASIUM = "midthought.env.gym_spaces"
         ("tools", {"torch", "transformers", "tokenizers"}),
         ("memory", {"midthought.learning", "midthought.algo", "midthought.engines", "midthought.rollout"}),
         (
-            "report",
+            "report",  # torch writes the events of TensorBoard
             {
-                "torch",
                 "transformers",
                 "midthought.learning",
                 "midthought.engines",
@@ -167,80 +163,24 @@ def test_an_outside_package_is_known_in_one_package_only(package):
     assert len({package_of(module) for module in PATHS if package in outside(module)}) <= 1
 
 
-def loaded_by(code: str) -> set[str]:
-    code += "\nimport sys; print('LOADED', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stdout.rpartition("LOADED")[2].split())
+HELP = """
+import sys
+from midthought.cli import main
+for words in (["--help"], ["train", "--help"], ["memory", "--help"]):
+    sys.argv = ["midthought", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, stop.code
+print("LOADED", *sys.modules)
+"""
 
 
-def test_importing_the_package_loads_nothing_heavy():
+def test_importing_the_package_and_asking_for_help_loads_nothing_heavy():
     light = [name for name in PATHS if package_of(name) in ("", "types", "errors", "config", "cli", "env", "http")]
     light += ["midthought.recipes", "midthought.recipes.podcast", "midthought.recipes.podcast.settings"]
-    loaded = loaded_by("\n".join(f"import {name}" for name in light))
+    code = "\n".join(f"import {name}" for name in light) + HELP
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.rpartition("LOADED")[2].split())
     assert "midthought.cli" in loaded
     assert loaded.isdisjoint(HEAVY)
-
-
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["memory", "--help"]])
-def test_asking_for_help_loads_nothing_heavy(words):
-    code = f"import sys; sys.argv = ['midthought', *{words}]\n"
-    code += "from midthought.cli import main\ntry: main()\nexcept SystemExit as stop: assert not stop.code, stop.code"
-    loaded = loaded_by(code)
-    assert "midthought.cli" in loaded
-    assert loaded.isdisjoint(HEAVY)
-
-
-OF_OTHERS = {"_replace", "_attn_implementation"}
-"""Names of named tuples and of transformers that the package writes, too."""
-PRIVATE = re.compile(r"_[a-z]\w*\Z|_[A-Z]\w*\Z")
-
-
-def private_names(tree: ast.AST) -> set[str]:
-    """Names with one leading underscore that a module assigns or defines, as attributes of `self` or by themselves."""
-    found = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
-                found.add(name)
-            case ast.Name(id=name, ctx=ast.Store()):
-                found.add(name)
-    return {name for name in found if PRIVATE.match(name)}
-
-
-def private_reads(tree: ast.AST, known: set[str]) -> set[str]:
-    """Private names of `midthought` that a test imports, reads with a dot, or gives to `monkeypatch.setattr` or `getattr`, by
-    themselves or at the end of a path (`midthought.module._name`).
-
-    Names that the test's own classes define are its own.
-    """
-    of_package, known = known, known - private_names(tree) - OF_OTHERS
-    found = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "midthought":
-                found |= {each.name for each in names if PRIVATE.match(each.name)}
-            case ast.Attribute(attr=name, value=value):
-                is_own = isinstance(value, ast.Name) and value.id in ("self", "cls", "os", "sys")
-                found |= set() if is_own or name not in known else {name}
-            case ast.Call(
-                func=ast.Attribute(attr="setattr") | ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]
-            ):
-                found |= {name} & known
-            case ast.Constant(value=str(path)) if re.fullmatch(r"midthought(\.\w+)+", path):
-                found |= {path.rpartition(".")[2]} & of_package
-    return found
-
-
-def test_tests_read_no_private_name_of_the_package():
-    known = set().union(*(private_names(parsed(path)) for path in PATHS.values()))
-    folder = Path(__file__).parent
-    found = {}
-    for path in sorted(folder.rglob("*.py")):
-        text = path.read_text("utf-8")
-        if known.isdisjoint(re.findall(r"\b_\w+", text)):
-            continue
-        if names := private_reads(ast.parse(text), known):
-            found[path.relative_to(folder).as_posix()] = sorted(names)
-    assert found == {}

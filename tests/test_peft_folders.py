@@ -16,7 +16,6 @@ from test_peft_weights import IDS, KINDS, adapted
 from midthought.errors import ModelPathError
 from midthought.models.peft_folders import base_digest, load_adapters, save_adapters, save_merged
 from midthought.models.pretrained import load_model
-from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 
 MORE = {
@@ -108,7 +107,7 @@ def test_adapters_without_a_base_s_name_belong_to_the_model_in_whose_folder_they
     copy.deepcopy(model).unload().save_pretrained(tmp_path)
     save_adapters(model, tmp_path / "lora_adapter")
     assert not json.loads((tmp_path / "lora_adapter/adapter_config.json").read_text())["base_model_name_or_path"]
-    assert find_shape(PlanSettings(model=str(tmp_path / "lora_adapter"))).num_layers == model.config.num_hidden_layers
+    assert find_shape(str(tmp_path / "lora_adapter")).num_layers == model.config.num_hidden_layers
     loaded = load_model(tmp_path / "lora_adapter")
     torch.testing.assert_close(loaded(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
 
@@ -140,7 +139,7 @@ def test_adapters_that_are_their_own_base_model_are_named(tmp_path):
         text = json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / base)})
         (tmp_path / folder / "adapter_config.json").write_text(text)
     for folder in ("one", "self"):
-        for use in (load_model, lambda path: find_shape(PlanSettings(model=str(path)))):
+        for use in (load_model, lambda path: find_shape(str(path))):
             with pytest.raises(ModelPathError, match="give the model that they were trained on"):
                 use(tmp_path / folder)
 

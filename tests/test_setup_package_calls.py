@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import pickle
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -401,22 +402,23 @@ def made(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("backend", ["vllm", "sglang"])
-def test_an_engine_of_servers_takes_vllms_names(backend, made):
-    create_inference_engine("m", backend=backend, config=OF_VLLM)
-    flags = ["--tensor-parallel-size", "2"]
-    assert made == {"dtype": "bfloat16", "max_seq_len": 512, "server_flags": flags}
+FLAGS = {"server_flags": ["--tensor-parallel-size", "2"]}
 
 
-def test_vllm_in_this_process_takes_vllms_names(made):
-    create_inference_engine("m", backend="vllm", config=OF_VLLM, in_process=True)
-    assert made == {"dtype": "bfloat16", "max_seq_len": 512, "engine_args": {"tensor_parallel_size": 2}}
-
-
-def test_the_local_engine_takes_vllms_names(made):
-    with pytest.warns(UserWarning, match="tensor_parallel_size"):
-        create_inference_engine("m", backend="local", config=OF_VLLM)
-    assert made == {"dtype": "bfloat16", "max_seq_len": 512}
+@pytest.mark.parametrize(
+    ("backend", "options", "given"),
+    [
+        ("vllm", {}, FLAGS),
+        ("sglang", {}, FLAGS),
+        ("vllm", {"in_process": True}, {"engine_args": {"tensor_parallel_size": 2}}),
+        ("local", {}, {}),
+    ],
+)
+def test_an_engine_takes_vllms_names(backend, options, given, made):
+    ignored = pytest.warns(UserWarning, match="tensor_parallel_size") if backend == "local" else nullcontext()
+    with ignored:
+        create_inference_engine("m", backend=backend, config=OF_VLLM, **options)
+    assert made == {"dtype": "bfloat16", "max_seq_len": 512, **given}
 
 
 def test_a_scripted_engine_takes_vllms_names_and_ignores_them():
@@ -485,7 +487,7 @@ def test_a_trainer_takes_the_setup_packages_arguments_and_reports_its_losses(con
 
 def test_the_output_folder_is_a_setting(config, tmp_path):
     config.checkpoint.output_dir = str(tmp_path / "run")
-    with RayPPOTrainer(config, Room(), reward_fn=lambda trajectory: 1.0) as trainer:
+    with RayPPOTrainer(config, Room(), reward_fn=lambda trajectory: sum(trajectory.rewards)) as trainer:
         trainer.fit(num_iters_per_epoch=1)
     assert (tmp_path / "run" / "config.yaml").is_file()
 
@@ -514,14 +516,6 @@ def test_the_manifests_test_of_an_environment():
     assert (obs, reward, done, info, env.name) == ("You leave.", 1.0, True, {}, "room")
 
 
-def test_the_manifests_test_of_several_turns():
-    registry = searching()
-    env = Configured(ConfigStore().environment)
-    manager = MultiTurnManager(registry, JSONActionParser(registry), env)
-    turn = manager.step("model output", env.reset())
-    assert turn.tool_call.result is None and turn.observation == "A door."
-
-
 def test_the_manifests_settings_of_algorithm_engine_and_ray():
     config = create_default_config()
     config.training.adv_estimator = "grpo"
@@ -529,10 +523,3 @@ def test_the_manifests_settings_of_algorithm_engine_and_ray():
     config.ray.use_ray = True
     config.ray.num_actors = 4
     assert merge_configs(config, {"training": {"learning_rate": 1e-6}}).ray.num_actors == 4
-
-
-def test_the_manifests_trainer_takes_config_environment_and_reward_by_position(config):
-    env = Configured(config.environment)
-    with RayPPOTrainer(config, env, reward_fn=lambda trajectory: sum(trajectory.rewards)) as trainer:
-        trainer.fit(num_iters_per_epoch=1)
-        assert len(trainer.metrics_history) == 1

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from test_setup_package_calls import Room, searching
 
 from midthought import (
     ActionParser,
-    BaseEnvironment,
     BaseInferenceEngine,
     ConfigStore,
     GenerationOutput,
@@ -20,10 +20,6 @@ from midthought import (
     RayPPOTrainer,
     RolloutData,
     ScriptedInferenceEngine,
-    Tool,
-    ToolDefinition,
-    ToolParameter,
-    ToolRegistry,
     TrainerCallback,
     Trajectory,
     Turn,
@@ -32,22 +28,6 @@ from midthought import (
 )
 
 ONES = torch.ones(2, 3)
-
-
-class Echo(Tool):
-    def __init__(self):
-        super().__init__(ToolDefinition("echo", "Says it again.", [ToolParameter("text", "string", "What to say.")]))
-
-    def execute(self, text, **kwargs):
-        return text
-
-
-class Room(BaseEnvironment):
-    def reset(self):
-        return "A door."
-
-    def step(self, action):
-        return f"You {action}.", 1.0, True, {}
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +42,19 @@ def engine():
 def test_a_parser_of_ones_own_returns_none_if_there_is_no_call():
     class Quoted(ActionParser):
         def parse(self, text):
-            return ParsedAction(tool_name="echo", parameters={"text": text[1:-1]}) if text.startswith('"') else None
+            if text.startswith('"'):
+                return ParsedAction(tool_name="search", parameters={"query": text[1:-1]})
 
-    manager = MultiTurnManager(ToolRegistry([Echo()]), Quoted())
-    assert [manager.step(text, "obs").observation for text in ('"hi"', "hi")] == ["hi", "obs"]
+    manager = MultiTurnManager(searching(), Quoted())
+    assert [manager.step(text, "obs").observation for text in ('"sky"', "sky")] == ["blue", "obs"]
 
 
 def test_a_parser_of_ones_own_that_returns_something_else_is_named():
     class Pair(ActionParser):
         def parse(self, text):
-            return "echo", {"text": text}
+            return "search", {"query": text}
 
-    with pytest.raises(TypeError, match=r"Pair\.parse returned \('echo', .*return ParsedAction\(tool_name="):
+    with pytest.raises(TypeError, match=r"Pair\.parse returned \('search', .*return ParsedAction\(tool_name="):
         Pair().parse_all("hi")
 
 

@@ -1,15 +1,17 @@
-"""The documentation: navigation, links and tables; the settings of other packages that a table names. `make docs` builds it."""
+"""The documentation: navigation, links, tables, and the names of other packages in them. `make docs` builds it."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import pydoc
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+import midthought
 from midthought.config import ConfigStore
 
 ROOT = Path(__file__).parent.parent
@@ -27,11 +29,7 @@ def test_the_links_of_a_page_lead_to_files(page):
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL))
     local = [target for target in targets if "://" not in target]
     assert [target for target in local if not (page.parent / target).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_of_the_site_links_only_to_the_site_and_the_web(page):
-    assert "](../" not in page.read_text("utf-8")
+    assert page not in PAGES or not any(target.startswith("../") for target in targets), "the site has only its pages"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "settings.md"], ids=lambda page: page.name)
@@ -88,3 +86,18 @@ def test_verls_settings_exist():
             for part in name.split("."):
                 assert part in value, name
                 value = value[part]
+
+
+def test_the_names_in_the_table_of_the_original_packages_exist():
+    table = (ROOT / "docs/coming_from.md").read_text("utf-8").partition("## The original packages")[2]
+    cells = [line.strip("|").rpartition(" | ")[2] for line in table.splitlines() if line.startswith("| ")]
+    for name in {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}:
+        owner, _, attribute = name.partition(".")
+        if re.fullmatch(r"[A-Z]\w*", name):
+            assert name in midthought.__all__
+        elif re.fullmatch(r"midthought(\.\w+)+", name):
+            assert pydoc.locate(name) is not None, name
+        elif re.fullmatch(r"[A-Z]\w+(\.\w+)+", name):
+            assert hasattr(getattr(midthought, owner), attribute)
+        elif re.fullmatch(r"(inference|training|model|ray)\.\w+", name):
+            assert attribute in ConfigStore.model_fields[owner].annotation.model_fields

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from string import ascii_lowercase
 
 import pytest
 from hypothesis import example, given, settings
@@ -284,35 +285,21 @@ def word_piece() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize(
     "make", [byte_level, metaspace, unigram, llama_3, whole_texts, word_piece, byte_tokenizer, small_tokenizer]
 )
-def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make) -> None:
+def test_truncating_and_counting_give_what_they_give_when_all_of_the_text_is_encoded(make) -> None:
     renderer, made = watched_renderer(make())
     (foreign,) = (each for each in made if not each.tokenizer.get_added_tokens_decoder())
 
     @settings(max_examples=40)
-    @given(text=long_texts, max_tokens=st.integers(0, 40))
-    @example(text="}\n" * 900, max_tokens=9)  # Llama 3 joins them
-    def check(text: str, max_tokens: int) -> None:
-        assert len(renderer.foreign(text, max_tokens)) <= max_tokens
-        assert renderer.truncate(text, max_tokens) == truncated_whole(renderer, foreign, text, max_tokens)
-
-    check()
-
-
-@pytest.mark.parametrize(
-    "make", [byte_level, metaspace, unigram, llama_3, whole_texts, byte_tokenizer, small_tokenizer]
-)
-def test_texts_exceed_a_number_of_tokens_if_they_have_more(make) -> None:
-    renderer = Renderer(make())
-
-    @settings(max_examples=40)
-    @given(texts=st.lists(long_texts, max_size=4), max_tokens=st.integers(0, 200))
+    @given(texts=st.lists(long_texts, min_size=1, max_size=3), max_tokens=st.integers(0, 100))
+    @example(texts=["}\n" * 900], max_tokens=9)  # Llama 3 joins them
     def check(texts: list[str], max_tokens: int) -> None:
-        num_tokens = sum(len(renderer.foreign(text)) for text in texts)
-        assert renderer.exceed(texts, max_tokens) >= (num_tokens > max_tokens)
-        if num_tokens <= max_tokens and not any(
-            letter not in "abcdefghijklmnopqrstuvwxyz ," for letter in "".join(texts)
-        ):
-            assert not renderer.exceed(texts, max_tokens)
+        assert len(renderer.foreign(texts[0], max_tokens)) <= max_tokens
+        assert renderer.truncate(texts[0], max_tokens) == truncated_whole(renderer, foreign, texts[0], max_tokens)
+        if make is not word_piece:  # it loses characters
+            num_tokens = sum(len(renderer.foreign(text)) for text in texts)
+            assert renderer.exceed(texts, max_tokens) >= (num_tokens > max_tokens)
+            if num_tokens <= max_tokens and not set("".join(texts)) - set(f"{ascii_lowercase} ,"):
+                assert not renderer.exceed(texts, max_tokens)
 
     check()
 

@@ -1,4 +1,4 @@
-"""Check 8: the largest batch that a learner fits into a part of the memory, and what `midthought plan` says of it.
+"""Check 8: the largest batch that a learner fits into a part of the memory, and what a plan says of it.
 
 PyTorch's allocator is limited to 24 GiB, so that the search is short and says the same on every larger GPU. The tokens of
 a pass are doubled until memory runs out. What the plan says fits must fit; the planned bytes must be those taken within 15 %.
@@ -14,9 +14,9 @@ import torch
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import SHAPES
-from benchmarks.plan import TOLERANCE, iterate, planned_bytes, settings_of, take
+from benchmarks.plan import TOLERANCE, iterate, memory_of, planned_bytes, take
 from midthought.errors import SettingsError
-from midthought.plan.settings import PlanSettings
+from midthought.plan.memory import Memory
 
 LIMIT_GIB, TINY_LIMIT_GIB = 24.0, 0.012
 ROW_TOKENS = 512
@@ -37,13 +37,11 @@ def _search(machine: Machine, report: Report, name: str, way: str, limit_bytes: 
     report.figure(setting, "memory limit", limit_bytes / GIB, "GiB")
     planned, largest, num_rows, last_seconds = 0, 0, machine.pick(8, 1), 1.0
     while machine.seconds_left > 4 * last_seconds:  # twice the tokens take twice as long, or a little more
-        settings = _settings(name, f"device={'gpu' if machine.is_cuda else 'cpu'} {way}", num_rows, limit_bytes)
-        its_bytes, tokens = planned_bytes(settings), settings.micro_batch_tokens
-        if its_bytes <= (1.0 - settings.headroom) * limit_bytes:
+        plan = _plan(name, f"device={'gpu' if machine.is_cuda else 'cpu'} {way}", num_rows, limit_bytes)
+        its_bytes, tokens = planned_bytes(plan), plan.settings.micro_batch_tokens
+        if its_bytes <= plan.limit:
             planned = tokens
-        last_seconds, taken = machine.wall_seconds(
-            lambda settings=settings: _taken_bytes(machine, settings, limit_bytes)
-        )
+        last_seconds, taken = machine.wall_seconds(lambda plan=plan: _taken_bytes(machine, plan, limit_bytes))
         if taken is None:
             words = f"smallest pass that did not fit, planned {its_bytes / 2**20:,.0f} MiB"
             report.figure(setting, words, tokens, "tokens")
@@ -60,7 +58,7 @@ def _search(machine: Machine, report: Report, name: str, way: str, limit_bytes: 
     report.require(setting, words, planned, planned <= largest, "≤ what fitted", "tokens")
 
 
-def _settings(name: str, way: str, num_rows: int, limit_bytes: int) -> PlanSettings:
+def _plan(name: str, way: str, num_rows: int, limit_bytes: int) -> Memory:
     """Two optimizer steps of two passes each, `num_rows` rows a pass."""
     shape = SHAPES[name]
     size = (
@@ -69,24 +67,24 @@ def _settings(name: str, way: str, num_rows: int, limit_bytes: int) -> PlanSetti
         f"vocab_size={shape.vocab_size} tie_embeddings={str(shape.is_tied).lower()}"
     )
     work = f"batch_size={4 * num_rows} mini_batch_size={2 * num_rows} micro_batch_tokens={num_rows * ROW_TOKENS}"
-    return settings_of(size, f"dtype=bfloat16 gpu_memory_gib={limit_bytes / GIB}", work, way)
+    return memory_of(size, f"dtype=bfloat16 memory_gib={limit_bytes / GIB}", work, way)
 
 
-def _taken_bytes(machine: Machine, settings: PlanSettings, limit_bytes: int) -> int | None:
+def _taken_bytes(machine: Machine, plan: Memory, limit_bytes: int) -> int | None:
     """Most bytes allocated at once; None if they are more than the limit."""
     if not machine.is_cuda:
-        taken = take(settings.model_dump()).allocated
+        taken = take(plan).allocated
         return taken if taken <= limit_bytes else None
     machine.clean()
     before = torch.cuda.memory_allocated(machine.device)
     machine.start_peak()
-    return (machine.peak_bytes or 0) - before if fits(settings, machine.device) else None
+    return (machine.peak_bytes or 0) - before if fits(plan, machine.device) else None
 
 
-def fits(settings: PlanSettings, device: torch.device) -> bool:
+def fits(plan: Memory, device: torch.device) -> bool:
     """Whether an iteration of the learner has enough memory for its micro-batches. It has not if the learner halved them."""
     try:
-        metrics = iterate(settings, device=device)
+        metrics = iterate(plan, device)
     except (torch.OutOfMemoryError, SettingsError):  # the latter for a single row
         return False
     return not metrics.get("num_halved_micro_batches")

@@ -32,7 +32,6 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.plan.activations import logits_sizes
 from midthought.plan.choices import word
-from midthought.plan.hardware import GPUS
 from midthought.plan.measures import fastest_update
 from midthought.plan.memory import Memory
 from midthought.plan.settings import PlanSettings
@@ -136,14 +135,13 @@ def _compare_packing(machine: Machine, report: Report, setting: str, work: Work)
 def chosen_update(work: Work, batch: TokenBatch, memory_gib: float, *, is_packed: bool) -> dict[str, Any]:
     """Settings of `training` that a run with the local engine chooses for this model on a GPU with so much memory."""
     settings = PlanSettings(
-        engine="local",
-        gpu_memory_gib=memory_gib,
+        memory_gib=memory_gib,
         lora_rank=work.lora_rank,
         gradient_checkpointing=True,
         logits_mib=max(logits_sizes(round(memory_gib * GIB)), default=64),
         packing=is_packed,
         prompt_tokens=1,
-        response_tokens=int(batch.lengths.max()) - 1,
+        max_tokens=int(batch.lengths.max()) - 1,
         batch_size=len(batch),
         mini_batch_size=len(batch),
         micro_batch_tokens=4096,
@@ -155,7 +153,7 @@ def chosen_update(work: Work, batch: TokenBatch, memory_gib: float, *, is_packed
 def _memory_gib(machine: Machine) -> float:
     """Memory of the GPU that other processes leave; on a CPU, of an H100."""
     if not machine.is_cuda:
-        return GPUS["h100"]
+        return 79.2
     return (machine.free_bytes + (machine.allocated_bytes or 0)) / GIB
 
 

@@ -18,8 +18,7 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.models.peft_weights import base_of
 from midthought.plan.activations import logits_sizes
-from midthought.plan.model_configs import MODEL_CONFIGS
-from midthought.plan.shape import Shape
+from midthought.plan.shape import MODEL_CONFIGS, Shape
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
 SHAPES = {size: Shape.from_config(MODEL_CONFIGS[f"Qwen/Qwen3-{size}"]) for size in ("0.6B", "1.7B", "4B", "8B")} | {

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,12 +102,19 @@ def _contents(run: Path) -> dict[str, Any]:
         row = json.loads(line)
         found |= {f"{row['stage']} {row['step']}: {name}": repr(value) for name, value in row.items()}
     found |= {f"summary: {name}": repr(value) for name, value in _flat(json.loads((run / "summary.json").read_text()))}
-    for path in sorted((run / "recording").glob("*.gz")):
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            rows = [row for row in map(json.loads, lines) if "segments" in row]
-        for number, row in enumerate(rows):
-            found |= {f"{path.name}, episode {number}: {name}": row.get(name) for name in EPISODE}
+    numbers: Counter[str] = Counter()
+    for row in _recorded(run):
+        place = f"{row['arm']} {row['step']}"
+        numbers[place] += 1
+        found |= {f"{place}, episode {numbers[place]}: {name}": row.get(name) for name in EPISODE}
     return found | {f"weights: {path.relative_to(run)}": path.read_bytes() for path in run.glob("*/*.safetensors")}
+
+
+def _recorded(run: Path) -> Iterator[dict[str, Any]]:
+    """Yields the episodes with tokens: rows of `trajectories.jsonl`, in runs of earlier commits of `recording/`."""
+    for path in [run / "trajectories.jsonl", *sorted((run / "recording").glob("*.gz"))]:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+            yield from (row for row in map(json.loads, lines) if "segments" in row)
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

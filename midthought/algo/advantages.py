@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from midthought.algo.credit import CreditInputs, advantage_estimator, check_inputs, estimate, numbered
+from midthought.algo.credit import CreditInputs, advantage_estimator, estimate, numbered
 from midthought.algo.groups import group_extremes, group_statistics, is_tie
 from midthought.algo.tensors import as_mask, as_numbers
 
@@ -92,16 +92,9 @@ def compute_gae_advantage_return(
     standard deviation 1 over all policy tokens of the batch; returns are not changed. Raises ValueError for a wrong shape, or
     a reward that is not finite.
     """
-    inputs = CreditInputs(
-        rewards=as_numbers(token_level_rewards, "token_level_rewards"),
-        mask=as_mask(response_mask, "response_mask"),
-        values=values,
-        gamma=gamma,
-        lam=lam,
-        whiten=whiten,
+    return compute_advantage(
+        "gae", token_level_rewards, response_mask, values=values, gamma=gamma, lam=lam, whiten=whiten
     )
-    check_inputs(inputs)
-    return _gae(inputs)
 
 
 @advantage_estimator("gae", needs={"values"})
@@ -158,14 +151,7 @@ def compute_grpo_advantage(
     0. A row without a policy token is not a member of its group. Raises ValueError for a wrong shape, or a reward that is
     not finite.
     """
-    inputs = CreditInputs(
-        rewards=as_numbers(token_level_rewards, "token_level_rewards"),
-        mask=as_mask(response_mask, "response_mask"),
-        groups=numbered(index),
-        norm_by_std=norm_by_std,
-    )
-    check_inputs(inputs)
-    return _grpo(inputs)
+    return compute_advantage("grpo", token_level_rewards, response_mask, index=index, norm_by_std=norm_by_std)
 
 
 @advantage_estimator("grpo", needs={"groups"})

@@ -5,16 +5,14 @@ Weights are split together with the rows, so micro-batches, padding and order do
 
 from __future__ import annotations
 
-import enum
-
 import torch
 from torch import Tensor
 
+from midthought.algo.registry import NamedChoice
 from midthought.algo.tensors import as_mask, require_one_shape
-from midthought.errors import near_names
 
 
-class LossAggregation(enum.StrEnum):
+class LossAggregation(NamedChoice):
     """How token losses are averaged over an optimizer step; the names are verl's."""
 
     TOKEN_MEAN = "token-mean"
@@ -25,10 +23,6 @@ class LossAggregation(enum.StrEnum):
     """The mean over episodes of the sum of their tokens."""
     SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"
     """The same, divided by a constant number of tokens (Dr. GRPO, arXiv 2503.20783, section 3.2)."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> LossAggregation:
-        raise ValueError(f"unknown loss aggregation {value!r}. {near_names(str(value), [kind.value for kind in cls])}")
 
 
 def loss_weights(

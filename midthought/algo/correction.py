@@ -6,18 +6,16 @@ functions.
 
 from __future__ import annotations
 
-import enum
-
 import torch
 from torch import Tensor
 
 from midthought.algo.losses import masked_average
 from midthought.algo.policy_loss import MAX_LOG_RATIO
+from midthought.algo.registry import NamedChoice
 from midthought.algo.tensors import as_mask, require_one_shape
-from midthought.errors import near_names
 
 
-class RolloutCorrection(enum.StrEnum):
+class RolloutCorrection(NamedChoice):
     """How the weight ρ of a token's policy loss is limited."""
 
     TRUNCATED = "truncated"
@@ -26,28 +24,14 @@ class RolloutCorrection(enum.StrEnum):
     """`ρ` if `min ≤ ρ ≤ max`, else 0: IcePop (Ring-1T, arXiv 2510.18855); without `min`: Liu et al. 2025, "When Speed Kills
     Stability: Demystifying RL Collapse from the Training-Inference Mismatch"."""
 
-    @classmethod
-    def _missing_(cls, value: object) -> RolloutCorrection:
-        raise ValueError(
-            f"unknown rollout correction {value!r}. {near_names(str(value), [kind.value for kind in cls])}"
-        )
 
-
-class CorrectionLevel(enum.StrEnum):
+class CorrectionLevel(NamedChoice):
     """Over which tokens ρ is computed."""
 
     TOKEN = "token"
     """One ratio per token."""
-    TURN = "turn"
-    """One ratio per turn of an episode: the product over the turn's policy tokens."""
     SEQUENCE = "sequence"
     """One ratio per episode: the product over its policy tokens."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> CorrectionLevel:
-        raise ValueError(
-            f"unknown correction level {value!r}. {near_names(str(value), [level.value for level in cls])}"
-        )
 
 
 def rollout_weights(
@@ -58,33 +42,25 @@ def rollout_weights(
     *,
     level: CorrectionLevel | str = CorrectionLevel.TOKEN,
     episodes: Tensor | None = None,
-    turns: Tensor | None = None,
     max_weight: float = 2.0,
     min_weight: float = 0.0,
 ) -> tuple[Tensor, dict[str, float]]:
     """Returns (weights, metrics): weights at policy tokens, 0 elsewhere, without gradient.
 
-    All tensors have one shape. `episodes` is the episode of every token, which the levels `turn` and `sequence` need; `turns`
-    is the turn of every policy token, which `turn` needs. Log-ratios are clamped to ± 20. Weights multiply the token losses; the
-    denominator of the loss also counts tokens of weight 0. Metrics, over policy tokens: `rollout_weight_mean`, and
-    `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction` (`masked`). Raises ValueError for different shapes,
-    or missing episodes or turns.
+    All tensors have one shape. `episodes` is the episode of every token, which the level `sequence` needs. Log-ratios are clamped
+    to ± 20. Weights multiply the token losses; the denominator of the loss also counts tokens of weight 0. Metrics, over policy
+    tokens: `rollout_weight_mean`, and `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction` (`masked`). Raises
+    ValueError for different shapes, or missing episodes.
     """
     kind, level = RolloutCorrection(kind), CorrectionLevel(level)
     mask = as_mask(mask)
     require_one_shape(mask, recomputed_logprobs=recomputed_logprobs, sampled_logprobs=sampled_logprobs)
     log_ratios = torch.where(mask, recomputed_logprobs - sampled_logprobs, 0.0).detach()
-    if level is not CorrectionLevel.TOKEN:
-        if episodes is None or (turns is None and level is CorrectionLevel.TURN):
-            raise ValueError(
-                f"rollout correction by {level} needs the episode, and by turn also the turn, of every token"
-            )
+    if level is CorrectionLevel.SEQUENCE:
+        if episodes is None:
+            raise ValueError("rollout correction by sequence needs the episode of every token")
         require_one_shape(mask, episodes=episodes)
-        parts = episodes
-        if turns is not None and level is CorrectionLevel.TURN:
-            require_one_shape(mask, turns=turns)
-            parts = episodes * (int(turns.max()) + 2) + torch.where(mask, turns, -1)
-        _, part = torch.unique(parts, return_inverse=True)
+        _, part = torch.unique(episodes, return_inverse=True)
         sums = log_ratios.new_zeros(int(part.max()) + 1).index_add(0, part.flatten(), log_ratios.flatten())
         log_ratios = sums[part]
     ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

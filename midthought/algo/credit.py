@@ -101,8 +101,18 @@ def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 def check_inputs(inputs: CreditInputs) -> None:
     """Raises ValueError for a wrong shape, or a reward that is not finite; TypeError for what is no tensor."""
     require_tensors(values=inputs.values, turns=inputs.turns, calls=inputs.calls)
-    _check_shapes(inputs)
-    _check_finite(inputs)
+    shape = inputs.mask.shape
+    if len(shape) != 2 or 0 in shape[1:]:
+        raise ValueError(f"the mask must have the shape [episodes, tokens], got {list(shape)}")
+    expected = {"rewards": shape, "values": shape, "turns": shape, "calls": shape, "groups": shape[:1]}
+    for name, its_shape in expected.items():
+        tensor = getattr(inputs, name)
+        if tensor is not None and tensor.shape != its_shape:
+            raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask requires {list(its_shape)}")
+    broken = (inputs.mask & ~torch.isfinite(inputs.rewards)).nonzero()
+    if len(broken):
+        row, token = broken[0].tolist()
+        raise ValueError(f"the reward of episode {row} at token {token} is {float(inputs.rewards[row, token])}")
 
 
 def numbered(groups: Tensor | Sequence[Hashable]) -> Tensor:
@@ -119,26 +129,3 @@ _REMEDIES = {
     "turns": "give the turn number of every policy token",
     "calls": "give the number of the call step of every policy token",
 }
-
-
-def _check_shapes(inputs: CreditInputs) -> None:
-    shape = inputs.mask.shape
-    if len(shape) != 2 or 0 in shape[1:]:
-        raise ValueError(f"the mask must have the shape [episodes, tokens], got {list(shape)}")
-    for name, expected in {
-        "rewards": shape,
-        "values": shape,
-        "turns": shape,
-        "calls": shape,
-        "groups": shape[:1],
-    }.items():
-        tensor = getattr(inputs, name)
-        if tensor is not None and tensor.shape != expected:
-            raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask requires {list(expected)}")
-
-
-def _check_finite(inputs: CreditInputs) -> None:
-    broken = (inputs.mask & ~torch.isfinite(inputs.rewards)).nonzero()
-    if len(broken):
-        row, token = broken[0].tolist()
-        raise ValueError(f"the reward of episode {row} at token {token} is {float(inputs.rewards[row, token])}")

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from midthought.algo import policy_losses as policy_losses
 from midthought.algo.policy_loss import POLICY_LOSSES as POLICY_LOSSES
-from midthought.algo.policy_loss import PolicyLoss, options_of
 from midthought.algo.policy_loss import PolicyLossInputs as PolicyLossInputs
 from midthought.algo.policy_loss import TokenLosses as TokenLosses
 from midthought.algo.policy_loss import policy_loss as policy_loss
 from midthought.algo.tensors import as_mask, require_one_shape
-from midthought.errors import near_names
 
 
 def masked_average(
@@ -58,7 +56,7 @@ def compute_policy_loss(
 
     All shapes are equal; losses with one ratio per row need [B, T]. `clip_low` and `clip_high` are `clip_ratio` if they are
     None. `weights` multiply the token losses, not the metrics. `options`: the loss's own keyword arguments. Raises ValueError
-    for an unknown name or different shapes.
+    for an unknown name, different shapes, or a bound that limits nothing.
     """
     mask = as_mask(response_mask, "response_mask")
     clip_low = clip_ratio if clip_low is None else clip_low
@@ -66,8 +64,11 @@ def compute_policy_loss(
     require_one_shape(mask, old_log_probs=old_log_probs, log_probs=log_probs, advantages=advantages)
     if sampled_logprobs is not None:
         require_one_shape(mask, sampled_logprobs=sampled_logprobs)
-    function = POLICY_LOSSES.find(kind)
-    _check_numbers(kind, function, clip_low, clip_high, dual_clip, options or {})
+    for name, bound in {"clip_low": clip_low, "clip_high": clip_high}.items():
+        if not bound >= 0:
+            raise ValueError(f"{name} must be 0 or more (the ratio stays above 1 - clip_low), got {bound}")
+    if dual_clip is not None and not dual_clip > 1:
+        raise ValueError(f"dual_clip must be above 1 or None (no dual clip), got {dual_clip}")
     inputs = PolicyLossInputs(
         old_logprobs=old_log_probs,
         logprobs=log_probs,
@@ -78,30 +79,9 @@ def compute_policy_loss(
         clip_high=clip_high,
         dual_clip=dual_clip,
     )
-    losses, metrics = function(inputs, **(options or {}))
+    losses, metrics = POLICY_LOSSES.find(kind)(inputs, **(options or {}))
     loss = masked_average(losses, mask, denominator, weights)
     return loss, {name: masked_average(values.detach(), mask, denominator) for name, values in metrics.items()}
-
-
-def _check_numbers(
-    kind: str,
-    function: PolicyLoss,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
-    options: Mapping[str, float],
-) -> None:
-    """Raises ValueError for a bound that limits nothing, or an option that the loss does not have."""
-    for name, bound in {"clip_low": clip_low, "clip_high": clip_high}.items():
-        if not bound >= 0:
-            raise ValueError(f"{name} must be 0 or more (the ratio stays above 1 - clip_low), got {bound}")
-    if dual_clip is not None and not dual_clip > 1:
-        raise ValueError(f"dual_clip must be above 1 or None (no dual clip), got {dual_clip}")
-    known = options_of(function)
-    for name in options:
-        if name not in known:
-            has = near_names(name, known) if known else "It has none."
-            raise ValueError(f"policy loss {kind!r} has no option {name!r}. {has}")
 
 
 # -- value and entropy -------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ A policy loss returns one value per token; the caller averages. Values outside t
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -48,7 +47,7 @@ class PolicyLossInputs:
 TokenLosses = tuple[Tensor, dict[str, Tensor]]
 """The loss of every token [B, T], and metrics of every token by name, each [B, T]."""
 PolicyLoss = Callable[..., TokenLosses]
-"""Takes `PolicyLossInputs`, and its own options as keyword arguments with defaults (`training.policy_loss_options`)."""
+"""Takes `PolicyLossInputs`, and its own options as keyword arguments with defaults (`compute_policy_loss`)."""
 
 POLICY_LOSSES: Registry[PolicyLoss] = Registry("policy loss")
 
@@ -66,14 +65,13 @@ def policy_loss(
         def reinforce(inputs: PolicyLossInputs) -> TokenLosses:
             return -inputs.advantages * inputs.logprobs, {}
 
-    Its options are keyword-only arguments with a number as default: `def reinforce(inputs, *, scale=1.0)` is called with the
-    `scale` in `training.policy_loss_options`. Raises ValueError for the name of a built-in loss, or an option without default.
+    Raises ValueError for the name of a built-in loss.
     """
 
     def register(function: PolicyLoss) -> PolicyLoss:
-        options = options_of(function)
         POLICY_LOSSES.add(name, function)
-        TrainingConfig.policy_losses[name] = options
+        if name not in TrainingConfig.policy_losses:
+            TrainingConfig.policy_losses.append(name)
         _mark(TrainingConfig.sampling_corrected, name, corrects_sampling or is_supervised)
         _mark(TrainingConfig.supervised, name, is_supervised)
         return function
@@ -83,22 +81,6 @@ def policy_loss(
 
 def _mark(names: set[str], name: str, is_member: bool) -> None:
     (names.add if is_member else names.discard)(name)
-
-
-def options_of(function: PolicyLoss) -> dict[str, float]:
-    """Returns the options of a loss and their defaults. Raises ValueError for an option whose default is not a number."""
-    found = {}
-    for option in inspect.signature(function).parameters.values():
-        if option.kind is inspect.Parameter.KEYWORD_ONLY:
-            if not isinstance(option.default, (int, float)):
-                raise ValueError(f"option {option.name!r} of a policy loss needs a number as default")
-            found[option.name] = float(option.default)
-    return found
-
-
-def probability_ratios(logprobs: Tensor, base: Tensor) -> Tensor:
-    """Returns `exp(logprobs - base)`, with the log-ratio clamped to ± 20."""
-    return (logprobs - base).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def row_means(values: Tensor, mask: Tensor) -> Tensor:

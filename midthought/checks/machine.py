@@ -18,7 +18,7 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.generation import probe_text
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
-from midthought.feedback.check import Found, check_feedback
+from midthought.feedback.check import check_feedback
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.optimizer import ADAM_EPSILON
@@ -67,7 +67,7 @@ def servers(setup: Setup) -> Iterator[Finding]:
     """The servers of the policy and of the feedback critic answer, with the right model and usable log-probabilities."""
     settings = getattr(setup.config, "feedback", None)
     for found in check_feedback(settings) if isinstance(settings, FeedbackSettings) else ():
-        if found.found is Found.BAD:
+        if found.remedy:
             yield Finding(f"{found.what}: {found.words}", found.remedy, found.server, "stop")
     inference = before_choice(setup.config.inference)
     check_backend(inference)

@@ -34,7 +34,6 @@ for command in (
     training.evaluate,
     doctor.doctor,
     planning.settings,
-    planning.plan,
     planning.report,
     planning.compare,
     planning.guard,

@@ -1,21 +1,17 @@
-"""`midthought settings`, `plan`, `report`, `compare` and `guard`: what a run would use, needs, wrote, and what went wrong."""
+"""`midthought settings`, `report`, `compare` and `guard`: what a run would use, wrote, and what went wrong."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from midthought.cli import completion
 from midthought.cli.output import tell
-from midthought.cli.training import RECIPE_NAMES, require_verl_options
-from midthought.errors import SettingsError
+from midthought.cli.training import RECIPE_NAMES
 from midthought.files.storage_errors import value_errors
-
-if TYPE_CHECKING:
-    from midthought.config import RecipeConfig
 
 
 def settings(
@@ -34,42 +30,6 @@ def settings(
 
     store = ConfigStore if recipe == "library" else find_recipe(recipe).config_class()
     tell(settings_page(store, recipe))
-
-
-def plan(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]…", help="e.g. model=Qwen/Qwen3-8B gpus=8 (docs/scaling.md)"),
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help=f"Plan a run with the settings of this recipe: {RECIPE_NAMES}.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="With --recipe: YAML file of settings, or the name of one that is included.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="With --recipe: the trainer, midthought or verl.")] = "midthought",
-    as_json: Annotated[bool, typer.Option("--json", help="Print bytes as JSON.")] = False,
-) -> None:
-    """Estimate a run's memory per GPU before starting it; no weights are loaded."""
-    from midthought.config import parse_assignments
-    from midthought.plan.choices import chosen_plan
-    from midthought.plan.memory import Memory
-    from midthought.plan.settings import PlanSettings
-    from midthought.plan.shape import find_shape
-    from midthought.plan.table import to_dict, to_lines
-
-    of_recipe = [word for word in words or [] if "." in word.partition("=")[0]]
-    given = parse_assignments([word for word in words or [] if word not in of_recipe])
-    if recipe is not None:
-        settings = _recipe_settings(recipe, of_recipe, config, engine)
-        source = str(given.get("model", settings.model.local_path))
-        memory = chosen_plan(settings, source, given, is_given=bool(source), has_vllm=False)[1]
-    elif config is not None or of_recipe:
-        raise SettingsError(f"{config or of_recipe[0]}: a recipe's setting; name the recipe with --recipe")
-    else:
-        arguments = PlanSettings(**given)
-        memory = Memory(find_shape(arguments), arguments)
-    tell(json.dumps(to_dict(memory), indent=1) if as_json else "\n".join(to_lines(memory)))
 
 
 def report(
@@ -117,19 +77,8 @@ def guard(
     from midthought.report.run_record import read_run
 
     with value_errors(run):
-        rows = [row for row in read_run(run).findings if "check" in row]
+        rows = [row for row in read_run(run).findings if row.get("step")]
     shown = ["{title}  ({when})\n  {observation}\n  try: {action}".format_map(each) for each in shown_findings(rows)]
     tell(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(shown) or "No check has a finding.")
     if rows:
         raise typer.Exit(1)
-
-
-def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:
-    from midthought.recipes import find_recipe
-
-    found = find_recipe(recipe)
-    if engine != "midthought":
-        require_verl_options(engine, "all", resume=False)
-        chosen: RecipeConfig = found.for_verl().settings(words, config)
-        return chosen
-    return found.begin(Path(), words=words, config=config)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +10,6 @@ import typer
 from midthought.cli.output import tell
 
 app = typer.Typer(help="Model servers for inference.backend=vllm and sglang.", no_args_is_help=True)
-
-
-class WeightTransport(StrEnum):
-    """Values of --weight-transport."""
-
-    IPC = "ipc"
-    NCCL = "nccl"
 
 
 @app.callback()
@@ -52,12 +44,6 @@ def serve(
     weights: Annotated[
         bool, typer.Option("--weights/--no-weights", help="Accept new weights while running, for training.")
     ] = True,
-    weight_transport: Annotated[
-        WeightTransport | None,
-        typer.Option(
-            help="Receive new weights from the learner's GPU without files: ipc (same GPU) or nccl (other GPUs)."
-        ),
-    ] = None,
     lora_rank: Annotated[
         int, typer.Option(help="Accept adapters up to this rank instead of weights (model.lora_rank).")
     ] = 0,
@@ -69,7 +55,7 @@ def serve(
 ) -> None:
     """Start a model server with the options that our engines need, and wait until it ends. Ctrl-C stops it."""
     from midthought.engines.servers.command import serve as serve_model
-    from midthought.engines.servers.options import ServerOptions
+    from midthought.engines.servers.server import ServerOptions
 
     options = ServerOptions(
         served_model_name=served_model_name,
@@ -82,7 +68,6 @@ def serve(
         num_gpus=tensor_parallel,
         accepts_weights=weights and not lora_rank,
         max_lora_rank=lora_rank,
-        weight_transport=weight_transport.value if weight_transport is not None and weights and not lora_rank else "",
         flags=flags or [],
     )
     code = serve_model(

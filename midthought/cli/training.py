@@ -148,7 +148,7 @@ def _print_choice(
     gpu_gib: float | None,
 ) -> None:
     """Prints what a run would choose and whether it fits. Raises SettingsError, with the remedy, if it does not fit."""
-    from midthought.plan.choices import resolve, words_of_stage
+    from midthought.plan.choices import fixed_in, resolve
     from midthought.plan.hardware import Hardware, find_hardware, require_device
     from midthought.recipes.recipe import is_given
     from midthought.recipes.run import find_policy
@@ -160,7 +160,7 @@ def _print_choice(
         require_device(device)
     hardware = find_hardware(device) if gpu_gib is None else Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib)
     source = str(find_policy(from_path, before_rl=stage == "rl")) if from_path else model.local_path
-    choice = resolve(settings, hardware, source=source, is_given=given, words=words_of_stage(stage))
+    choice = resolve(settings, hardware, source=source, is_given=given, **fixed_in(stage))
     tell("\n".join(choice.table()))
     choice.require_possible()
 

@@ -5,7 +5,6 @@ sections.
 """
 
 from midthought.config.changes import Change, changes_between, require_allowed
-from midthought.config.overrides import parse_assignments, read_yaml
 from midthought.config.section import Auto, Harmless, Section, settled
 from midthought.config.sections import (
     CheckpointConfig,
@@ -19,6 +18,7 @@ from midthought.config.sections import (
 )
 from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, load, merge_configs, with_tiny
 from midthought.config.training import TrainingConfig
+from midthought.config.yaml_files import parse_assignments, read_yaml
 
 __all__ = [
     "Auto",

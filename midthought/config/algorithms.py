@@ -28,10 +28,9 @@ class Algorithm:
 
 
 KEYS = (
-    "adv_estimator", "policy_loss", "policy_loss_options", "loss_agg", "loss_norm_tokens", "clip_ratio",
-    "clip_ratio_low", "clip_ratio_high", "dual_clip", "gamma", "lam", "max_dynamic_batches", "entropy_coef", "kl_coef",
-    "target_kl", "kl_loss_coef", "kl_loss_kind", "rollout_correction", "rollout_correction_level",
-    "overlong_buffer_tokens", "mask_truncated_episodes",
+    "adv_estimator", "policy_loss", "loss_agg", "loss_norm_tokens", "clip_ratio", "clip_ratio_high", "dual_clip", "gamma",
+    "lam", "max_dynamic_batches", "entropy_coef", "kl_coef", "target_kl", "kl_loss_coef", "kl_loss_kind",
+    "rollout_correction", "rollout_correction_level", "overlong_buffer_tokens", "mask_truncated_episodes",
 )  # fmt: skip
 """Settings of every preset. One that a preset does not give has its default, so that nothing of the former preset is left."""
 ESTIMATOR = "grpo"
@@ -55,7 +54,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         {
             "adv_estimator": "grpo",
             "loss_agg": "token-mean",
-            "clip_ratio_low": 0.2,
+            "clip_ratio": 0.2,
             "clip_ratio_high": 0.28,
             "max_dynamic_batches": 10,
             "overlong_buffer_tokens": 0.2,
@@ -72,29 +71,21 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "gspo": Algorithm(
         "2507.18071, section 5.1",
-        {"policy_loss": "gspo", **_BY_EPISODE, "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4},
-    ),
-    "gspo_sequence": Algorithm(
-        "2507.18071, section 5.1, with the gradient through the ratio of the row",
-        {"policy_loss": "gspo_sequence", **_BY_EPISODE, "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4},
+        {"policy_loss": "gspo", **_BY_EPISODE, "clip_ratio": 3e-4, "clip_ratio_high": 4e-4},
     ),
     "cispo": Algorithm(
         "2506.13585; largest weight 5 of ScaleRL, 2510.13786",
-        {"policy_loss": "cispo", "clip_ratio_low": 1.0, "clip_ratio_high": 4.0},
+        {"policy_loss": "cispo", "clip_ratio": 1.0, "clip_ratio_high": 4.0},
     ),
-    "sapo": Algorithm(
-        "2511.20347", {"policy_loss": "sapo", **_BY_EPISODE, "policy_loss_options": {"tau_pos": 1.0, "tau_neg": 1.05}}
-    ),
-    "gmpo": Algorithm(
-        "2507.20673", {"policy_loss": "gmpo", **_BY_EPISODE, "policy_loss_options": {"clip_log_ratio": 0.4}}
-    ),
+    "sapo": Algorithm("2511.20347", {"policy_loss": "sapo", **_BY_EPISODE}),
+    "gmpo": Algorithm("2507.20673", {"policy_loss": "gmpo", **_BY_EPISODE}),
     "dppo_tv": Algorithm(
         "2602.04879; estimator and averages of verl's recipe",
-        {"policy_loss": "dppo_tv", **_BY_CONSTANT, "policy_loss_options": {"max_divergence": 0.15, "max_ratio": 20.0}},
+        {"policy_loss": "dppo_tv", **_BY_CONSTANT},
     ),
     "dppo_kl": Algorithm(
         "2602.04879; estimator and averages of verl's recipe",
-        {"policy_loss": "dppo_kl", **_BY_CONSTANT, "policy_loss_options": {"max_divergence": 0.05, "max_ratio": 20.0}},
+        {"policy_loss": "dppo_kl", **_BY_CONSTANT},
     ),
     "rft": Algorithm(
         "2304.06767, algorithm 1 (RAFT; equal rewards are all kept)", {**_SUPERVISED, "adv_estimator": "keep_best"}
@@ -133,18 +124,10 @@ class AlgorithmSection(Section):
     `calls`. `@advantage_estimator` adds to it."""
     selecting: ClassVar[set[str]] = {"keep_best"}
     """Estimators that select the episodes to train on before they are scored."""
-    policy_losses: ClassVar[dict[str, dict[str, float]]] = {
-        "ppo": {},
-        "gspo": {},
-        "gspo_sequence": {},
-        "cispo": {},
-        "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
-        "gmpo": {"clip_log_ratio": 0.4},
-        "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
-        "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
-        "nll": {},
-    }
-    """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
+    policy_losses: ClassVar[list[str]] = [
+        "ppo", "gspo", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "nll",
+    ]  # fmt: skip
+    """Names of the policy losses. `@policy_loss` adds to it."""
     sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl", "nll"}
     """Policy losses that exclude `rollout_correction`: they use the sampled log-probabilities, or need no importance weights."""
     supervised: ClassVar[set[str]] = {"nll"}
@@ -152,7 +135,7 @@ class AlgorithmSection(Section):
 
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
-    `reinforce_plus_plus_baseline`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`,
+    `reinforce_plus_plus_baseline`, `gspo`, `cispo`, `sapo`, `gmpo`,
     `dppo_tv`, `dppo_kl`, `rft`, `distillation`
     (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings that are given
     with it, or later, win. Null: no preset."""

@@ -102,7 +102,7 @@ class InferenceConfig(Section):
     """With `vllm`: run vLLM on this machine without a server. Weights go through shared memory, and on a GPU it releases its
     memory while the learner works."""
     gpu_memory_utilization: Harmless[Annotated[float, Field(gt=0, lt=1)] | Auto] = "auto"
-    """Share of the GPU's memory for vLLM's weights and KV cache. `auto`: what the learner does not need (`midthought plan`);
+    """Share of the GPU's memory for vLLM's weights and KV cache. `auto`: what the learner does not need;
     for a server that the run starts, the server's default."""
     base_url: Harmless[list[str]] = Field(default_factory=list)
     """URLs of running model servers, `http://HOST:PORT` or `unix:/PATH` each; all serve the same model. Empty: the run starts one
@@ -117,10 +117,6 @@ class InferenceConfig(Section):
     """Further command-line arguments for a server that the run starts, e.g. `[--gpu-memory-utilization, "0.4"]`."""
     weights_path: Harmless[str | None] = None
     """Folder to which weights are written for the servers. They must see it under the same path. Null: a temporary folder."""
-    weight_transport: Harmless[Literal["auto", "ipc", "nccl", "shared_memory", "disk"]] = "auto"
-    """How whole models reach the servers: `ipc` (CUDA IPC: the server is on the policy's GPU), `nccl` (it is on other GPUs),
-    `shared_memory` (files in `/dev/shm`), `disk` (files). `auto`: the first possible one; `disk` if `weights_path` is set. LoRA
-    adapters always go through files. Conditions: docs/servers.md."""
     sync_tolerance: Harmless[float | None] = Field(None, gt=0)
     """Largest allowed mean difference between a server's log-probabilities and the policy's after a weight update; a larger
     one stops the run. Null: 0.01 in float32, 0.1 in bfloat16."""
@@ -254,17 +250,16 @@ class CheckpointConfig(Section):
     keep_episodes: Harmless[bool] = False
     """Write the complete records of all training episodes to `episodes/` in the run folder, to train on them again."""
     record_episodes: Harmless[int] = Field(0, ge=0)
-    """Episodes of each iteration, validation and evaluation arm whose tokens are written to `recording/` in the run folder, with
-    log-probabilities, advantages, ratios, values and entropies (docs/runs.md). 0: nothing is recorded."""
+    """Episodes of each iteration, validation and evaluation arm whose tokens are written to `trajectories.jsonl`, with
+    log-probabilities, advantages, ratios, values and entropies (docs/runs.md). 0: texts only."""
     record_every: Harmless[int] = Field(1, ge=1)
     """Training iterations between two that are recorded."""
     record_max_mib: Harmless[float] = Field(256.0, gt=0)
-    """Largest size of `recording/`. If it is reached, only every second iteration is kept, then every fourth, …"""
+    """Size of `trajectories.jsonl` from which no more tokens are recorded."""
     trackers: Harmless[list[str]] = Field(default_factory=lambda: ["tensorboard"])
-    """Programs that also get the metrics: `tensorboard`, `wandb`, `mlflow`, `trackio`, or your own as `module:name`
-    (docs/runs.md)."""
+    """Programs that also get the metrics: `tensorboard`, `wandb`, or your own as `module:name` (docs/runs.md)."""
     tracker_project: Harmless[str] = Field("midthought", min_length=1)
-    """Project (W&B, trackio) or experiment (MLflow) of the run."""
+    """Project of the run in W&B."""
 
 
 class SupervisedSection(Section):

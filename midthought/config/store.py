@@ -41,10 +41,16 @@ class RecipeConfig(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        self._check_sampling()
+        self._check_sections()
         return self
 
-    def _check_sampling(self) -> None:
+    def _check_sections(self) -> None:
+        """Raises ValueError for values of two sections, or of sampling in training, that contradict each other."""
+        if self.num_overlong_tokens > self.inference.max_tokens:
+            raise ValueError(
+                f"training.overlong_buffer_tokens={self.training.overlong_buffer_tokens} is above "
+                f"inference.max_tokens={self.inference.max_tokens}; set at most that, or a share of it below 1"
+            )
         if self.inference.top_p < 1.0:
             raise ValueError(
                 f"inference.top_p={self.inference.top_p} in training: tokens outside the nucleus have probability 0 "
@@ -57,21 +63,22 @@ class RecipeConfig(Section):
 
     @property
     def num_overlong_tokens(self) -> int:
-        """`training.overlong_buffer_tokens` in tokens, at most `inference.max_tokens`."""
-        buffer, most = self.training.overlong_buffer_tokens, self.inference.max_tokens
-        return min(round(buffer * most if buffer < 1 else buffer), most)
+        """`training.overlong_buffer_tokens` in tokens."""
+        buffer = self.training.overlong_buffer_tokens
+        return round(buffer * self.inference.max_tokens if buffer < 1 else buffer)
 
     def frozen(self) -> Self:
         """Returns a frozen copy, with the values that follow from another section filled in.
 
-        `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.partial_rollouts`,
+        `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.deterministic`,
+        `training.packing` is true instead of `shared`. With `inference.partial_rollouts`,
         `training.rollout_correction` is `truncated` if it is `none` or `auto`, because older policies sampled some tokens,
         unless the policy loss uses the sampled log-probabilities itself; otherwise `auto` is `none`.
         `model.tensor_parallel_size` becomes a flag of the server that the run starts. Raises `SettingsError` for values that
         were assigned and contradict each other.
         """
         try:
-            self._check_sampling()
+            self._check_sections()
         except ValueError as error:
             raise SettingsError(str(error)) from None
         training, inference = self.training, self.inference
@@ -82,6 +89,7 @@ class RecipeConfig(Section):
             "training": {
                 "loss_norm_tokens": training.loss_norm_tokens or inference.max_tokens,
                 "rollout_correction": "truncated" if is_older else training.correction,
+                "packing": training.packing if not inference.deterministic else training.packing is not False,
             },
             "inference": {"server_flags": [*given, *flags] if flags and flags[0] not in given else given},
         }

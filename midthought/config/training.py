@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from midthought.config import former_names
-from midthought.config.agreement import check_agreement
 from midthought.config.algorithms import AlgorithmSection
 from midthought.config.section import Auto, Harmless, settled
 from midthought.errors import near_names
@@ -35,9 +34,11 @@ class TrainingConfig(AlgorithmSection):
     micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = "auto"
     """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096, or
     fewer if they do not fit; on a GPU up to 16384."""
-    packing: Harmless[bool] = True
-    """Pack the rows of a micro-batch without padding; attention stays within each row. If false, or if the model's attention
-    does not support it (the log says so), rows of similar length are padded; changes speed, not the result."""
+    packing: Harmless[bool | Literal["shared"]] = "shared"
+    """Pack the rows of a micro-batch without padding; attention stays within each row. `shared`: also compute a prompt that the
+    rows of a group share only once, where that saves a tenth of the tokens; with `inference.deterministic` as true. If false, or
+    if the model's attention does not support it (the log says so), rows of similar length are padded; changes speed, not the
+    result."""
     logits_mib: Harmless[Annotated[int, Field(ge=1)] | Auto] = "auto"
     """Memory limit for logits, in MiB. If policy tokens × vocabulary need more, log-probabilities are computed block by block,
     and again in the backward pass; changes memory and speed, not the result. `auto`: 64 on a CPU; on a GPU up to 512, at most
@@ -70,8 +71,6 @@ class TrainingConfig(AlgorithmSection):
     teacher: str = ""
     """On-policy distillation: a model folder, a checkpoint or a run folder (its last policy) with the same tokenizer.
     `log π_teacher - log π` at each sampled token is added to its advantage. Empty: no teacher."""
-    teacher_coef: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """With a teacher: the weight of its term."""
     gamma: float = Field(1.0, ge=0, le=1)
     """Discount per policy token (`gae`, `reinforce_plus_plus`), per turn (`grpo_turns`), or per call step (`grpo_calls`)."""
     lam: float = Field(1.0, ge=0, le=1)
@@ -91,10 +90,8 @@ class TrainingConfig(AlgorithmSection):
     critic_warmup_iters: int = Field(0, ge=0)
     """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
-    """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `dppo_tv`, `dppo_kl`,
+    """`ppo`, `gspo`, `cispo`, `sapo`, `gmpo`, `dppo_tv`, `dppo_kl`,
     `nll` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
-    policy_loss_options: dict[str, float] = Field(default_factory=dict)
-    """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (
         "token-mean"
     )
@@ -103,9 +100,7 @@ class TrainingConfig(AlgorithmSection):
     loss_norm_tokens: int | None = Field(None, ge=1)
     """The constant of `seq-mean-token-sum-norm`. Null: `inference.max_tokens`."""
     clip_ratio: float = Field(0.2, gt=0)
-    """Clip range of the probability ratio."""
-    clip_ratio_low: float | None = Field(None, gt=0)
-    """Lower clip range. Null: `clip_ratio`."""
+    """Clip range of the probability ratio; the lower one, if there is a `clip_ratio_high`."""
     clip_ratio_high: float | None = Field(None, gt=0)
     """Upper clip range (DAPO's clip-higher: 0.28). Null: `clip_ratio`."""
     dual_clip: float | None = Field(None, gt=1)
@@ -127,8 +122,8 @@ class TrainingConfig(AlgorithmSection):
     learner's: `truncated` limits the weight to the maximum, `masked` drops tokens whose weight is outside the limits.
     `auto`: `truncated` if another engine than `local` samples, unless the policy loss uses the sampled log-probabilities itself;
     else `none`."""
-    rollout_correction_level: Literal["token", "turn", "sequence"] = "token"
-    """One weight per token, one per turn of an episode, or one per episode."""
+    rollout_correction_level: Literal["token", "sequence"] = "token"
+    """One weight per token, or one per episode."""
     overlong_buffer_tokens: float = Field(0, ge=0)
     """DAPO's overlong reward shaping: over this many tokens before `inference.max_tokens`, a penalty grows linearly with the
     length of the episode. Below 1: a share of `inference.max_tokens` (DAPO: 0.2). 0: none."""
@@ -161,11 +156,6 @@ class TrainingConfig(AlgorithmSection):
     def num_steps_per_iter(self) -> int:
         """Optimizer steps of an iteration."""
         return self.ppo_epochs * -(-self.batch_size // self.mini_batch_size)
-
-    @property
-    def clip_low(self) -> float:
-        """The lower clip range."""
-        return self.clip_ratio_low or self.clip_ratio
 
     @property
     def clip_high(self) -> float:
@@ -239,3 +229,42 @@ class TrainingConfig(AlgorithmSection):
     def needs_reference(self) -> bool:
         """Whether the learner compares with a frozen reference."""
         return bool(self.kl_coef or self.kl_loss_coef)
+
+
+_BUILT_IN = frozenset(TrainingConfig.policy_losses)
+
+
+def check_agreement(config: TrainingConfig) -> None:
+    """Raises ValueError for the first settings that contradict each other, with the values and a remedy."""
+    estimator, loss, size = config.adv_estimator, config.policy_loss, config.episodes_per_task
+    if "groups" in config.needs and size < 2:
+        raise ValueError(
+            f"group_size={config.group_size} with adv_estimator={estimator!r}: a group of one has no variance; "
+            "set group_size to 2 or more"
+        )
+    if config.batch_size % size:
+        raise ValueError(
+            f"batch_size={config.batch_size} is not a multiple of group_size={size}; set batch_size, for example to "
+            f"{-(-config.batch_size // size) * size}, or group_size (episodes per task)"
+        )
+    if estimator in config.selecting and (config.kl_coef or config.teacher):
+        name, otherwise = (
+            ("kl_coef", "0 (kl_loss_coef adds a KL term to the loss)") if config.kl_coef else ("teacher", "''")
+        )
+        raise ValueError(
+            f"{name}={getattr(config, name)!r} with adv_estimator={estimator!r}, which selects episodes by their rewards "
+            f"alone; set {name} to {otherwise}"
+        )
+    if config.dual_clip is not None and loss in _BUILT_IN - {"ppo"}:
+        raise ValueError(
+            f"dual_clip={config.dual_clip} with policy_loss={loss!r}, which does not use it; set it to null"
+        )
+    if loss in config.sampling_corrected and config.correction != "none":
+        raise ValueError(
+            f"rollout_correction={config.rollout_correction!r} with policy_loss={loss!r}, which already uses the "
+            "sampled log-probabilities or has no importance weights; set rollout_correction to 'none'"
+        )
+    if config.target_kl is not None and config.kl_coef == 0:
+        raise ValueError(
+            f"target_kl={config.target_kl} cannot adapt kl_coef=0; set kl_coef above 0, or target_kl to null"
+        )

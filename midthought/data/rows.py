@@ -1,5 +1,5 @@
-"""Reads rows of JSON lines, CSV, Parquet, a list, or a `datasets` object, one at a time, with constant memory; also of a JSON
-list or a table (pandas, Arrow, Polars), as a whole.
+"""Reads rows of JSON lines, CSV, Parquet, a list, or a `datasets` object, one at a time, with constant memory; a JSON list as a
+whole.
 
 Does not depend on tasks. An unreadable row is returned with its problem; an unreadable source is an error. CSV is read
 with the standard library: pyarrow converts types and does not report every bad row with its line number.
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 def rows_of(source: Any) -> Iterator[Row]:
-    """Returns the rows of a file (a path that ends in .jsonl, .json, .csv, .tsv or .parquet), a table, or any iterable.
+    """Returns the rows of a file (a path that ends in .jsonl, .json, .csv, .tsv or .parquet), or of any iterable.
 
     A `datasets.Dataset` in the format of pandas, Arrow or Polars is read as plain rows. Raises DataError if the source is
     invalid: at once if it is not a source, later if a file is truncated or a stream has more than `MAX_STREAMED_ROWS` rows.
@@ -57,24 +57,12 @@ def rows_of(source: Any) -> Iterator[Row]:
         elif isinstance(column, str | int | float):
             remedy = "put a single row into a list"
         raise DataError(f"the data set is a mapping of {', '.join(map(str, source))}, not a list of rows; {remedy}")
-    if callable(collect := getattr(source, "collect", None)):  # a lazy table of Polars
-        source = collect()
     if hasattr(source, "columns"):
-        return _iterated(_table_rows(source))
-    if not isinstance(source, Iterable) and hasattr(source, "__getitem__") and hasattr(source, "__len__"):
-        source = [source[number] for number in range(len(source))]  # a torch.utils.data.Dataset
+        remedy = "give its rows as a list of mappings: table.to_dict('records'), to_dicts() or to_pylist()"
+        raise DataError(f"the data set is a table ({type(source).__name__}); {remedy}")
     if not isinstance(source, Iterable) or isinstance(source, bytes):
         raise DataError(f"the data set is {type(source).__name__}; give a path, a list of rows, or a `datasets` object")
     return _iterated(source)
-
-
-def _table_rows(table: Any) -> Iterable[Any]:
-    """Returns the rows of a table of Arrow, Polars or pandas as mappings. Raises DataError for a table of another kind."""
-    for method, arguments in (("to_pylist", ()), ("to_dicts", ()), ("to_dict", ("records",))):
-        if callable(getattr(table, method, None)):
-            rows: list[Any] = getattr(table, method)(*arguments)
-            return rows
-    raise DataError(f"the data set is a table ({type(table).__name__}); give its rows as a list of mappings")
 
 
 def _iterated(source: Iterable[Any]) -> Iterator[Row]:

@@ -17,8 +17,7 @@ from decimal import Decimal
 from typing import Any
 
 from midthought.data.final_answers import is_number, last_boxed, split_at_mark
-from midthought.data.options import letter_of, options_of
-from midthought.data.problems.prompts import ASKED, MULTIPLE_CHOICE, prompt_of
+from midthought.data.problems.prompts import ASKED
 from midthought.data.rows import DataError, Row, rows_of
 from midthought.errors import near_names
 from midthought.types import Task
@@ -39,7 +38,7 @@ DATASET_LABEL = "dataset"
 ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
 _OF_RECORDS = ("aliases", "before", "evidence", "data_source")
-_OTHERS = (*_OF_RECORDS, "context", "system", "labels", "choices", "options")
+_OTHERS = (*_OF_RECORDS, "context", "system", "labels")
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +65,8 @@ def load_tasks(
     limit: int | None = None,
     strict: bool = True,
 ) -> LoadedTasks:
-    """Loads tasks from a path (.jsonl, .json, .csv, .tsv, .parquet), a `datasets` object, a table (pandas, Arrow, Polars), or an
-    iterable of mappings, strings and Tasks.
+    """Loads tasks from a path (.jsonl, .json, .csv, .tsv, .parquet), a `datasets` object, or an iterable of mappings, strings and
+    Tasks.
 
     A string is a prompt without ground truth (`""`); so is a row without one if `needs_answer` is False. The columns are the
     first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that `columns` or the first readable row has. The prompt is a string or
@@ -76,10 +75,6 @@ def load_tasks(
     (SQuAD). A text whose last line is `#### 42` is a worked solution in GSM8K's form: the answer is `42`; `#### 1,250` is
     `1250` with the alias `1,250`. Of a text with `\\boxed{42}` (MATH), the answer is the content of the last box, judged as
     mathematics if it is no number.
-
-    A row with a list in `choices` or `options` (MMLU, ARC) is a multiple-choice question if its answer is one of them: an
-    index from 0, a letter, or the text. Options that the question does not contain are added to it as lines `(A) …`, the
-    answer is the letter, and it is judged as a letter.
 
     The texts of `context` and `input` beside an `instruction` (Dolly, Alpaca), and of `context` beside a `question` (SQuAD),
     are part of the prompt. A text in `system` becomes the first message. `columns` maps your names to these:
@@ -208,12 +203,8 @@ class _TaskReader:
         beside = {name: text for name in names if (text := text_of(value, name)) is not None}
         prompt = "\n\n".join(filter(str.strip, (beside.get("context", ""), question, beside.get("input", ""))))
         chosen = {DATASET_LABEL: "math"} if _is_boxed_expression(said) else {}
-        options, letters = options_of(value)
-        if (letter := letter_of(said, options, letters)) and not all(option in question for option in options):
-            prompt, answer, aliases = prompt_of(MULTIPLE_CHOICE, prompt, options), letter, ()
-            chosen = {DATASET_LABEL: MULTIPLE_CHOICE}
         read = [*filter(None, keys), *self.label_keys, *self.columns, *beside, *_OF_RECORDS]
-        read += ["choices", "options"] * bool(options) + ["labels"] * isinstance(labels, Mapping)
+        read += ["labels"] * isinstance(labels, Mapping)
         tops = {(key if key in value else key.partition(".")[0]).casefold() for key in read}
         left_out = [*(key for key in value if str(key).casefold() not in tops), *(replaced - self.columns.keys())]
         self.unread |= dict.fromkeys(map(str, left_out))

@@ -95,10 +95,6 @@ class ScriptedInferenceEngine(BaseInferenceEngine):
         renderer = Renderer(byte_tokenizer() if tokenizer is None else tokenizer)
         super().__init__(ScriptedEngine(script, renderer), renderer, **sampling)
 
-    def shutdown(self) -> None:
-        """Stops the engine's thread."""
-        super().shutdown()
-
 
 def create_inference_engine(
     model_path: Any = "",

@@ -18,15 +18,12 @@ class Sampling:
     temperature: float = 1.0
     """0 takes the most probable token and records its log-probability at temperature 1."""
     top_p: float = 1.0
-    """Nucleus sampling. With values below 1.0, or with `top_k`, `min_p` or `repetition_penalty`, the recorded
-    log-probabilities refer to the resulting sampling distribution, not to the model's."""
+    """Nucleus sampling. With values below 1.0, or with `top_k` or `min_p`, the recorded log-probabilities refer to the
+    resulting sampling distribution, not to the model's."""
     top_k: int = 0
     """Number of most probable tokens to sample from; 0: all."""
     min_p: float = 0.0
     """Minimum probability relative to the most probable token; 0: none."""
-    repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens that are already in the sequence (CTRL, arXiv 1909.05858,
-    section 4.1); 1: no effect."""
     seed: int = 0
     """The token at position n depends on (seed, n), not on the rest of the batch."""
 

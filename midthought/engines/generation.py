@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -27,7 +26,7 @@ T = TypeVar("T")
 Prompt = str | Sequence[Mapping[str, str]]
 """A text (such as a rendered chat prompt; names of control tokens in it become those tokens), or a conversation of `role`
 and `content`, which the chat template renders."""
-SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
+SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed")
 """Names of the sampling options of the public engines."""
 
 
@@ -49,7 +48,7 @@ class GenerationOutput:
         return len(self.sequences)
 
 
-class BaseInferenceEngine(ABC):
+class BaseInferenceEngine:
     """Base class of public engines. A subclass creates an asynchronous `Engine` and passes it to `super().__init__`.
 
     Use `generate`; the rollout loop uses `core` and `renderer`. Usable as a context manager.
@@ -65,7 +64,6 @@ class BaseInferenceEngine(ABC):
         top_p: float = 0.9,
         top_k: int = 0,
         min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
         seed: int = 0,
     ) -> None:
         """Raises `SettingsError` for invalid sampling options, or if `core` is not an engine."""
@@ -81,7 +79,6 @@ class BaseInferenceEngine(ABC):
         self.top_p = top_p
         self.top_k = top_k
         self.min_p = min_p
-        self.repetition_penalty = repetition_penalty
         self.seed = seed
         self._loop = BackgroundLoop("midthought-engine")
         self._numbers = itertools.count()
@@ -97,7 +94,6 @@ class BaseInferenceEngine(ABC):
         top_p: float | None = None,
         top_k: int | None = None,
         min_p: float | None = None,
-        repetition_penalty: float | None = None,
         seed: int | None = None,
         first_number: int = 0,
     ) -> GenerationOutput:
@@ -113,7 +109,6 @@ class BaseInferenceEngine(ABC):
             "top_p": top_p,
             "top_k": top_k,
             "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
             "seed": seed,
         }
         listed = prompt_list(prompts)
@@ -153,32 +148,29 @@ class BaseInferenceEngine(ABC):
 
         Raises `EngineError` after `shutdown`, and if called on this event loop.
         """
-        if self._is_shut_down:
-            coroutine.close()
-            raise self._shut_down_error()
+        self._require_running(coroutine)
         return self._loop.run(coroutine)
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts a coroutine on this engine's event loop without waiting for it. Raises `EngineError` after `shutdown`."""
-        if self._is_shut_down:
-            coroutine.close()
-            raise self._shut_down_error()
+        self._require_running(coroutine)
         return self._loop.start(coroutine)
 
     def next_episode(self) -> int:
         """Returns a new sequence number for `core`. Raises `EngineError` after `shutdown`."""
-        if self._is_shut_down:
-            raise self._shut_down_error()
+        self._require_running()
         return next(self._numbers)
 
-    def _shut_down_error(self) -> EngineError:
-        return EngineError(f"this {type(self).__name__} was shut down; create a new one")
+    def _require_running(self, *coroutines: Coroutine[Any, Any, Any]) -> None:
+        if self._is_shut_down:
+            for coroutine in coroutines:
+                coroutine.close()
+            raise EngineError(f"this {type(self).__name__} was shut down; create a new one")
 
     def update_weights(self) -> None:
         """Uses the model's new weights after they were changed in place. Not supported by all engines."""
         raise EngineError(f"{type(self).__name__} does not support weight updates")
 
-    @abstractmethod
     def shutdown(self) -> None:
         """Releases the engine's resources; it cannot be used afterwards. May be called twice."""
         self._is_shut_down = True
@@ -257,25 +249,23 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [listed] if listed and isinstance(listed[0], Mapping) else listed
 
 
+_LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_tokens": (lambda value: isinstance(value, int) and value >= 1, "a whole number of 1 or more"),
+    "temperature": (lambda value: 0 <= value < float("inf"), "a number of 0 (greedy) or more"),
+    "top_p": (lambda value: 0 < value <= 1, "a number above 0, at most 1"),
+    "top_k": (lambda value: isinstance(value, int) and value >= 0, "a whole number, 0 for all tokens"),
+    "min_p": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
+}
+
+
 def _check(sampling: Sampling) -> None:
     """Raises `SettingsError` for invalid sampling options."""
-    for name in ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
-        if not isinstance(getattr(sampling, name), int | float):
-            raise SettingsError(f"{name}={getattr(sampling, name)!r}: give a number")
-    is_possible = {
-        "max_tokens": (
-            isinstance(sampling.max_tokens, int) and sampling.max_tokens >= 1,
-            "a whole number of 1 or more",
-        ),
-        "temperature": (0 <= sampling.temperature < float("inf"), "a number of 0 (greedy) or more"),
-        "top_p": (0 < sampling.top_p <= 1, "a number above 0, at most 1"),
-        "top_k": (isinstance(sampling.top_k, int) and sampling.top_k >= 0, "a whole number, 0 for all tokens"),
-        "min_p": (0 <= sampling.min_p <= 1, "a number from 0 to 1"),
-        "repetition_penalty": (0 < sampling.repetition_penalty < float("inf"), "a number above 0, 1 for none"),
-    }
-    for name, (is_right, remedy) in is_possible.items():
-        if not is_right:
-            raise SettingsError(f"{name}={getattr(sampling, name)!r}: give {remedy}")
+    for name, (is_right, remedy) in _LIMITS.items():
+        value = getattr(sampling, name)
+        if not isinstance(value, int | float):
+            raise SettingsError(f"{name}={value!r}: give a number")
+        if not is_right(value):
+            raise SettingsError(f"{name}={value!r}: give {remedy}")
 
 
 def _checked_messages(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:

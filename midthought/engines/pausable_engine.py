@@ -58,15 +58,12 @@ class PausableEngine:
         """Number of episodes that wait to sample."""
         return len(self._waiting)
 
-    # -- the engine interface -----------------------------------------------------------------------------------
-
     def open(self, episode: int) -> None:
         """Does nothing: an episode is opened in the engine when it starts to sample."""
 
     def close(self, episode: int) -> None:
         """Closes the episode in the engine, if it is open there."""
-        number = self._numbers.pop(episode, None)
-        if number is not None:
+        if (number := self._numbers.pop(episode, None)) is not None:
             self._engine.close(number)
 
     async def sample(
@@ -75,12 +72,13 @@ class PausableEngine:
         """Waits while paused, then samples. An interrupted completion finishes with LENGTH and the tokens so far."""
         while True:
             await self._wait_for_turn(episode)
+            max_tokens = sampling.max_tokens
+            if self._tokens_per_round is not None:
+                max_tokens = min(max_tokens, self._tokens_per_round - self._num_round_tokens[episode])
+            bounded = replace(sampling, max_tokens=max_tokens)
             interruptible = _InterruptibleStopper(self, stopper)
-            running = asyncio.ensure_future(
-                self._engine.sample(
-                    self._numbers[episode], token_ids, self._bounded(episode, sampling), stopper=interruptible
-                )
-            )
+            number = self._numbers[episode]
+            running = asyncio.ensure_future(self._engine.sample(number, token_ids, bounded, stopper=interruptible))
             self._samples[episode] = running, interruptible
             try:
                 completion = await running
@@ -94,21 +92,13 @@ class PausableEngine:
             self._num_round_tokens[episode] += len(completion.token_ids)
             return replace(completion, finish=Finish.LENGTH) if interruptible.is_interrupted else completion
 
-    def _bounded(self, episode: int, sampling: Sampling) -> Sampling:
-        if self._tokens_per_round is None:
-            return sampling
-        return replace(
-            sampling, max_tokens=min(sampling.max_tokens, self._tokens_per_round - self._num_round_tokens[episode])
-        )
-
     async def _wait_for_turn(self, episode: int) -> None:
         while not self.is_running or self._num_round_tokens[episode] == self._tokens_per_round:
             self.close(episode)
-            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting[episode] = place
+            self._waiting[episode] = asyncio.get_running_loop().create_future()
             self._on_waiting()
             try:
-                await place
+                await self._waiting[episode]
             finally:
                 self._waiting.pop(episode, None)
         if episode not in self._numbers:
@@ -117,8 +107,6 @@ class PausableEngine:
     def _open_in_engine(self, episode: int) -> None:
         self._numbers[episode] = number = next(self._next_numbers)
         self._engine.open(number)
-
-    # -- control --------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
         """Starts a new round: all waiting episodes continue."""
@@ -153,14 +141,11 @@ class _InterruptibleStopper:
     """A stopper that also stops when the engine is paused."""
 
     def __init__(self, pausable: PausableEngine, stopper: Stopper | None) -> None:
-        self._pausable_engine = pausable
-        self._stopper = stopper
-        self.has_started = False
-        self.is_interrupted = False
-        self.is_cancelled = False
+        self._pausable, self._stopper = pausable, stopper
+        self.has_started = self.is_interrupted = self.is_cancelled = False
 
     def feed(self, token_id: int) -> bool:
         self.has_started = True
         is_due = self._stopper is not None and self._stopper.feed(token_id)
-        self.is_interrupted = not is_due and not self._pausable_engine.is_running
+        self.is_interrupted = not is_due and not self._pausable.is_running
         return is_due or self.is_interrupted

@@ -5,25 +5,24 @@
 
 from __future__ import annotations
 
-import enum
-import re
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from midthought.errors import near_names
-from midthought.feedback.critics.model import THOUGHT_END, feedback_prompt, request_body
+from midthought.errors import NoReplyError, near_names
+from midthought.feedback.critics.critic import masked_feedback
+from midthought.feedback.critics.model import ModelCritic
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
-from midthought.feedback.masking import mask_answer
-from midthought.http.json_requests import hidden, reply_of
+from midthought.http.json_requests import hidden
 from midthought.http.network import client_options, read_key
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Task
 
 REACH_SECONDS = 5.0
-"""Time limit of requests that do not need the model."""
+"""Time limit of the request for the list of models."""
 SAMPLE = Task(
     task_id="feedback-check",
     prompt="What is 17 * 24? Put the result into \\boxed{}.",
@@ -33,21 +32,6 @@ SAMPLE = Task(
 SAMPLE_REASONING = "17 * 20 = 340 and 17 * 4 = 58, so 17 * 24 = 340 + 58 = 398."
 SAMPLE_ANSWER = "\\boxed{398}"
 
-_CONTROL_TOKEN = re.compile(r"<[|｜]?[^\s<>]{1,60}>|\[/?[A-Z_]{2,40}\]")
-_LLAMA_3 = "128001 and 128009 are Llama 3's"
-
-
-class Found(enum.StrEnum):
-    """Result of one check."""
-
-    GOOD = "good"
-    BAD = "bad"
-    UNKNOWN = "unknown"
-    """The server does not give the information that is needed."""
-
-
-_MARKS = {Found.GOOD: "ok     ", Found.BAD: "FAILED ", Found.UNKNOWN: "unsure "}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
@@ -55,21 +39,11 @@ class Finding:
 
     server: str
     what: str
-    """`reachable`, `model`, `stop_token_ids` or `feedback`."""
-    found: Found
+    """`reachable`, `model` or `feedback`."""
     words: str
     remedy: str = ""
-    """What to do; empty if there is nothing to do."""
+    """What to do; empty if the check passed."""
     seconds: float = 0.0
-
-
-class _Problem(Exception):
-    """A failed check: what is wrong, and the remedy."""
-
-    def __init__(self, words: str, remedy: str, found: Found = Found.BAD) -> None:
-        super().__init__(words)
-        self.remedy = remedy
-        self.found = found
 
 
 def check_feedback(settings: FeedbackSettings) -> list[Finding]:
@@ -93,150 +67,67 @@ def run_check(path: str | Path, tell: Callable[[str], None] = print) -> int:
     if not findings:
         tell(f"The critic {settings.critic!r} uses no server; there is nothing to check.")
         return 0
-    server = None
-    for finding in findings:
-        if finding.server != server:
-            server = finding.server
-            tell(server)
-        tell(f"  {_MARKS[finding.found]}{finding.what} ({finding.seconds:.1f} s): {finding.words}")
+    for number, finding in enumerate(findings):
+        if not number or finding.server != findings[number - 1].server:
+            tell(finding.server)
+        tell(f"  {'FAILED' if finding.remedy else 'ok    '} {finding.what} ({finding.seconds:.1f} s): {finding.words}")
         if finding.remedy:
             tell(f"         {finding.remedy}")
-    num_bad = sum(finding.found is Found.BAD for finding in findings)
-    tell(f"{len(findings)} checks, {num_bad or 'none'} failed.")
-    return 1 if num_bad else 0
+    num_failed = sum(bool(finding.remedy) for finding in findings)
+    tell(f"{len(findings)} checks, {num_failed or 'none'} failed.")
+    return 1 if num_failed else 0
 
 
 def check_server(url: str, settings: FeedbackSettings) -> list[Finding]:
-    """The findings of one server. Stops if it cannot be reached or does not serve the model."""
-    findings: list[Finding] = []
-    server = _Server(url, settings)
-    checks: dict[str, Callable[[], str]] = {
-        "reachable": server.is_reachable,
-        "model": server.serves_model,
-        "stop_token_ids": server.stop_tokens_are_special,
-        "feedback": server.gives_feedback,
-    }
-    with server.client:
-        for what, check in checks.items():
-            started = time.monotonic()
-            try:
-                words, remedy, found = check(), "", Found.GOOD
-            except _Problem as problem:
-                words, remedy, found = str(problem), problem.remedy, problem.found
-            seconds = time.monotonic() - started
-            findings.append(Finding(server=url, what=what, found=found, words=words, remedy=remedy, seconds=seconds))
-            if found is Found.BAD and what in ("reachable", "model"):
-                break
-    return findings
+    """Returns the findings of one server. Stops if it cannot be reached or does not serve the model."""
+    return list(_findings(url, settings))
 
 
-class _Server:
-    """One server; each check returns what it found, or raises `_Problem`."""
+def _findings(url: str, settings: FeedbackSettings) -> Iterator[Finding]:
+    began = time.monotonic()
 
-    def __init__(self, url: str, settings: FeedbackSettings) -> None:
-        import httpx
+    def found(what: str, words: str, remedy: str = "") -> Finding:
+        return Finding(server=url, what=what, words=words, remedy=remedy, seconds=time.monotonic() - began)
 
-        self._url = url.rstrip("/")
-        self._settings = settings
-        self._key = read_key(settings.api_key_env, url)
-        self._served: list[str] = []
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        self.client = httpx.Client(headers=headers, **client_options(url))
-
-    def is_reachable(self) -> str:
-        status, document, _ = self._send("GET", f"{self._url}/models", None, REACH_SECONDS)
-        if status in (401, 403):
-            raise _Problem(
-                f"status {status}: the key is missing or wrong",
-                "put the key into an environment variable and name it with api_key_env",
-            )
-        try:
-            self._served = [str(model["id"]) for model in document["data"]]
-        except (LookupError, TypeError):
-            raise _Problem(
-                f"status {status}, and no list of models, at {self._url}/models",
-                "give the address up to and with /v1 of an OpenAI-compatible server",
-            ) from None
-        return "it answers"
-
-    def serves_model(self) -> str:
-        model = self._settings.model
-        if model not in self._served:
-            raise _Problem(
-                f"it does not serve {model!r}. {near_names(model, self._served)}",
-                "set model to a served name, or start the server with --served-model-name",
-            )
-        return model
-
-    def stop_tokens_are_special(self) -> str:
-        """Every stop id must be a control token of the served tokenizer; otherwise feedback would end at an ordinary word."""
-        ids = self._settings.stop_token_ids
-        for token_id in ids:
-            text = str(self._tokenizer("detokenize", {"tokens": [token_id]}).get("prompt", ""))
-            own = self._tokenizer("tokenize", {"prompt": text, "add_special_tokens": False}).get("tokens")
-            if not _CONTROL_TOKEN.fullmatch(text) or own != [token_id]:
-                what = f"the ordinary token {text!r}" if text else "no token"
-                raise _Problem(
-                    f"token {token_id} is {what} in the served tokenizer: it would cut feedback without notice",
-                    f"set stop_token_ids to [] ({_LLAMA_3}; the model's own end token ends feedback anyway), or to this "
-                    "tokenizer's",
-                )
-        return f"{ids} are control tokens" if ids else "none; the model's own end token ends feedback"
-
-    def gives_feedback(self) -> str:
-        settings = self._settings
-        started = time.monotonic()
-        prompt = feedback_prompt(SAMPLE, SAMPLE_ANSWER, SAMPLE_REASONING, shows_solution=settings.process_feedback)
-        status, document, text = self._send(
-            "POST", f"{self._url}/chat/completions", request_body(settings, prompt), settings.timeout_seconds
+    try:
+        served = _served_models(url, settings)
+    except NoReplyError as error:
+        remedy = f"start the server (vllm serve {settings.model}), or correct its address (up to and with /v1) or api_key_env"
+        yield found("reachable", str(error), remedy)
+        return
+    yield found("reachable", "it answers")
+    if settings.model not in served:
+        words = f"it does not serve {settings.model!r}. {near_names(settings.model, served)}"
+        yield found("model", words, "set model to a served name, or start the server with --served-model-name")
+        return
+    yield found("model", settings.model)
+    critic = ModelCritic(settings.model_copy(update={"servers": [url]}))
+    try:
+        with contextlib.closing(BackgroundLoop("midthought-feedback-check")) as loop:
+            words = loop.run(masked_feedback(critic, SAMPLE, SAMPLE_ANSWER, SAMPLE_REASONING))
+    except NoReplyError as error:
+        yield found(
+            "feedback",
+            str(error),
+            "read the server's log; raise timeout_seconds or max_tokens, lower max_concurrency, and see that the server supports "
+            "every parameter (stop_token_ids and seed are vLLM's)",
         )
-        try:
-            reply = reply_of(document)
-        except ValueError:
-            raise _Problem(
-                f"status {status}, and no chat completion: {hidden(text, self._key)}",
-                "read the server's log; check its address, its load (max_concurrency), and that it supports every parameter "
-                "(stop_token_ids and seed are vLLM's)",
-            ) from None
-        words = " ".join(mask_answer(reply.text.rpartition(THOUGHT_END)[2], SAMPLE).split())[:120]
-        if not words:
-            raise _Problem(
-                f"the feedback is empty (it ended with {reply.finish_reason!r})",
-                "check stop_token_ids, raise max_tokens, or use an instruction-tuned model",
-            )
-        if reply.finish_reason == "length":
-            raise _Problem(f"cut after max_tokens={settings.max_tokens}: {words}", "raise max_tokens", Found.UNKNOWN)
-        return f"in {time.monotonic() - started:.1f} of {settings.timeout_seconds:g} s: {words}"
+    else:
+        yield found("feedback", " ".join(words.split())[:120])
 
-    def _tokenizer(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The reply of vLLM's route; empty if it refuses (an id outside the vocabulary)."""
-        url = f"{self._url.removesuffix('/v1')}/{route}"
-        status, document, _ = self._send("POST", url, {"model": self._settings.model, **body}, REACH_SECONDS)
-        if status in (404, 405):
-            raise _Problem(
-                f"the server has no /{route}, so {self._settings.stop_token_ids} cannot be checked",
-                f"set stop_token_ids to [] unless the model is a Llama 3 ({_LLAMA_3})",
-                Found.UNKNOWN,
-            )
-        return document if status == 200 and isinstance(document, dict) else {}
 
-    def _send(self, method: str, url: str, body: Any, timeout_seconds: float) -> tuple[int, Any, str]:
-        """Returns the status of a reply, its JSON (None if it is none) and its text."""
-        import httpx
+def _served_models(url: str, settings: FeedbackSettings) -> list[str]:
+    import httpx
 
-        try:
-            response = self.client.request(method, url, json=body, timeout=timeout_seconds)
-        except httpx.TimeoutException:
-            raise _Problem(
-                f"no reply within {timeout_seconds:g} seconds",
-                "check the server's load and log, raise timeout_seconds, or lower max_tokens",
-            ) from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise _Problem(
-                f"{type(error).__name__}: {error}"[:200],
-                f"start the server (vllm serve {self._settings.model}), or correct its address",
-            ) from None
-        try:
-            return response.status_code, response.json(), response.text
-        except (ValueError, RecursionError):
-            return response.status_code, None, response.text
+    key, address = read_key(settings.api_key_env, url), f"{url.rstrip('/')}/models"
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        with httpx.Client(headers=headers, timeout=REACH_SECONDS, **client_options(url)) as client:
+            response = client.get(address)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise NoReplyError(hidden(f"{type(error).__name__}: {error}", key), is_passing=False) from None
+    try:
+        return [str(model["id"]) for model in response.json()["data"]]
+    except (LookupError, TypeError, ValueError, RecursionError):
+        words = f"status {response.status_code}, and no list of models, at {address}"
+        raise NoReplyError(words, is_passing=False) from None

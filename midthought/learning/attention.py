@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -34,14 +34,43 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The number of tokens of each row. An object, so that compiled layers do not depend on the numbers."""
+    """The number of tokens of each row, and its parent: an earlier row, whose keys and values it sees before its own.
+
+    An object, so that compiled layers do not depend on the numbers.
+    """
 
     lengths: tuple[int, ...]
+    parents: tuple[int | None, ...]
+    key_lengths: tuple[int, ...]
     bounds: RowBounds
+    key_bounds: RowBounds
+    masks: dict[Any, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    """Masks of rows with a parent, which all layers share: one per layer would take more memory than the row."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> Rows:
-        return cls(tuple(lengths), RowBounds.of(lengths, device))
+    def of(cls, lengths: Sequence[int], device: torch.device, parents: Sequence[int | None] = ()) -> Rows:
+        parents = tuple(parents) or (None,) * len(lengths)
+        pairs = zip(lengths, parents, strict=True)
+        keys = tuple(length if parent is None else lengths[parent] + length for length, parent in pairs)
+        return cls(tuple(lengths), parents, keys, RowBounds.of(lengths, device), RowBounds.of(keys, device))
+
+    def with_parents(self, keys: Tensor) -> Tensor:
+        """[1, kv_heads, N, D] -> [1, kv_heads, S, D]: every row's keys or values after its parent's."""
+        if self.key_lengths == self.lengths:
+            return keys
+        own = keys.split(self.lengths, dim=2)
+        pairs = zip(self.parents, own, strict=True)
+        return torch.cat(
+            [each for parent, row in pairs for each in ((row,) if parent is None else (own[parent], row))], dim=2
+        )
+
+    def mask(self, query: Tensor, key: Tensor) -> Tensor:
+        """Returns the mask [1, 1, n, m] of the last n of m tokens, 0 or -inf: a token sees itself and all tokens before it."""
+        kind = query.dtype, query.shape[2], key.shape[2]
+        if kind not in self.masks:
+            unseen = query.new_full((query.shape[2], key.shape[2]), -torch.inf)
+            self.masks[kind] = unseen.triu(key.shape[2] - query.shape[2] + 1)[None, None]
+        return self.masks[kind]
 
 
 class UnpackableError(TypeError):
@@ -73,17 +102,21 @@ def row_attention(
         raise UnpackableError(f"attention with {strange[0]!r}")
     if windows is not None:
         windows.append(sliding_window)
+    key, value = rows.with_parents(key), rows.with_parents(value)
     queries, keys, values = (each[0].transpose(0, 1) for each in (query, key, value))
     if not dropout and is_usable(queries, keys, sliding_window):
-        bounds = rows.bounds
-        attended = attend_rows(queries, keys, values, bounds, bounds, scale=scaling, window=sliding_window)
+        attended = attend_rows(
+            queries, keys, values, rows.bounds, rows.key_bounds, scale=scaling, window=sliding_window
+        )
         return attended[None], None
     if (num_sharing := query.shape[1] // key.shape[1]) > 1:
         key, value = (each.repeat_interleave(num_sharing, dim=1) for each in (key, value))
     outputs = []
-    parts = (tensor.split(rows.lengths, dim=2) for tensor in (query, key, value))
+    lengths = (rows.lengths, rows.key_lengths, rows.key_lengths)
+    parts = (tensor.split(each, dim=2) for tensor, each in zip((query, key, value), lengths, strict=True))
     for of_queries, of_keys, of_values in zip(*parts, strict=True):
-        mask = _window(of_queries, sliding_window)
+        has_parent = of_queries.shape[2] < of_keys.shape[2]
+        mask = rows.mask(of_queries, of_keys) if has_parent else _window(of_queries, sliding_window)
         attended = scaled_dot_product_attention(
             of_queries, of_keys, of_values, mask, dropout, is_causal=mask is None, scale=scaling
         )
@@ -116,10 +149,12 @@ def attending_by_rows(*models: Any) -> Iterator[None]:
             config._attn_implementation = name
 
 
-def row_arguments(lengths: Sequence[int], device: torch.device) -> dict[str, Any]:
-    """Returns the keyword arguments of a model that attends by rows, in addition to the tokens [1, sum of lengths]."""
-    positions = torch.cat([torch.arange(length, device=device) for length in lengths])
-    return {"position_ids": positions[None], "rows": Rows.of(lengths, device)}
+def row_arguments(lengths: Sequence[int], device: torch.device, parents: Sequence[int | None] = ()) -> dict[str, Any]:
+    """Returns the keyword arguments of a model that attends by rows (`Rows`), in addition to the tokens [1, sum of lengths]."""
+    rows = Rows.of(lengths, device, parents)
+    pairs = zip(rows.lengths, rows.key_lengths, strict=True)
+    positions = torch.cat([torch.arange(end - length, end, device=device) for length, end in pairs])
+    return {"position_ids": positions[None], "rows": rows}
 
 
 @torch.no_grad()
@@ -137,18 +172,42 @@ def can_pack(model: Any) -> bool:
     return not reason
 
 
-def _difference(model: Any, config: Any) -> str:
-    """Returns the reason why outputs of packed and padded rows differ; empty if they are equal."""
+@torch.no_grad()
+def can_share(model: Any) -> bool:
+    """Whether rows may attend to the keys of another row before their own (`Rows.parents`), for a model that `can_pack`.
+
+    False if layers see only a window, or if the outputs differ. The reason is logged.
+    """
+    config = model.config.get_text_config()
+    has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    reason = "it has layers that see only a window" if has_windows else _difference(model, config, num_shared=2)
+    if reason:
+        _log.warning("prompts of %s are computed once per sample: %s", type(model).__name__, reason)
+    return not reason
+
+
+def _difference(model: Any, config: Any, num_shared: int = 0) -> str:
+    """Returns the reason why outputs of packed and padded rows differ; empty if they are equal. `num_shared`: the first tokens
+    of all rows are one row, which the others share."""
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
-    token_ids = torch.randint(config.vocab_size, (len(PROBE_LENGTHS), max(PROBE_LENGTHS)), generator=generator)
-    is_there = torch.arange(max(PROBE_LENGTHS)) < torch.tensor(PROBE_LENGTHS)[:, None]
-    alone = _outputs(model, token_ids.to(device))[is_there.to(device)]
+    token_ids = torch.randint(
+        config.vocab_size, (len(PROBE_LENGTHS), num_shared + max(PROBE_LENGTHS)), generator=generator
+    )
+    shared = token_ids[0, :num_shared]
+    token_ids[:, :num_shared] = shared
+    own = torch.arange(-num_shared, max(PROBE_LENGTHS))
+    is_own = (own >= 0) & (own < torch.tensor(PROBE_LENGTHS)[:, None])
+    alone = _outputs(model, token_ids.to(device))[is_own.to(device)]
     windows: list[int | None] = []
-    arguments = {**row_arguments(PROBE_LENGTHS, device), "windows": windows}
+    if num_shared:
+        arguments = row_arguments((num_shared, *PROBE_LENGTHS), device, (None, *(0 for _ in PROBE_LENGTHS)))
+    else:
+        arguments = row_arguments(PROBE_LENGTHS, device)
+    together_ids = torch.cat([shared, token_ids[is_own]])[None].to(device)
     try:
         with attending_by_rows(model):
-            together = _outputs(model, token_ids[is_there][None].to(device), **arguments)
+            together = _outputs(model, together_ids, **arguments, windows=windows)
     except (TypeError, ValueError) as error:
         return str(error)
     if len(windows) != config.num_hidden_layers:
@@ -158,7 +217,7 @@ def _difference(model: Any, config: Any) -> str:
     num_sliding = (getattr(config, "layer_types", None) or []).count("sliding_attention")
     if sum(window is not None for window in windows) < num_sliding:
         return "its layers do not tell their attention how far it sees"
-    difference = float((together[0] - alone).abs().max() / alone.abs().max())
+    difference = float((together[0, num_shared:] - alone).abs().max() / alone.abs().max())
     tolerance = TOLERANCES.get(next(model.parameters()).dtype, 0.05)
     return "" if difference <= tolerance else f"outputs differ by {difference:.1g} of the largest"
 

@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.micro_batching import group_by_length, pack_first_fit
+from midthought.learning.shared_prompts import rows_together, shared_lengths
 from midthought.types import Segment, Trajectory
 
+Packing = bool | Literal["shared"]
+"""Whether rows are concatenated without padding, and whether what a group's rows share is computed once (`training.packing`)."""
 OF_ROWS = ("lengths", "episodes", "groups")
 """Tensors with one value per row."""
 
@@ -221,16 +224,31 @@ class TokenBatch:
         present = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in present.items() if isinstance(value, Tensor)}
 
-    def micro_batch_rows(self, max_tokens: int, *, packed: bool = False) -> list[Tensor]:
+    @property
+    def shared_lengths(self) -> Tensor:
+        """[B] int64: how many first tokens each row shares with its group (`shared_prompts.shared_lengths`)."""
+        is_wanted = torch.cat([self.loss_mask[1:], self.loss_mask.new_zeros(1)])
+        return shared_lengths(self.token_ids, self.cu_seqlens, is_wanted, self.groups)
+
+    def micro_batch_rows(self, max_tokens: int, *, packed: Packing = False) -> list[Tensor]:
         """Returns row numbers of micro-batches of at most `max_tokens` tokens; a longer row is a micro-batch of its own.
 
         Rows are sorted by length, longest first (equal lengths keep their order), so there is little padding; padding
-        counts as tokens. `packed`: there is no padding, and each row goes to the first micro-batch that it fits. The result
-        is deterministic.
+        counts as tokens. `packed`: there is no padding, and each row goes to the first micro-batch that it fits; `shared`: a
+        group's rows stay together, and their common prompt counts once. The result is deterministic.
         """
         if max_tokens <= 0:
             raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
-        return (pack_first_fit if packed else group_by_length)(self.lengths, max_tokens)
+        if not packed:
+            return group_by_length(self.lengths, max_tokens)
+        units, sizes = self.units(max_tokens, packed=packed)
+        return [torch.cat([units[unit] for unit in part.tolist()]) for part in pack_first_fit(sizes, max_tokens)]
+
+    def units(self, max_tokens: int, *, packed: Packing, at_least: int = 1) -> tuple[list[Tensor], Tensor]:
+        """Returns rows that stay together in packed micro-batches, and the tokens of each unit (`rows_together`)."""
+        if packed == "shared":
+            return rows_together(self.lengths, self.shared_lengths, self.groups, max_tokens, at_least)
+        return list(torch.arange(len(self)).split(1)), self.lengths
 
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[TokenBatch]:
         """Yields batches of at most `num_episodes` whole episodes, in an order drawn from `generator` (None: the batch's order).
@@ -320,7 +338,7 @@ def _rewards(trajectories: Sequence[Trajectory], rows: Sequence[_Row], starts: S
 
 
 def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
-    """Returns (segment, index) -> rewards credited there: each turn's, call's and span's at its end, the parts at the end of
+    """Returns (segment, index) -> rewards credited there: each turn's and call's at its end, the parts at the end of
     the episode."""
     reward = trajectory.reward
     if reward is None:
@@ -336,8 +354,6 @@ def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
             raise RecordError(f"{where}: rewards for {len(amounts)} {noun}s, but {len(ends)} were {past}")
         for number, (end, amount) in enumerate(zip(ends, amounts, strict=False)):
             paid[end].append(_finite(amount, f"{noun} {number}", where))
-    for start, stop, amount in reward.spans:
-        paid[trajectory.span_end(start, stop)].append(_finite(amount, f"span {start}:{stop}", where))
     paid[len(trajectory.segments), 0] = [_finite(amount, name, where) for name, amount in reward.parts.items()]
     return paid
 

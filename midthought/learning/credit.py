@@ -9,9 +9,9 @@ from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
 from midthought.algo.correction import rollout_weights
-from midthought.algo.distillation import teacher_advantages
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
+from midthought.algo.shaping import teacher_advantages
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.types import Trajectory
@@ -23,8 +23,7 @@ def credit_batch(
     """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
     Estimators get one padded row per episode with all its segments, so the reward at its end reaches the earlier ones.
-    With a teacher, `teacher_coef (log π_teacher - log π)` is added to the advantages,
-    after they were whitened.
+    With a teacher, `log π_teacher - log π` is added to the advantages, after they were whitened.
 
     Metrics: `kl_reference`, `kl_teacher` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
     if the returns do not vary), `value_mean`, `return_mean`.
@@ -47,7 +46,7 @@ def credit_batch(
     if batch.values is not None and credited.returns is not None:
         metrics |= _critic_metrics(batch.values[mask], credited.returns[mask])
     if batch.teacher_logprobs is not None:
-        credited, metrics["kl_teacher"] = _taught(credited, training)
+        credited, metrics["kl_teacher"] = _taught(credited)
     return credited, metrics
 
 
@@ -62,14 +61,14 @@ def without_truncated(batch: TokenBatch, trajectories: Sequence[Trajectory]) -> 
     return batch.select((~is_truncated).nonzero()[:, 0]), {"num_masked_episodes": num_masked}
 
 
-def _taught(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, float]:
-    """Adds the teacher's term to the advantages. Also returns the reverse KL divergence in nats
-    per token, at the sampled tokens."""
+def _taught(batch: TokenBatch) -> tuple[TokenBatch, float]:
+    """Adds the teacher's term to the advantages. Also returns the reverse KL divergence in nats per token, at the sampled
+    tokens."""
     assert batch.teacher_logprobs is not None and batch.old_logprobs is not None and batch.advantages is not None
     mask = batch.loss_mask
     divergence = float(masked_average(kl_divergence(batch.old_logprobs, batch.teacher_logprobs), mask))
     added = teacher_advantages(batch.teacher_logprobs, batch.old_logprobs, mask)
-    return batch.with_fields(advantages=batch.advantages + training.teacher_coef * added), divergence
+    return batch.with_fields(advantages=batch.advantages + added), divergence
 
 
 def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> TokenBatch:
@@ -102,7 +101,6 @@ def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBat
         training.correction,
         level=training.rollout_correction_level,
         episodes=batch.token_episodes,
-        turns=batch.turns,
     )
     return batch.with_fields(rollout_weights=weights), metrics
 

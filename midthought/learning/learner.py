@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -112,7 +112,7 @@ class Learner:
     @property
     def is_packed(self) -> bool:
         """Whether rows are concatenated without padding."""
-        return self._passes.is_packed
+        return bool(self._passes.packing)
 
     # -- before the update -------------------------------------------------------------------------------------
 
@@ -124,7 +124,9 @@ class Learner:
         from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
         With a rollout correction, also the metrics of `rollout_weights`.
         """
-        filled = self._passes.fitting(functools.partial(self._scores, batch))
+        for attempt in self._passes.attempts():
+            with attempt:
+                filled = self._scores(batch)
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
@@ -170,7 +172,8 @@ class Learner:
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
-        Returns the metrics of `credit_batch`.
+        Returns the metrics of `credit_batch`. Truncated episodes are still in the batch: `ppo.improve`, which has the episodes,
+        leaves them out (`training.mask_truncated_episodes`).
         """
         return credit_batch(batch, self.training, self.kl_controller)
 
@@ -199,9 +202,9 @@ class Learner:
             for mini in batch.mini_batches(self.training.mini_batch_size, generator):
                 if not critic_only:
                     mini, losses = self._weighted(mini)
-                    taken = self._step(mini, self._policy_pass, losses)
+                    taken = self._take_step(self._gradients(mini, self._policy_pass, losses), "policy", "critic")
                 elif self.critic is not None:
-                    taken = self._step(mini, self._critic_pass, self._value_losses, ("critic",))
+                    taken = self._take_step(self._gradients(mini, self._critic_pass, self._value_losses), "critic")
                 else:
                     self.num_steps += 1
                     taken = {"num_skipped_steps": 0.0}
@@ -234,36 +237,27 @@ class Learner:
 
         Metrics: `loss grad_norm learning_rate num_tokens num_skipped_steps`.
         """
-        taken = self._step(batch, self._sft_pass, _sft_losses, ("policy",))
+        taken = self._take_step(self._gradients(batch, self._sft_pass, _sft_losses), "policy")
         return {**taken, "num_tokens": batch.num_policy_tokens, **self._passes.limit.metrics()}
 
     def sft_gradients(self, batch: TokenBatch) -> None:
         """Runs the forward and backward passes of `sft_step` without the optimizer step, for measurements."""
-        self._passes.fitting(functools.partial(self._gradients, batch, self._sft_pass, _sft_losses))
+        self._gradients(batch, self._sft_pass, _sft_losses)
         self.optimizer.zero_grad()
 
     def sft_loss(self, batch: TokenBatch) -> float:
         """Returns the cross-entropy that `sft_step` would report, without learning from it."""
-        return self._passes.fitting(functools.partial(self._sft_loss, batch))
-
-    def _sft_loss(self, batch: TokenBatch) -> float:
-        total = torch.zeros((), dtype=torch.float64)
-        with torch.no_grad(), self._passes.context():
-            for _, is_own, micro in self._passes.over(batch):
-                loss = float(_sft_losses(self._sft_pass(micro), micro, batch.num_policy_tokens)["loss"])
-                total += loss if is_own else 0.0
+        for attempt in self._passes.attempts():
+            total = torch.zeros((), dtype=torch.float64)
+            with attempt, torch.no_grad(), self._passes.context():
+                for _, is_own, micro in self._passes.over(batch):
+                    loss = float(_sft_losses(self._sft_pass(micro), micro, batch.num_policy_tokens)["loss"])
+                    total += loss if is_own else 0.0
         self.process_group.sum({"loss": total})
         return float(total)
 
-    def _step(
-        self,
-        batch: TokenBatch,
-        forward: Forward,
-        losses: Losses,
-        modules: Sequence[str] = ("policy", "critic"),
-    ) -> dict[str, float]:
-        """Computes gradients over all micro-batches, then takes a step of `modules`, or none if a gradient is not finite."""
-        sums = self._passes.fitting(functools.partial(self._gradients, batch, forward, losses))
+    def _take_step(self, sums: Mapping[str, Tensor], *modules: str) -> dict[str, float]:
+        """Takes a step of `modules`, or none if a gradient is not finite. Returns its metrics and `sums`."""
         numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
         taken = self.optimizer.step({name: numbers[name] for name in modules})
         self.num_steps += 1
@@ -272,26 +266,28 @@ class Learner:
 
     def _gradients(self, batch: TokenBatch, forward: Forward, losses: Losses) -> dict[str, Tensor]:
         """Accumulates the gradients of all micro-batches in the parameters. Returns the sums of their metrics."""
-        sums: dict[str, Tensor] = {}
-        self.optimizer.zero_grad()
-        with self._passes.context():
-            for _, is_own, micro in self._passes.over(batch):
-                outputs = forward(micro)
-                if self._pass_values is not None and micro.slots is not None and is_own:
-                    self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
-                terms = losses(outputs, micro, batch.num_policy_tokens)
-                del outputs  # the next pass needs its memory
-                if not is_own:
-                    terms = {name: 0.0 * value for name, value in terms.items()}
-                if not terms["loss"].requires_grad:
-                    raise SettingsError(
-                        "the loss depends on no weight that learns: the weights that answer are frozen (requires_grad=False); "
-                        "call model.requires_grad_(True), or set model.lora_rank"
-                    )
-                terms["loss"].backward()
-                self.optimizer.gather()
-                for name, value in terms.items():
-                    sums[name] = sums.get(name, 0.0) + value.detach()
+        for attempt in self._passes.attempts():
+            sums: dict[str, Tensor] = {}
+            outputs, terms = None, {}  # releases the memory of a failed attempt
+            self.optimizer.zero_grad()
+            with attempt, self._passes.context():
+                for _, is_own, micro in self._passes.over(batch):
+                    outputs = forward(micro)
+                    if self._pass_values is not None and micro.slots is not None and is_own:
+                        self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
+                    terms = losses(outputs, micro, batch.num_policy_tokens)
+                    del outputs  # the next pass needs its memory
+                    if not is_own:
+                        terms = {name: 0.0 * value for name, value in terms.items()}
+                    if not terms["loss"].requires_grad:
+                        raise SettingsError(
+                            "the loss depends on no weight that learns: the weights that answer are frozen "
+                            "(requires_grad=False); call model.requires_grad_(True), or set model.lora_rank"
+                        )
+                    terms["loss"].backward()
+                    self.optimizer.gather()
+                    for name, value in terms.items():
+                        sums[name] = sums.get(name, 0.0) + value.detach()
         self.process_group.sum(sums)
         return sums
 
@@ -306,9 +302,9 @@ class Learner:
         """Computes only the critic's values. If the policy's trunk is shared, only the head gets a gradient."""
         assert self.critic is not None
         if not self.critic.is_shared:
-            return self.critic.token_values(micro, packed=self.is_packed)
+            return self.critic.token_values(micro, packed=self._passes.packing)
         with torch.no_grad():
-            states = hidden_states(self.policy, ModelInputs.of(micro, packed=self.is_packed))
+            states = hidden_states(self.policy, ModelInputs.of(micro, packed=self._passes.packing))
         values: Tensor = self.critic.head(states)
         return values
 

@@ -40,11 +40,11 @@ def ppo_losses(
         advantages=micro.padded(micro.advantages),
         mask=rows,
         sampled_logprobs=micro.padded(micro.sampled_logprobs),
-        clip_low=training.clip_low,
+        clip_low=training.clip_ratio,
         clip_high=training.clip_high,
         dual_clip=training.dual_clip,
     )
-    padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs, **training.policy_loss_options)
+    padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs)
     losses = padded[rows]
     if micro.rollout_weights is not None:
         losses = losses * micro.rollout_weights[mask]

@@ -15,7 +15,7 @@ from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.adapters import add_adapters, are_adapters_idle, has_adapters
 from midthought.learning.attention import attending_by_rows
-from midthought.learning.batch import TokenBatch
+from midthought.learning.batch import Packing, TokenBatch
 from midthought.learning.forward import TokenOutputs, policy_forward, spread, wide
 from midthought.learning.packing import ModelInputs
 from midthought.learning.padded_batch import PPOBatch
@@ -74,7 +74,7 @@ class Critic(nn.Module):
     def is_shared(self) -> bool:
         return self.trunk is None
 
-    def token_values(self, batch: TokenBatch, *, packed: bool = False) -> Tensor:
+    def token_values(self, batch: TokenBatch, *, packed: Packing = False) -> Tensor:
         """Returns the values at the policy tokens of the batch, [N] in row order. The critic must have its own trunk."""
         if self.trunk is None:
             raise ValueError("a shared critic has no trunk: take the values of `token_outputs(policy, batch, critic)`")
@@ -165,14 +165,15 @@ def token_outputs(
     *,
     entropy: bool = False,
     entropy_gradient: bool = True,
-    packed: bool = False,
+    packed: Packing = False,
     logits_mib: float | None = None,
 ) -> TokenOutputs:
     """Runs one forward pass. Returns log-probabilities of the policy tokens under the distribution that each was sampled
     from (`TokenBatch.temperatures`); entropy and shared values if requested.
 
     `values` is filled if `critic` shares the policy's trunk. `packed`: concatenates the rows without padding, for a model
-    that `can_pack`. `entropy_gradient`, `logits_mib`: see `policy_forward`.
+    that `can_pack`; `shared`: with each group's prompt once, for a model that `can_share`. `entropy_gradient`, `logits_mib`: see
+    `policy_forward`.
     """
     layout = ModelInputs.of(batch, packed=packed)
     with attending_by_rows(policy) if packed else nullcontext():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from midthought.learning.attention import row_arguments
-from midthought.learning.batch import TokenBatch
+from midthought.learning.batch import Packing, TokenBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +29,9 @@ class ModelInputs:
     """Temperature that each policy token was sampled at; None: 1."""
 
     @classmethod
-    def of(cls, batch: TokenBatch, *, packed: bool = False) -> ModelInputs:
-        """Builds the inputs. `packed`: for models that attend by rows (`attention.attending_by_rows`)."""
+    def of(cls, batch: TokenBatch, *, packed: Packing = False) -> ModelInputs:
+        """Builds the inputs. `packed`: for models that attend by rows (`attention.attending_by_rows`); `shared`: what a group's
+        rows share is a row of its own, before the others, where that pays (`TokenBatch.shared_lengths`)."""
         mask = batch.loss_mask
         is_wanted = torch.cat([mask[1:], mask.new_zeros(1)])
         temperatures = None if batch.temperatures is None else batch.temperatures[mask]
@@ -38,9 +39,14 @@ class ModelInputs:
             positions, lengths = batch.position_ids, batch.lengths
             places = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
             needed = torch.ones_like(lengths).scatter_reduce(0, places, (positions + 1) * is_wanted, "amax")
-            is_kept = positions < needed[places]
-            tokens, is_wanted = batch.token_ids[is_kept][None], is_wanted[is_kept][None]
-            arguments = row_arguments(needed.tolist(), tokens.device)
+            starts = batch.shared_lengths if packed == "shared" else torch.zeros_like(lengths)
+            starts = starts * (needed > starts)  # a row that predicts nothing needs no prompt
+            prompts, parents = _prompts(starts, batch)
+            is_kept = (positions >= starts[places]) & (positions < needed[places])
+            tokens = torch.cat([*prompts, batch.token_ids[is_kept]])[None]
+            is_wanted = torch.cat([*(mask.new_zeros(len(prompt)) for prompt in prompts), is_wanted[is_kept]])[None]
+            in_pass = [*map(len, prompts), *(needed - starts).tolist()]
+            arguments = row_arguments(in_pass, tokens.device, [None] * len(prompts) + parents)
         else:
             tokens, is_wanted = (batch.padded(tensor)[:, :-1] for tensor in (batch.token_ids, is_wanted))
             arguments = {}
@@ -50,3 +56,16 @@ class ModelInputs:
             targets=batch.token_ids[mask],
             temperatures=temperatures,
         )
+
+
+def _prompts(starts: Tensor, batch: TokenBatch) -> tuple[list[Tensor], list[int | None]]:
+    """Returns the tokens of each prompt that is shared, and the number of each row's prompt, or None."""
+    prompts: list[Tensor] = []
+    numbers: dict[int, int] = {}
+    parents: list[int | None] = []
+    for start, group, first in zip(starts.tolist(), batch.groups.tolist(), batch.cu_seqlens.tolist(), strict=False):
+        if start and group not in numbers:
+            numbers[group] = len(prompts)
+            prompts.append(batch.token_ids[first : first + start])
+        parents.append(numbers[group] if start else None)
+    return prompts, parents

@@ -6,23 +6,98 @@ Does not depend on a loss or an optimizer.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from midthought.config import TrainingConfig
-from midthought.learning.attention import attending_by_rows, can_pack
-from midthought.learning.batch import TokenBatch
+from midthought.errors import SettingsError
+from midthought.learning.attention import attending_by_rows, can_pack, can_share
+from midthought.learning.batch import Packing, TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.forward import TokenOutputs
-from midthought.learning.fused_modules import FusedModules
+from midthought.learning.fused import FusedModules
 from midthought.learning.layers import RecomputedLayers
-from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
 from midthought.models.varlen_attention import no_cudnn_attention
+
+_log = logging.getLogger(__name__)
+REMEDY = "set training.gradient_checkpointing=true, a smaller training.logits_mib or inference.max_tokens, or model.lora_rank=32"
+
+
+class MicroBatchLimit:
+    """Halves micro-batches if a computation runs out of memory, and keeps the smaller size for the rest of the run."""
+
+    def __init__(self, *, is_alone: bool) -> None:
+        self._is_alone = is_alone
+        self._divisor = 1
+        self._num_unreported = 0
+        self.current: TokenBatch | None = None
+        """The micro-batch that is computed now; None between computations."""
+
+    def max_tokens(self, wanted: int) -> int:
+        """Returns the maximum tokens of a micro-batch for the setting `wanted`."""
+        return max(1, wanted // self._divisor)
+
+    def metrics(self) -> dict[str, float]:
+        """Returns `num_halved_micro_batches` since the last call; empty if it is 0."""
+        number, self._num_unreported = self._num_unreported, 0
+        return {"num_halved_micro_batches": float(number)} if number else {}
+
+    def attempts(self, wanted: int) -> Iterator[AbstractContextManager[None]]:
+        """Yields a context for a computation. If it runs out of memory, yields one more for all of it, which must reread the size
+        of micro-batches.
+
+        Raises `SettingsError` if a single row does not fit. Also raises it with several ranks, because the others wait for this
+        rank in the middle of a pass. Raises torch's error if memory runs out outside of a micro-batch (`current`).
+        """
+        reasons: list[str] = []
+        yield self._attempt(reasons)
+        while reasons:
+            self._halve(wanted, reasons.pop())
+            yield self._attempt(reasons)
+
+    @contextmanager
+    def _attempt(self, reasons: list[str]) -> Iterator[None]:
+        try:
+            yield
+            self.current = None
+        except torch.OutOfMemoryError as error:
+            if self.current is None:
+                raise
+            reasons.append(str(error).partition("\n")[0][:200])
+
+    def _halve(self, wanted: int, reason: str) -> None:
+        """Runs after the exception is released, because its traceback holds the tensors of the failed pass."""
+        before = self.max_tokens(wanted)
+        assert self.current is not None
+        lengths = self.current.lengths.tolist()
+        self.current = None
+        if not self._is_alone:
+            raise SettingsError(
+                f"a rank ran out of memory while learning from a micro-batch of {sum(lengths)} tokens; several ranks cannot "
+                f"repeat a step: set training.micro_batch_tokens={max(64, before // 2)} and resume the run ({reason})"
+            )
+        if len(lengths) == 1:
+            raise SettingsError(
+                f"out of memory while learning from a row of {sum(lengths)} tokens; it cannot be split: {REMEDY} ({reason})"
+            )
+        self._divisor *= 2
+        self._num_unreported += 1
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        after = self.max_tokens(wanted)
+        _log.warning(
+            "Out of memory while learning: micro-batches have at most %d tokens from now on, before %d. The step is repeated and "
+            "the result does not change; to avoid the repetition set training.micro_batch_tokens=%d",
+            after,
+            before,
+            after,
+        )
 
 
 class ForwardPasses:
@@ -60,16 +135,20 @@ class ForwardPasses:
         return next(iter(self._policy.parameters())).device
 
     @functools.cached_property
-    def is_packed(self) -> bool:
-        """Whether rows are concatenated without padding: if the settings request it and every model supports it."""
-        return self.training.packing and all(can_pack(model) for model in self._models)
+    def packing(self) -> Packing:
+        """Whether rows are concatenated without padding, and share their group's prompt: if the settings request it and every
+        model supports it."""
+        wanted = self.training.packing
+        if not (wanted and all(can_pack(model) for model in self._models)):
+            return False
+        return "shared" if wanted == "shared" and all(can_share(model) for model in self._models) else True
 
     @contextmanager
     def context(self) -> Iterator[None]:
         """Context of forward and backward passes: a layer that is recomputed must use the same attention."""
         with ExitStack() as stack:
             stack.enter_context(no_cudnn_attention(self.device))
-            if self.is_packed:
+            if self.packing:
                 stack.enter_context(attending_by_rows(*self._models))
             stack.enter_context(self._fused.active())
             if self._recomputed is not None:
@@ -92,11 +171,11 @@ class ForwardPasses:
             critic,
             entropy=entropy,
             entropy_gradient=learns_entropy,
-            packed=self.is_packed,
+            packed=self.packing,
             logits_mib=self.training.max_logits_mib,
         )
         if critic is not None and outputs.values is None:
-            outputs.values = critic.token_values(micro, packed=self.is_packed)
+            outputs.values = critic.token_values(micro, packed=self.packing)
         return outputs
 
     def logprobs(self, model: Any, batch: TokenBatch) -> Tensor:
@@ -109,14 +188,13 @@ class ForwardPasses:
     def over(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
         """Yields this rank's micro-batches: rows, whether they count (`ProcessGroup.rows`), and their tokens on the device."""
         max_tokens = self.limit.max_tokens(self.training.max_micro_batch_tokens)
-        for rows, is_own in self.process_group.rows(batch, max_tokens, packed=self.is_packed):
+        for rows, is_own in self.process_group.rows(batch, max_tokens, packed=self.packing):
             self.limit.current = batch.select(rows)
             yield rows, is_own, self.limit.current.to(self.device)
 
-    @property
-    def fitting(self) -> Callable[[Callable[[], Result]], Result]:
-        """`fitting(compute)` returns `compute()`, repeated with smaller micro-batches if memory runs out."""
-        return functools.partial(self.limit.fitting, self.training.max_micro_batch_tokens)
+    def attempts(self) -> Iterator[AbstractContextManager[None]]:
+        """Yields a context for a computation, and another one with smaller micro-batches if memory runs out in it."""
+        return self.limit.attempts(self.training.max_micro_batch_tokens)
 
 
 def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, values: Tensor, is_own: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape
 
 FLOAT = 4
@@ -20,9 +21,9 @@ LOGITS_SHARE = 160
 """A block of logits takes at most this fraction of a GPU's memory: its backward pass holds about four of them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Activations:
-    """Bytes per token of a decoder of `shape` that computes in numbers of `width` bytes.
+    """Bytes per token of a decoder of `shape`.
 
     With H, Q, K, I the widths of the model, of its queries, of its keys and of its MLP, b the bytes of a number, and
     `norm(w) = w (4 + b)` what a norm keeps (its input in float32 and the normalised input), a layer keeps
@@ -36,28 +37,27 @@ class Activations:
         b n                        mask of a sliding window that is shorter than the row's n tokens
 
     With LoRA of rank r, frozen weights keep nothing: a norm keeps 4 w, and each linear map 4 r. If b < 4, every map keeps its own
-    copy of its input in float32. `is_fused` (`learning.fused_modules`): a norm keeps b w; LoRA layers b r of each map, and their
+    copy of its input in float32. `is_fused` (`learning.fused`): a norm keeps b w; LoRA layers b r of each map, and their
     adapters in half precision (`constant`); packing repeats no keys and values and joins no outputs.
     """
 
     shape: Shape
-    width: int
-    is_packed: bool = True
-    lora_rank: int = 0
-    row_tokens: int = 0
-    """Tokens of a row, for the mask of a sliding window."""
-    is_fused: bool = False
-    """Whether norms, LoRA layers and attention are fused, as for half precision on a GPU."""
-    are_offloaded: bool = False
-    """Whether the inputs of recomputed layers are in main memory."""
+    settings: PlanSettings
+    lora_rank: int
+    """Of this model: a separate critic has no adapters."""
+
+    @property
+    def width(self) -> int:
+        return self.settings.width
 
     @property
     def layer(self) -> int:
         """Bytes per token kept by a layer."""
         shape, width = self.shape, self.width
         hidden, query, key, inner = shape.hidden_size, shape.query_size, shape.key_size, shape.intermediate_size
-        is_by_rows = self.is_packed and not self.is_fused
-        are_cast = self.lora_rank and width < FLOAT and not self.is_fused
+        is_fused, num_tokens = self.settings.is_fused, self.settings.tokens_of_episode
+        is_by_rows = self.settings.packing and not is_fused
+        are_cast = self.lora_rank and width < FLOAT and not is_fused
         kept = 2 * (self._norm(hidden) + FLOAT) + FLOAT * shape.num_heads
         if shape.qk_norm:
             kept += self._norm(query) + self._norm(key) + FLOAT * (shape.num_heads + shape.num_kv_heads)
@@ -68,61 +68,59 @@ class Activations:
             kept += FLOAT * (5 * hidden + query + inner) + 3 * width * inner
         else:
             kept += width * (2 * hidden + query + 4 * inner)
-        kept += (width if self.is_fused else FLOAT) * self.lora_rank * NUM_MAPS
-        has_mask = 0 < shape.sliding_window < self.row_tokens and not (self.is_packed and self.is_fused)
-        return kept + (width * self.row_tokens if has_mask else 0)
+        kept += (width if is_fused else FLOAT) * self.lora_rank * NUM_MAPS
+        has_mask = 0 < shape.sliding_window < num_tokens and not (self.settings.packing and is_fused)
+        return kept + (width * num_tokens if has_mask else 0)
 
     @property
-    def all_layers(self) -> int:
-        """Bytes per token kept by all layers."""
-        return self.shape.num_layers * self.layer
-
-    def constant(self, *, recomputed: bool) -> int:
+    def constant(self) -> int:
         """Bytes kept for the backward pass however many tokens there are: fused adapters in half precision."""
-        adapters = self.shape.adapter_parameters(self.lora_rank) if self.is_fused else 0
-        return self.width * adapters // (self.shape.num_layers if recomputed else 1)
+        adapters = self.shape.adapter_parameters(self.lora_rank) if self.settings.is_fused else 0
+        return self.width * adapters // (self.shape.num_layers if self.settings.gradient_checkpointing else 1)
 
-    def kept(self, *, recomputed: bool) -> int:
+    @property
+    def kept(self) -> int:
         """Kept between forward and backward pass: all layers, or only their inputs with gradient checkpointing; of offloaded
         ones, the input of the layer that computes. Also the last norm, sines and cosines, and token ids."""
         shape = self.shape
-        num_inputs = 1 if self.are_offloaded else shape.num_layers
-        layers = num_inputs * self.width * shape.hidden_size if recomputed else self.all_layers
+        are_offloaded = self.settings.gradient_checkpointing == "offload" and self.settings.device == "gpu"
+        inputs = (1 if are_offloaded else shape.num_layers) * self.width * shape.hidden_size
+        layers = inputs if self.settings.gradient_checkpointing else shape.num_layers * self.layer
         return layers + self._norm(shape.hidden_size) + 2 * self.width * shape.head_dim + 16
 
-    def worked_on(self, *, recomputed: bool) -> int:
+    @property
+    def worked_on(self) -> int:
         """Peak during the layers' backward passes: kept tensors, one recomputed layer, the gradients of two parts of an MLP and
         its input. (The product in the MLP is freed as soon as its gradient exists.)"""
         gradients = 2 * self.width * self.shape.intermediate_size + 2 * FLOAT * self.shape.hidden_size
-        return self.kept(recomputed=recomputed) + (self.layer if recomputed else 0) + gradients
+        return self.kept + (self.layer if self.settings.gradient_checkpointing else 0) + gradients
 
     def _norm(self, width: int) -> int:
-        if self.is_fused:
+        if self.settings.is_fused:
             return width * self.width
         return width * (FLOAT if self.lora_rank else FLOAT + self.width)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Head:
-    """Memory of log-probabilities at the output layer, in bytes, for `num_tokens` policy tokens in one pass.
+    """Memory of log-probabilities at the output layer, in bytes, for the policy tokens in one pass.
 
     Computed in blocks of `logits_mib` MiB of float32 (0: all tokens at once). Source: `midthought.learning.logprobs`.
     """
 
     shape: Shape
-    width: int
-    num_tokens: int
-    logits_mib: float
-    learns: bool = True
-    """The output layer's weight has a gradient (not with LoRA)."""
-    is_fused: bool = False
-    """Whether matrix products of half-precision blocks add to the weight's float32 gradient themselves."""
+    settings: PlanSettings
+
+    @property
+    def num_tokens(self) -> int:
+        settings = self.settings
+        return max(1, settings.tokens_of_pass * settings.max_tokens // settings.tokens_of_episode)
 
     @property
     def num_blocks(self) -> int:
         """Number of blocks, of about equal numbers of tokens."""
-        at_once = max(1, int(self.logits_mib * 2**20) // (FLOAT * self.shape.vocab_size))
-        return -(-self.num_tokens // at_once) if self.logits_mib else 1
+        at_once = max(1, int(self.settings.logits_mib * 2**20) // (FLOAT * self.shape.vocab_size))
+        return -(-self.num_tokens // at_once) if self.settings.logits_mib else 1
 
     @property
     def block(self) -> int:
@@ -130,39 +128,15 @@ class Head:
         return -(-self.num_tokens // self.num_blocks) * FLOAT * self.shape.vocab_size
 
     @property
-    def hidden(self) -> int:
-        """Hidden states of policy tokens, kept for the backward pass."""
-        return self.num_tokens * self.width * self.shape.hidden_size
-
-    @property
-    def forward(self) -> int:
-        """While scoring: logits and the terms of their sum; in half precision also the product."""
-        return 2 * self.block + self._half_a_block
+    def product(self) -> int:
+        """Bytes of a block's matrix product in half precision."""
+        return self.block // 2 if self.settings.width < FLOAT else 0
 
     @property
     def backward(self) -> int:
         """While learning. In blocks: logits and their gradient, in half precision also the product and its gradient, twice while
         `fused` compares. All at once: logits, their logarithm, its exponential, and the two entropy terms."""
-        return 5 * self.block + self._half_a_block if self.num_blocks == 1 else 2 * self.block + 3 * self._half_a_block
-
-    @property
-    def _half_a_block(self) -> int:
-        return self.block // 2 if self.width < FLOAT else 0
-
-    @property
-    def kept(self) -> int:
-        """Kept until the backward pass. All at once: the logits' logarithm and the entropy terms. In blocks: nothing."""
-        return 3 * self.block if self.num_blocks == 1 else 0
-
-    @property
-    def weight(self) -> int:
-        """The weight's gradient, accumulated in float32; in half precision also the gradient of one block, or (`is_fused`) a copy
-        of the sum beside no more logits."""
-        if not self.learns:
-            return 0
-        copy = self.shape.embedding_parameters * (self.width if self.width < FLOAT else 0)
-        beside_logits = max(0, copy - self.backward) if self.is_fused else copy
-        return self.shape.embedding_parameters * FLOAT + beside_logits
+        return 5 * self.block + self.product if self.num_blocks == 1 else 2 * self.block + 3 * self.product
 
 
 def logits_sizes(memory_bytes: int) -> tuple[int, ...]:

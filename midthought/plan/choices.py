@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,11 +24,10 @@ from midthought.plan.engine_choice import (
     vllm_problem,
 )
 from midthought.plan.hardware import GIB, Hardware
-from midthought.plan.measures import fitted, is_enough, remedy
+from midthought.plan.measures import fitted, remedy
 from midthought.plan.memory import Memory
-from midthought.plan.run_settings import model_arguments, plan_arguments
-from midthought.plan.settings import PlanSettings
-from midthought.plan.shape import Shape, find_shape, read_config
+from midthought.plan.settings import PlanSettings, plan_settings
+from midthought.plan.shape import Shape, find_shape, read_config, small_shape
 
 LORA_RANK = 32
 WEIGHT_RATES = (1e-6, 2e-5)
@@ -68,8 +67,8 @@ class Choice:
     plan: Memory | None
     """None: the run cannot be planned; `unknown` has the reason."""
     unknown: str = ""
-    is_given: bool = True
-    """Whether the model is the user's."""
+    source: str = ""
+    """Folder or hub name of the user's model; empty for a small one that a run creates, and for a loaded one."""
 
     def table(self) -> Iterator[str]:
         """Yields the settings that matter to this run, one a line, and the required memory."""
@@ -80,11 +79,10 @@ class Choice:
         if self.plan is None:
             yield f"Memory is not checked before this run: {self.unknown}"
         else:
-            needed, limit = self.plan.needed / GIB, self.plan.limit / GIB
-            yield f"Memory needed (midthought plan): {needed:.1f} GiB; {limit:.1f} GiB can be used"
-        if self.plan is not None and self.plan.settings.in_process and self.config.model.adapter_rank:
-            num_gib = self.plan.engine_weights / GIB
-            yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
+            yield f"Memory needed: {self.plan.needed / GIB:.1f} GiB; {self.plan.limit / GIB:.1f} GiB can be used"
+            if self.plan.engine_weights and self.config.model.adapter_rank:
+                num_gib = self.plan.engine_weights / GIB
+                yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
         if self.hardware.occupied:
             yield self.hardware.occupied
 
@@ -106,7 +104,7 @@ class Choice:
 
     def _note(self, key: str, value: Any) -> str:
         """Returns what is missing for a better value, with the remedy."""
-        if self.hardware.kind == "gpu" and self.is_given:
+        if self.hardware.kind == "gpu" and self.source:
             if key == "lora_rank" and not value and find_spec("peft") is None:
                 return "peft is not installed, so all weights are trained; for adapters: pip install 'midthought[lora]'"
             if key == "backend" and value == "local" and not needs_local(self.config):
@@ -133,7 +131,7 @@ class Choice:
         if plan is None or self.fits:
             return
         names = {choice.partition("=")[0] for choice in self.chosen}  # they are `auto`, and follow
-        settings = " ".join(each for setting, each in remedy(plan).items() if setting not in names)
+        settings = " ".join(f"{name}={word(value)}" for name, value in remedy(plan).items() if name not in names)
         way = (
             f"it fits with {settings}"
             if settings
@@ -141,14 +139,14 @@ class Choice:
         )
         room = f"of {self.hardware} {plan.limit / GIB:.1f} GiB can be used"
         raise SettingsError(
-            f"{plan.settings.model or 'the model'} does not fit: training needs {plan.needed / GIB:.1f} GiB, and {room}; "
+            f"{self.source or 'the model'} does not fit: training needs {plan.needed / GIB:.1f} GiB, and {room}; "
             f"{way}{'; ' * bool(self.hardware.occupied)}{self.hardware.occupied}"
         )
 
     @property
     def fits(self) -> bool:
         """Whether the run fits, as far as known."""
-        return self.plan is None or is_enough(self.plan)
+        return self.plan is None or self.plan.fits
 
 
 def supervised_rate(num_parameters: int) -> float:
@@ -163,80 +161,46 @@ def resolve(
     *,
     source: str,
     is_given: bool = True,
-    words: Mapping[str, Any] | None = None,
     has_vllm: bool | None = None,
+    model: Mapping[str, Any] | None = None,
+    unknown: str = "",
+    **fixed: Any,
 ) -> Choice:
     """Replaces every `auto` in the settings, and plans the run on this hardware.
 
     Args:
-        source: folder or hub name of the initial model; empty: the run creates a small one.
+        source: folder or hub name of the initial model; empty: the run creates a small one, or `model` is loaded.
         is_given: whether the model is the user's, not a small one that a run created.
-        words: further arguments of the plan.
         has_vllm: whether a suitable vLLM is installed. None: looks for one.
+        model: the parsed `config.json` of a loaded model.
+        unknown: why the run cannot be planned; empty if it may be.
+        fixed: what the settings do not say, as in `PlanSettings`.
     """
-    on_gpu = hardware.kind == "gpu"
     first = _with_rank_of_folder(config, source)
-    settled, plan = choose(first, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm), None
-    unknown = _unknown(config, hardware)
+    options: dict[str, Any] = {"on_gpu": hardware.kind == "gpu", "is_given": is_given}
+    unknown, given = unknown or _unknown(config, hardware), source if is_given else ""
     if not unknown:
-        more = {**_machine(hardware), **_apart(settled, on_gpu), **(words or {})}
         try:
-            settled, plan = chosen_plan(first, source, more, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
+            shape = find_shape(source) if source else small_shape(config.model) if model is None else None
+            shape = shape or Shape.from_config(model or {})
+            settled = choose(first, has_vllm=has_vllm, **options)
+            plan = Memory(shape, plan_settings(settled, hardware, **fixed))
         except (SettingsError, ModelPathError) as error:
             unknown = str(error).partition(". ")[0]
-        settled = _of_whole_gpu(config, settled, hardware)
-    if plan is None and config.inference.backend == "auto":
-        settled = choose(first, on_gpu=on_gpu, is_given=is_given, has_vllm=False)
-    return Choice(settled, hardware, tuple(_changed(config, settled)), plan, unknown, is_given)
-
-
-def plan_of_loaded(
-    config: RecipeConfig, settled: RecipeConfig, hardware: Hardware, model: Mapping[str, Any], words: Mapping[str, Any]
-) -> Choice:
-    """Plans a run that trains a loaded model.
-
-    Args:
-        settled: the settings that `choose` returns for `config`; they stay if the run cannot be planned.
-        model: its parsed `config.json`.
-        words: its data type and rank of its adapters, as arguments of the plan.
-    """
-    more = {**_machine(hardware), **_apart(settled, hardware.kind == "gpu"), **words}
-    unknown, plan = _unknown(config, hardware), None
-    if not unknown:
-        try:
-            settings = PlanSettings(**{**plan_arguments(settled), **more})
-            changes, plan = _fitted(config, Memory(Shape.from_config(model), settings), {*words})
-            settled = _of_whole_gpu(
-                config, settled.replaced(changes).replaced(_planned_values(config, plan, "")), hardware
-            )
-        except SettingsError as error:
-            unknown = str(error).partition(". ")[0]
-    return Choice(settled, hardware, (), plan, unknown)
-
-
-def chosen_plan(
-    config: AnyConfig,
-    source: str,
-    words: Mapping[str, Any],
-    *,
-    on_gpu: bool = True,
-    is_given: bool = True,
-    has_vllm: bool | None = None,
-) -> tuple[AnyConfig, Memory]:
-    """Runs `choose`, changes what is `auto` until the run fits, and plans it. Raises `SettingsError`, `ModelPathError`."""
-    settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
-    changes, plan = _fitted(config, plan_of(settled, source, words), {*words}, is_given)
-    per_question = plan.shape.computing_parameters * plan.settings.tokens_of_episode
-    num_questions = max(MIN_QUESTIONS, int(ARM_WORK[plan.settings.device] / per_question))
-    for name, section in config if is_given else ():
-        sizes = {key: min(most, num_questions) for key, most in section.test_sizes.items()}
-        changes[name] = changes.get(name, {}) | {key: sizes[key] for key in sizes if getattr(section, key) == "auto"}
-    settled = choose(config.replaced(changes), on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
-    values = _planned_values(config, plan, source if on_gpu else "")
-    for name, section in config if is_given and not settled.model.adapter_rank else ():
-        if isinstance(section, SupervisedSection) and section.learning_rate == "auto":
-            values.setdefault(name, {})["learning_rate"] = supervised_rate(plan.shape.parameters)
-    return settled.replaced(values), plan
+    if unknown:
+        settled = choose(first, has_vllm=False, **options)
+        return Choice(settled, hardware, tuple(_changed(config, settled)), None, unknown, given)
+    names = _changeable(first, plan, fixed, is_given)
+    before, plan = plan.settings, fitted(plan, names)
+    changes: dict[str, dict[str, Any]] = {}
+    for section, _, key in (name.partition(".") for name in names if name != "inference.gpu_memory_utilization"):
+        if getattr(plan.settings, key) != getattr(before, key):
+            changes.setdefault(section, {})[key] = getattr(plan.settings, key)
+    for name, values in _by_size(config, plan).items() if is_given else ():
+        changes.setdefault(name, {}).update(values)
+    settled = choose(first.replaced(changes), has_vllm=has_vllm, **options)
+    settled = settled.replaced(_of_device(config, plan, hardware, source))
+    return Choice(settled, hardware, tuple(_changed(config, settled)), plan, "", given)
 
 
 def choose(
@@ -297,15 +261,9 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
     return config.copied({name: kinds[name](**{**getattr(config, name).given(), **found[name]}) for name in found})
 
 
-def words_of_stage(stage: str) -> dict[str, Any]:
-    """Returns further arguments of the plan: the warm-up alone has neither a critic nor a reference."""
+def fixed_in(stage: str) -> dict[str, Any]:
+    """Returns what the stage fixes in the plan: the warm-up alone has neither a critic nor a reference."""
     return {"critic": "none", "reference": False} if stage == "sft" else {}
-
-
-def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
-    """Returns the plan of a run without `auto` that starts from the model in `source`, on the GPUs in `words`."""
-    settings = PlanSettings(**{**plan_arguments(config), **model_arguments(config.model, source), **words})
-    return Memory(find_shape(settings), settings)
 
 
 def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
@@ -325,59 +283,42 @@ def _with_rank_of_folder(config: AnyConfig, source: str) -> AnyConfig:
     return config.merged({"model": {"lora_rank": read_config(adapters).get("r") or LORA_RANK}})
 
 
-def _machine(hardware: Hardware) -> dict[str, Any]:
-    """Returns the plan's arguments for a device."""
-    return {"device": hardware.kind, "gpu_memory_gib": hardware.memory_gib}
+def _changeable(config: RecipeConfig, plan: Memory, fixed: Collection[str], is_given: bool) -> set[str]:
+    """Returns the settings, `section.key`, that are `auto` and that the plan may change."""
+    fixed = {*fixed}
+    if requested_backend(config.inference) or plan.settings.backend == "apart":
+        fixed |= {"backend"}
+    if plan.settings.backend == "apart":
+        fixed |= {"max_num_seqs"}
+    if not is_given or find_spec("peft") is None:
+        fixed |= {"lora_rank"}
+    keys = {field.name for field in fields(PlanSettings)} - fixed
+    return {f"{section}.{key}" for section, key in _open(config) if key in keys}
 
 
-def _of_whole_gpu(config: RecipeConfig, settled: AnyConfig, hardware: Hardware) -> AnyConfig:
-    """Converts the engine's share of the free memory, if it was `auto`, to a share of all memory, as vLLM counts it."""
-    share, is_open = settled.inference.gpu_memory_utilization, config.inference.gpu_memory_utilization == "auto"
-    if not is_open or share == "auto" or not hardware.memory_gib or not hardware.total_gib:
-        return settled
-    return settled.replaced({"inference": {"gpu_memory_utilization": share * hardware.memory_gib / hardware.total_gib}})
-
-
-def _fitted(
-    config: RecipeConfig, plan: Memory, fixed: set[str], is_given: bool = True
-) -> tuple[dict[str, dict[str, Any]], Memory]:
-    """Returns how `auto` must differ from its first values so that the run fits, and the plan that fits (`measures.fitted`).
-    `fixed`: arguments of the plan that no setting changes."""
-    fixed |= {"backend"} if "engine" in fixed or requested_backend(config.inference) else set()
-    fixed |= {"lora_rank"} if not is_given or find_spec("peft") is None else set()
-    names = {f"{section}.{key}" for section, key in _open(config) if key not in fixed}
-    first, plan = _values(plan), fitted(plan, names)
-    now = _values(plan)
-    changes: dict[str, dict[str, Any]] = {}
-    for section, _, key in (name.partition(".") for name in names):
-        if key in first and first[key] != now[key]:
-            changes.setdefault(section, {})[key] = now[key]
-    return changes, plan
-
-
-def _values(plan: Memory) -> dict[str, Any]:
-    """Returns values of the plan by the keys of a run's settings, without an engine's share of the memory."""
-    found = plan.settings.model_dump(exclude={"gpu_memory_utilization"})
-    offloads = plan.settings.gradient_checkpointing and plan.settings.offload_activations
-    return {**found, "backend": plan.settings.engine, **({"gradient_checkpointing": "offload"} if offloads else {})}
-
-
-def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str, dict[str, Any]]:
-    """Returns values of `auto` that need a plan: `sdpa` for an architecture that it computes, the engine's share of memory."""
+def _by_size(config: RecipeConfig, plan: Memory) -> dict[str, dict[str, Any]]:
+    """Returns values of `auto` that follow from the model's size: numbers of test questions, and the learning rate of supervised
+    steps of all weights."""
+    per_question = plan.shape.computing_parameters * plan.settings.tokens_of_episode
+    most = max(MIN_QUESTIONS, int(ARM_WORK[plan.settings.device] / per_question))
     found: dict[str, dict[str, Any]] = {}
-    if source and config.model.attn_implementation == "auto":
-        found["model"] = {"attn_implementation": "sdpa"}
-    if plan.settings.in_process and config.inference.gpu_memory_utilization == "auto":
-        found["inference"] = {"gpu_memory_utilization": plan.settings.gpu_memory_utilization}
+    for name, section in config:
+        values: dict[str, Any] = {key: min(size, most) for key, size in section.test_sizes.items()}
+        if isinstance(section, SupervisedSection) and not plan.settings.lora_rank:
+            values["learning_rate"] = supervised_rate(plan.shape.parameters)
+        found[name] = {key: value for key, value in values.items() if getattr(section, key) == "auto"}
     return found
 
 
-def _apart(config: RecipeConfig, on_gpu: bool) -> dict[str, Any]:
-    """Returns arguments for servers, whose memory is not planned here: an engine on its own GPU with minimal cache."""
-    if config.inference.backend == "local" or config.ray.use_ray or (on_gpu and is_planned_in_process(config)):
-        return {}
-    apart = {"in_process": False, "engine_sleeps": False, "gpus": 2, "engine_gpus": 1}
-    return {**apart, "engine": "local", "max_num_seqs": 1}
+def _of_device(config: RecipeConfig, plan: Memory, hardware: Hardware, source: str) -> dict[str, dict[str, Any]]:
+    """Returns values of `auto` on a GPU: `sdpa` for an architecture whose memory is planned, and vLLM's share of all memory."""
+    found: dict[str, dict[str, Any]] = {}
+    if source and hardware.kind == "gpu" and config.model.attn_implementation == "auto":
+        found["model"] = {"attn_implementation": "sdpa"}
+    if plan.settings.backend == "vllm" and config.inference.gpu_memory_utilization == "auto":
+        free = plan.settings.memory_gib / (hardware.total_gib or plan.settings.memory_gib)
+        found["inference"] = {"gpu_memory_utilization": plan.settings.gpu_memory_utilization * free}
+    return found
 
 
 def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
@@ -386,6 +327,8 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
         return f"the memory of {hardware.name} is not known"
     if config.ray.num_learners > 1:
         return "ray.num_learners learn on machines whose memory is not known here"
+    if config.ray.colocate:
+        return "with ray.colocate, processes share the GPUs"
     return ""
 
 

@@ -1,17 +1,13 @@
-"""Chooses the engine of a run (`inference.backend=auto`) and its share of the GPU's memory. Imports neither vLLM nor torch."""
+"""What the engine of a run (`inference.backend=auto`) depends on. Imports neither vLLM nor torch."""
 
 from __future__ import annotations
 
 from importlib import metadata
 
 from midthought.config import InferenceConfig, RecipeConfig
-from midthought.plan.memory import Memory
 
 KNOWN_VLLM = "0.32"
 """Version of vLLM that is known to run in this process (`engines.vllm_in_process`)."""
-LARGEST_SHARE = 0.9
-"""Largest share of a GPU's memory that vLLM gets: its own default."""
-SMALLEST_SHARE = 0.05
 
 
 def vllm_problem(version: str | None) -> str:
@@ -50,9 +46,3 @@ def before_choice(inference: InferenceConfig) -> InferenceConfig:
 def is_planned_in_process(config: RecipeConfig) -> bool:
     """Whether vLLM shares the learner's GPU, and releases its memory while the learner works."""
     return config.inference.backend == "vllm" and config.inference.in_process
-
-
-def share_for_engine(plan: Memory) -> float:
-    """Returns the share of the GPU's memory that is free while a sleeping engine is awake, rounded down to hundredths."""
-    stays = plan.totals["sampling"] - plan.engine_weights - plan.kv_cache
-    return min(LARGEST_SHARE, max(SMALLEST_SHARE, int(100 * (plan.limit - stays) / plan.settings.memory_bytes) / 100))

@@ -10,20 +10,6 @@ from midthought.errors import SettingsError
 from midthought.models.memory import machine_bytes
 
 GIB = 2**30
-
-
-GPUS = {
-    "a100-40": 39.4,
-    "a100": 79.2,
-    "h100": 79.2,
-    "h100-pcie": 79.2,
-    "h200": 139.8,
-    "b200": 178.0,
-    "l40s": 44.4,
-    "l4": 22.0,
-    "rtx4090": 23.5,
-}
-"""GiB that PyTorch reports, approximately, by the names that `gpu=` accepts; less than the nominal size."""
 MOSTLY_FREE = 0.85
 """Share of a GPU's memory that is free if no other process computes on it."""
 

@@ -6,141 +6,119 @@ Computes no sizes itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from midthought.plan.activations import logits_sizes
-from midthought.plan.engine_choice import share_for_engine
 from midthought.plan.memory import ENOUGH_SEQUENCES, Memory
-from midthought.plan.settings import PlanSettings
 
-Changes = dict[str, Any]
 MICRO_BATCH_TOKENS = {"gpu": (16384, 8192, 4096), "cpu": (4096, 2048, 1024)}
 """Values of `training.micro_batch_tokens` with enough memory, fastest first."""
 SPARE = 0.1
-"""Share of a GPU's memory that must be left beside `headroom`. Without fused kernels, which a run does not use if they fail, the
-same passes take up to a fifth more."""
+"""Share of a GPU's memory that must be left beside what is not planned. Without fused kernels, which a run does not use if they
+fail, the same passes take up to a fifth more."""
+LARGEST_SHARE = 0.9
+"""Largest share of a GPU's memory that vLLM gets: its own default."""
+SMALLEST_SHARE = 0.05
+Change = Callable[[Memory], Any]
+"""Returns the new value of a setting; None if the measure is already in use or does not apply."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A change of settings that saves memory."""
-
-    words: str
-    """The change as `section.key=value`, with arguments of the plan in braces."""
-    changes: Callable[[Memory], Changes | None]
-    """Returns the changed arguments of the plan; None if the measure is already in use or does not apply."""
-
-    @property
-    def setting(self) -> str:
-        """The changed setting, `section.key`."""
-        return self.words.partition("=")[0]
+def _trains_weights(memory: Memory) -> bool:
+    """Whether whole weights learn; the optimizer's states of adapters are small."""
+    return not memory.settings.lora_rank or memory.settings.critic == "separate"
 
 
-def _if(applies: Callable[[PlanSettings], bool], **changes: Any) -> Callable[[Memory], Changes | None]:
-    """Returns fixed changes that apply to some plans."""
-    return lambda memory: changes if applies(memory.settings) else None
+def _on_gpu(memory: Memory) -> bool:
+    return memory.settings.device == "gpu"
 
 
-def _trains_weights_alone(plan: PlanSettings) -> bool:
-    """Whether one process trains whole weights; states of adapters are small."""
-    trains_weights = not plan.lora_rank or plan.critic == "separate"
-    return trains_weights and plan.num_shards == 1 and not plan.is_for_verl
+def _when(key: str, value: Any, applies: Callable[[Memory], Any] = lambda memory: True) -> Change:
+    """Returns a change to `value`, from another one, if it applies."""
+    return lambda memory: value if getattr(memory.settings, key) != value and applies(memory) else None
 
 
-def _offloads_activations(plan: PlanSettings) -> bool:
-    may_offload = plan.device == "gpu" and plan.gradient_checkpointing
-    return may_offload and not plan.offload_activations and not plan.is_for_verl
-
-
-def _offloads_reference(plan: PlanSettings) -> bool:
-    is_held = plan.reference and not plan.lora_rank and plan.num_shards == 1 and plan.device == "gpu"
-    return is_held and not plan.offload_reference
-
-
-def _offloads_optimizer(plan: PlanSettings) -> bool:
-    return plan.device == "gpu" and not plan.offload_optimizer and _trains_weights_alone(plan)
-
-
-def _blocks(mib: int) -> Callable[[Memory], Changes | None]:
-    return _if(lambda plan: not 0 < plan.logits_mib <= mib, logits_mib=mib)
-
-
-def _smaller_passes(memory: Memory) -> Changes | None:
+def _smaller_passes(memory: Memory) -> int | None:
     """Half as many tokens per micro-batch, at least one episode."""
     plan = memory.settings
     smaller = max(plan.micro_batch_tokens // 2, plan.tokens_of_episode, 1024)
-    return {"micro_batch_tokens": smaller} if plan.micro_batch_tokens > smaller else None
+    return smaller if plan.micro_batch_tokens > smaller else None
 
 
-def _less_cache(memory: Memory) -> Changes | None:
-    if not memory.settings.in_process:
-        return None
-    share = share_for_engine(memory)
-    return {"gpu_memory_utilization": share} if share < memory.settings.gpu_memory_utilization else None
-
-
-def _fewer_sequences(memory: Memory) -> Changes | None:
+def _fewer_sequences(memory: Memory) -> int | None:
     now = memory.num_sequences
-    applies = memory.settings.engine == "local" and now > ENOUGH_SEQUENCES
-    return {"max_num_seqs": max(ENOUGH_SEQUENCES, now // 2)} if applies else None
+    return max(ENOUGH_SEQUENCES, now // 2) if memory.settings.backend == "local" and now > ENOUGH_SEQUENCES else None
 
 
-def _few_sequences(memory: Memory) -> Changes | None:
-    plan, few = memory.settings, ENOUGH_SEQUENCES // 2
-    return {"max_num_seqs": few} if (plan.engine == "local" or plan.in_process) and plan.max_num_seqs > few else None
+def _few_sequences(memory: Memory) -> int | None:
+    few = ENOUGH_SEQUENCES // 2
+    return few if memory.settings.backend != "apart" and memory.settings.max_num_seqs > few else None
 
 
-def _shorter(memory: Memory) -> Changes | None:
-    plan = memory.settings
-    half = plan.response_tokens // 2
-    return {"response_tokens": half, "micro_batch_tokens": plan.prompt_tokens + half} if half >= 512 else None
+def _less_cache(memory: Memory) -> float | None:
+    share = share_for_engine(memory)
+    is_less = share < memory.settings.gpu_memory_utilization
+    return share if memory.settings.backend == "vllm" and is_less else None
 
 
-_LOCAL_ENGINE = {"engine": "local", "in_process": False, "engine_sleeps": False, "gpu_memory_utilization": 0.5}
+def _shorter(memory: Memory) -> int | None:
+    half = memory.settings.max_tokens // 2
+    return half if half >= 512 else None
+
+
+def _blocks(mib: int) -> Change:
+    return _when("logits_mib", mib, lambda memory: not 0 < memory.settings.logits_mib < mib)
+
+
 # fmt: off
-MEASURES = (
-    Measure("training.gradient_checkpointing=true",
-            _if(lambda plan: not plan.gradient_checkpointing, gradient_checkpointing=True)),
-    Measure("training.logits_mib=64", _blocks(64)),
-    Measure("training.micro_batch_tokens={micro_batch_tokens}", _smaller_passes),
-    Measure("training.gradient_checkpointing=offload", _if(_offloads_activations, offload_activations=True)),
-    Measure("training.offload_reference=true", _if(_offloads_reference, offload_reference=True)),
-    Measure("inference.merge_adapters=false",
-            lambda memory: {"merge_adapters": False} if memory.merged_adapters else None),
-    Measure("inference.max_num_seqs={max_num_seqs}", _fewer_sequences),
-    Measure("inference.gpu_memory_utilization={gpu_memory_utilization}", _less_cache),
-    Measure("inference.backend=local", _if(lambda plan: plan.in_process, **_LOCAL_ENGINE)),
-    Measure("model.critic=shared", _if(lambda plan: plan.critic == "separate", critic="shared")),
-    Measure("model.dtype=bfloat16", _if(lambda plan: plan.dtype == "float32", dtype="bfloat16")),
-    Measure("training.optimizer=adamw_8bit",
-            _if(lambda plan: plan.optimizer == "adamw" and _trains_weights_alone(plan), optimizer="adamw_8bit")),
-    Measure("training.offload_optimizer=true", _if(_offloads_optimizer, offload_optimizer=True)),
-    Measure("model.lora_rank=32", _if(lambda plan: plan.lora_rank == 0, lora_rank=32)),
-    Measure("training.adv_estimator=grpo", _if(lambda plan: plan.critic == "separate", critic="none")),
-    Measure("inference.max_tokens={response_tokens}", _shorter),
-    Measure("inference.max_num_seqs={max_num_seqs}", _few_sequences),
+MEASURES: tuple[tuple[str, Change], ...] = (
+    ("training.gradient_checkpointing",
+     _when("gradient_checkpointing", True, lambda memory: not memory.settings.gradient_checkpointing)),
+    ("training.logits_mib", _blocks(64)),
+    ("training.micro_batch_tokens", _smaller_passes),
+    ("training.gradient_checkpointing",
+     _when("gradient_checkpointing", "offload", lambda memory: _on_gpu(memory) and memory.settings.gradient_checkpointing)),
+    ("training.offload_reference", _when("offload_reference", True, lambda memory: _on_gpu(memory) and memory.reference)),
+    ("inference.merge_adapters",
+     _when("merge_adapters", False, lambda memory: memory.settings.lora_rank and memory.copied_weights)),
+    ("inference.max_num_seqs", _fewer_sequences),
+    ("inference.gpu_memory_utilization", _less_cache),
+    ("inference.backend", _when("backend", "local", lambda memory: memory.settings.backend == "vllm")),
+    ("model.critic", _when("critic", "shared", lambda memory: memory.settings.critic == "separate")),
+    ("model.dtype", _when("dtype", "bfloat16")),
+    ("training.optimizer", _when("optimizer", "adamw_8bit", _trains_weights)),
+    ("training.offload_optimizer",
+     _when("offload_optimizer", True, lambda memory: _on_gpu(memory) and _trains_weights(memory))),
+    ("model.lora_rank", _when("lora_rank", 32, lambda memory: not memory.settings.lora_rank)),
+    ("inference.max_tokens", _shorter),
+    ("training.micro_batch_tokens", _smaller_passes),
+    ("inference.max_num_seqs", _few_sequences),
     # What the following save is little, or is saved only if a model is small or has one layer.
-    Measure("training.logits_mib=16", _blocks(16)),
-    Measure("model.dtype=float32", _if(lambda plan: plan.dtype == "bfloat16", dtype="float32")),
-    Measure("model.lora_rank=0", _if(lambda plan: plan.lora_rank == 32, lora_rank=0)),
-    Measure("training.gradient_checkpointing=false",
-            _if(lambda plan: plan.gradient_checkpointing, gradient_checkpointing=False)),
+    ("training.logits_mib", _blocks(16)),
+    ("model.dtype", _when("dtype", "float32")),
+    ("model.lora_rank", _when("lora_rank", 0, lambda memory: memory.settings.lora_rank == 32)),
+    ("training.gradient_checkpointing", _when("gradient_checkpointing", False)),
 )
-"""Least harm first; their costs are in docs/scaling.md, "If a run does not fit"."""
+"""Settings and their changes, least harm first; their costs are in docs/scaling.md, "If a run does not fit"."""
 # fmt: on
+Measure = tuple[str, Change]
 
 
-def remedy(memory: Memory) -> dict[str, str]:
+def _changed(memory: Memory, measure: Measure) -> Memory | None:
+    name, change = measure
+    value = change(memory)
+    return None if value is None else memory.changed({name.partition(".")[2]: value})
+
+
+def remedy(memory: Memory) -> dict[str, Any]:
     """Returns the first setting with which the plan fits; if none suffices alone, the mildest ones that do together.
 
-    `section.key` → `section.key=value`; empty if nothing makes the plan fit.
+    `section.key` → value; empty if nothing makes the plan fit.
     """
     for measure in MEASURES:
-        words, tried = _applied(memory, [measure])
+        values, tried = _applied(memory, [measure])
         if tried.fits:
-            return words
+            return values
     kept = list(MEASURES)
     if not _applied(memory, kept)[1].fits:
         return {}
@@ -151,18 +129,16 @@ def remedy(memory: Memory) -> dict[str, str]:
     return _applied(memory, kept)[0]
 
 
-def _applied(memory: Memory, measures: Sequence[Measure]) -> tuple[dict[str, str], Memory]:
+def _applied(memory: Memory, measures: Sequence[Measure]) -> tuple[dict[str, Any], Memory]:
     """Applies measures in their order until the plan fits; omits those that save nothing."""
-    words: dict[str, str] = {}
+    values: dict[str, Any] = {}
     for measure in measures:
-        while not memory.fits and (changes := measure.changes(memory)) is not None:
-            tried = memory.changed(changes)
-            has_more_room = tried.kv_room > memory.kv_room and not memory.has_enough_sequences
-            if tried.excess >= memory.excess and not has_more_room:
+        while not memory.fits and (tried := _changed(memory, measure)) is not None:
+            if tried.lack >= memory.lack and tried.kv_room <= memory.kv_room:
                 break
             memory = tried
-            words[measure.setting] = measure.words.format(**memory.settings.model_dump())
-    return words, memory
+            values[measure[0]] = getattr(memory.settings, measure[0].partition(".")[2])
+    return values, memory
 
 
 # -- auto ------------------------------------------------------------------------------------------------------------
@@ -173,45 +149,37 @@ def fitted(plan: Memory, names: Collection[str]) -> Memory:
 
     Changes only the settings in `names` (`section.key`). If nothing fits, returns the plan that exceeds the memory least.
     """
-    settings = plan.settings
-    if settings.is_for_verl:
-        return plan
-    has_sizes = settings.device == "gpu" and "training.logits_mib" in names
-    logits = logits_sizes(settings.memory_bytes) if has_sizes else ()
-    measures = [measure for measure in MEASURES if measure.setting in names]
-    plan = _mildest(_changed(plan, {"logits_mib": logits[0]} if logits else {}, names), measures, names)
-    return fastest_update(plan, names) if is_enough(plan) else plan
+    has_sizes = plan.settings.device == "gpu" and "training.logits_mib" in names
+    if has_sizes and (logits := logits_sizes(plan.settings.memory_bytes)):
+        plan = plan.changed({"logits_mib": logits[0]})
+    plan = _mildest(_shared(plan, names), [measure for measure in MEASURES if measure[0] in names], names)
+    return fastest_update(plan, names) if plan.fits else plan
 
 
 def _mildest(plan: Memory, measures: Sequence[Measure], names: Collection[str]) -> Memory:
     """Returns the plan with the mildest of all combinations of measures, which are sorted by their harm, that fits; if there is
     none, the one that lacks least. Tries all, because a measure may save nothing alone, or take memory beside another."""
-    if not measures or is_enough(plan):
+    if not measures or plan.fits:
         return plan
     *milder, harshest = measures
     best = _mildest(plan, milder, names)
-    while not is_enough(best) and (changes := harshest.changes(plan)) is not None:
-        plan = _changed(plan, changes, names)
-        best = min(best, _mildest(plan, milder, names), key=_lack)
+    while not best.fits and (changed := _changed(plan, harshest)) is not None:
+        plan = _shared(changed, names)
+        best = min(best, _mildest(plan, milder, names), key=lambda plan: plan.lack)
     return best
 
 
-def _changed(plan: Memory, changes: Changes, names: Collection[str]) -> Memory:
-    """Returns the plan with these arguments, and with an engine's share of the memory that is what is free if it is `auto`."""
-    plan = plan.changed(changes)
-    if "inference.gpu_memory_utilization" not in names or not plan.settings.in_process:
+def _shared(plan: Memory, names: Collection[str]) -> Memory:
+    """Gives vLLM what is free, if its share of the memory is `auto`."""
+    if "inference.gpu_memory_utilization" not in names or plan.settings.backend != "vllm":
         return plan
     return plan.changed({"gpu_memory_utilization": share_for_engine(plan)})
 
 
-def is_enough(plan: Memory) -> bool:
-    """Whether the run fits. vLLM in this process also needs a cache for enough sequences."""
-    return _lack(plan) == (False, 0)
-
-
-def _lack(plan: Memory) -> tuple[bool, int]:
-    """Returns whether vLLM in this process lacks a cache for enough sequences, and the bytes beyond the limit."""
-    return plan.settings.in_process and not plan.has_enough_sequences, plan.excess
+def share_for_engine(plan: Memory) -> float:
+    """Returns the share of the GPU's memory that is free while vLLM is awake, rounded down to hundredths."""
+    stays = sum(plan.states.values()) + plan.engine["weight-sync buckets"]
+    return min(LARGEST_SHARE, max(SMALLEST_SHARE, int(100 * (plan.limit - stays) / plan.settings.memory_bytes) / 100))
 
 
 def fastest_update(plan: Memory, names: Collection[str]) -> Memory:
@@ -221,12 +189,13 @@ def fastest_update(plan: Memory, names: Collection[str]) -> Memory:
     size fits without. The engine's memory does not change: its KV cache is not there while the learner works.
     """
     settings = plan.settings
-    on_gpu, recomputed = settings.device == "gpu", settings.gradient_checkpointing
+    spare = SPARE * settings.memory_bytes if settings.device == "gpu" else 0.0
     may_change_size = "training.micro_batch_tokens" in names
     sizes = MICRO_BATCH_TOKENS[settings.device] if may_change_size else (settings.micro_batch_tokens,)
-    ways = (False, True) if recomputed and "training.gradient_checkpointing" in names else (recomputed,)
+    recomputed = settings.gradient_checkpointing
+    ways = (False, recomputed) if recomputed and "training.gradient_checkpointing" in names else (recomputed,)
     for is_recomputed, size in product(ways, sizes):
         tried = plan.changed({"gradient_checkpointing": is_recomputed, "micro_batch_tokens": size})
-        if tried.totals["learning"] <= tried.limit - on_gpu * SPARE * settings.memory_bytes:
+        if tried.totals["learning"] <= tried.limit - spare:
             return tried
     return plan

@@ -7,14 +7,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.errors import ModelPathError, SettingsError, near_names
+from midthought.config import ModelConfig
+from midthought.errors import ModelPathError, SettingsError
 from midthought.files.regular import read_json_object
 from midthought.models.gguf import gguf_config, is_gguf
-from midthought.plan.model_configs import MODEL_CONFIGS
-from midthought.plan.settings import PlanSettings
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 """Values of `model_type` whose layers are counted here."""
+_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_QWEN3: dict[str, Any] = {"model_type": "qwen3", "head_dim": 128}
+_TIED = {"tie_word_embeddings": True}
+# fmt: off
+_SIZES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "Qwen/Qwen3-0.6B": ((1024, 28, 16, 3072, 151_936), _QWEN3 | _TIED),
+    "meta-llama/Llama-3.2-1B": ((2048, 16, 32, 8192, 128_256), {"model_type": "llama"} | _TIED),
+    "Qwen/Qwen3-1.7B": ((2048, 28, 16, 6144, 151_936), _QWEN3 | _TIED),
+    "Qwen/Qwen3-4B": ((2560, 36, 32, 9728, 151_936), _QWEN3 | _TIED),
+    "Qwen/Qwen3-8B": ((4096, 36, 32, 12_288, 151_936), _QWEN3),
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": ((4096, 36, 32, 12_288, 151_936), _QWEN3),
+    "meta-llama/Llama-3.1-8B": ((4096, 32, 32, 14_336, 128_256), {"model_type": "llama"}),
+    "Qwen/Qwen3-14B": ((5120, 40, 40, 17_408, 151_936), _QWEN3),
+    "Qwen/Qwen2.5-32B-Instruct": ((5120, 64, 40, 27_648, 152_064), {"model_type": "qwen2"}),
+    "Qwen/Qwen3-32B": ((5120, 64, 64, 25_600, 151_936), _QWEN3),
+    "meta-llama/Llama-3.1-70B": ((8192, 80, 64, 28_672, 128_256), {"model_type": "llama"}),
+}
+# fmt: on
+MODEL_CONFIGS: dict[str, dict[str, Any]] = {
+    name: {**dict(zip(_KEYS, sizes, strict=True)), "num_key_value_heads": 8, **more}
+    for name, (sizes, more) in _SIZES.items()
+}
+"""Configurations (config.json) of well-known models, for plans without network access: by Hugging Face name, smallest first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,10 +65,7 @@ class Shape:
         """Returns the shape of a parsed `config.json`. Raises `SettingsError` for an unsupported architecture."""
         kind = str(config.get("model_type", ""))
         if kind not in KINDS:
-            raise SettingsError(
-                f"model_type={kind!r} is not counted here. {near_names(kind, KINDS)} Give its size in words: "
-                "hidden_size=… num_layers=… num_heads=… num_kv_heads=… intermediate_size=… vocab_size=…"
-            )
+            raise SettingsError(f"model_type={kind!r} is not counted here. Counted are {', '.join(KINDS)}")
         bias = bool(config.get("attention_bias", False))
         try:
             heads = config["num_attention_heads"]
@@ -127,44 +146,31 @@ class Shape:
         return self.num_layers * sum(rank * (inputs + outputs) for inputs, outputs in self.linears)
 
 
-def find_shape(settings: PlanSettings) -> Shape:
-    """Returns the shape that the settings name: of a folder, a well-known model, a hub model, or explicit sizes.
-
-    Raises `SettingsError`, `ModelPathError` with the remedy.
-    """
-    sizes = {"hidden_size": settings.hidden_size, "num_layers": settings.num_layers, "num_heads": settings.num_heads}
-    given = [name for name, value in sizes.items() if value is not None]
-    if settings.model and given:
-        raise SettingsError(f"model={settings.model!r} and {given[0]} say the size twice; leave one of them out")
-    if settings.model:
-        return _shape_of(settings.model)
-    hidden, heads = settings.hidden_size, settings.num_heads
-    if hidden is None or heads is None or settings.num_layers is None:
-        raise SettingsError(
-            "no model: give model=FOLDER or a Hugging Face name, or its size: hidden_size=4096 num_layers=36 num_heads=32 "
-            "num_kv_heads=8 head_dim=128 intermediate_size=12288 vocab_size=151936"
-        )
+def small_shape(model: ModelConfig) -> Shape:
+    """Returns the shape of the small model that a run creates (`models.small_model`)."""
     return Shape(
-        hidden_size=hidden,
-        num_layers=settings.num_layers,
-        num_heads=heads,
-        num_kv_heads=settings.num_kv_heads or heads,
-        head_dim=settings.head_dim or hidden // heads,
-        intermediate_size=settings.intermediate_size or 3 * hidden,
-        vocab_size=settings.vocab_size,
-        is_tied=settings.tie_embeddings,
-        qk_norm=settings.qk_norm,
+        hidden_size=model.hidden_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_heads,
+        head_dim=64,
+        intermediate_size=3 * model.hidden_size,
+        vocab_size=model.vocab_size,
+        is_tied=True,
+        qk_norm=True,
     )
 
 
-def _shape_of(model: str) -> Shape:
+def find_shape(model: str) -> Shape:
+    """Returns the shape of a model's folder or file, of a well-known model, or of one on the hub. Raises `SettingsError`,
+    `ModelPathError` with the remedy."""
     if is_gguf(model):
         return Shape.from_config(gguf_config(model))
     folder = Path(model).expanduser()
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         from midthought.models.peft_folders import bases_of
 
-        return _shape_of(bases_of(folder)[-1])
+        return find_shape(bases_of(folder)[-1])
     if folder.is_dir():
         return Shape.from_config(read_config(folder / "config.json"))
     return Shape.from_config(MODEL_CONFIGS[model] if model in MODEL_CONFIGS else _from_hub(model))
@@ -183,7 +189,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _from_hub(name: str) -> dict[str, Any]:
-    remedy = f"give a folder, a name that can be reached, sizes in words, or one of {', '.join(sorted(MODEL_CONFIGS))}"
+    remedy = f"give a folder, a name that can be reached, or one of {', '.join(sorted(MODEL_CONFIGS))}"
     if name.count("/") != 1 or name.startswith(("/", ".", "~")):
         raise ModelPathError(f"model={name!r} is neither a folder nor a Hugging Face name; {remedy}")
     try:

@@ -17,7 +17,7 @@ from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "progress.json"
 _FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib")
-_POSITION = ("num_metric_lines", "num_trajectory_lines", "num_recorded_files", "log_digests")
+_POSITION = ("num_metric_lines", "num_trajectory_lines", "log_digests")
 
 
 def process_peak_bytes() -> int:

@@ -34,7 +34,7 @@ from midthought.models.pretrained import (
     save_model,
     warn_without_template,
 )
-from midthought.plan.choices import resolve, words_of_stage
+from midthought.plan.choices import fixed_in, resolve
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.recipes.arms import EvaluationArm
@@ -286,7 +286,7 @@ class RecipeRun(ABC):
         if given:
             require_device(self._device)
         choice = resolve(
-            self.config, find_hardware(self._device), source=source, is_given=given, words=words_of_stage(self.stage)
+            self.config, find_hardware(self._device), source=source, is_given=given, **fixed_in(self.stage)
         )
         self.config, self._choice = choice.config, choice
         if self.stage != "evaluate":

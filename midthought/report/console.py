@@ -1,7 +1,6 @@
-"""Output of a run: stages with live bars in a terminal, as one line that is updated in a notebook, elsewhere as a few lines.
+"""Output of a run: stages with live bars in a terminal, elsewhere as a few lines.
 
-All output is plain text, never markup or control codes. rich draws the live view and the tables; plain tables are
-written here, because rich would wrap them to the width of a terminal that does not exist.
+All output is plain text, never markup or control codes. rich draws the live view.
 """
 
 from __future__ import annotations
@@ -12,22 +11,13 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, Any
 
 from midthought.report.progress import Progress
 from midthought.report.results import duration
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 PLAIN_SECONDS = 5.0
-"""Maximum time between plain lines while there is progress."""
-PLAIN_SHARE = 0.1
-"""A plain line is also printed after this share of the stage,"""
-PLAIN_PAUSE_SECONDS = 1.0
-"""but never sooner than this."""
-NOTEBOOK_SECONDS = 0.2
-"""Minimum time between two updates of a notebook's line."""
+"""Time between plain lines while there is progress."""
 
 BIDIRECTIONAL_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -65,78 +55,52 @@ class Console:
     def _stream(self) -> IO[str]:
         return self._out or sys.stdout
 
-    # -- stages ------------------------------------------------------------------------------------------------
-
     @contextmanager
     def stage(self, title: str, *, total: int | None = None, unit: str = "steps") -> Iterator[Progress]:
         """A stage of the run; its last line shows how it ended and how long it took."""
         self._stage += 1
         number = f"{self._stage}/{self.num_stages}" if self.num_stages else f"{self._stage}"
-        label = f"[{number}] {printable(title)}"
-        progress = Progress(label, total=total, unit=unit, clock=self._clock)
-        with self._shown(progress):
-            yield progress
-
-    @contextmanager
-    def _shown(self, progress: Progress) -> Iterator[None]:
-        """Shows a stage while it runs and its last line, unless the console is quiet."""
+        progress = Progress(f"[{number}] {printable(title)}", total=total, unit=unit, clock=self._clock)
         if self.quiet:
-            yield
+            yield progress
             return
-        line = notebook_line(self._stream) if self.plain else None
-        write = line or self._print
-        watch = self._watch_live(progress) if not self.plain else self._watch_plain(progress, line)
         try:
-            with watch:
-                yield
+            with self._watch_plain(progress) if self.plain else self._watch_live(progress):
+                yield progress
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
-            write(self._last_line("–" if stopped else "✗", progress), style="yellow" if stopped else "red")
+            self._print(_last_line("–" if stopped else "✗", progress), style="yellow" if stopped else "red")
             raise
-        write(self._last_line("✓", progress), style="green")
-
-    def _last_line(self, mark: str, progress: Progress) -> str:
-        of = f"/{progress.total:,}" if progress.total is not None and progress.done != progress.total else ""
-        counted = f"{progress.done:,}{of} {progress.unit}" if progress.done or progress.total else ""
-        parts = [counted, duration(progress.seconds), progress.metrics(sparks=self._can_encode("▁"))]
-        return f"{mark} {progress.label}  {' · '.join(part for part in parts if part)}"
+        self._print(_last_line("✓", progress), style="green")
 
     @contextmanager
-    def _watch_plain(self, progress: Progress, line: ShowText | None) -> Iterator[None]:
-        """`line` shows each text in place of the last one; None: every text is a line of its own, so there are few."""
+    def _watch_plain(self, progress: Progress) -> Iterator[None]:
         of = f" ({progress.total:,} {progress.unit})" if progress.total else ""
-        (line or self._print)(f"  {progress.label}{of}")
-        last_time, last_done = self._clock(), 0
+        self._print(f"  {progress.label}{of}")
+        last_time = self._clock()
 
-        def say(progress: Progress) -> None:
-            nonlocal last_time, last_done
-            passed = self._clock() - last_time
-            share = (progress.done - last_done) / progress.total if progress.total else 0.0
-            if line is not None:
-                is_due = passed >= NOTEBOOK_SECONDS
-            elif progress.done == progress.total or passed < PLAIN_PAUSE_SECONDS:
-                is_due = False
-            else:
-                is_due = passed >= PLAIN_SECONDS or share >= PLAIN_SHARE
-            if is_due:
-                last_time, last_done = self._clock(), progress.done
-                metrics = progress.metrics(sparks=line is not None)
-                (line or self._print)(f"  {progress.label}  {progress.counts()}{' · ' if metrics else ''}{metrics}")
+        def say() -> None:
+            nonlocal last_time
+            if progress.done != progress.total and self._clock() - last_time >= PLAIN_SECONDS:
+                last_time = self._clock()
+                self._print(f"  {progress.label}  {progress.line()}")
 
         progress.on_change = say
         yield
 
     @contextmanager
     def _watch_live(self, progress: Progress) -> Iterator[None]:
-        from rich.live import Live
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as LiveProgress
 
-        def view() -> RenderableType:
-            return _live_view(progress, bar_width=24 if self._rich_console().width >= 100 else 12)
-
-        with Live(get_renderable=view, console=self._rich_console(), refresh_per_second=8, transient=True):
+        columns = (TextColumn("  {task.description}", markup=False), BarColumn(bar_width=12))
+        text = TextColumn("{task.fields[text]}", markup=False)
+        with LiveProgress(*columns, text, console=self._rich_console(), transient=True) as live:
+            task = live.add_task(progress.label, total=progress.total, text="")
+            progress.on_change = lambda: live.update(
+                task, completed=progress.done, total=progress.total, text=progress.line()
+            )
             yield
-
-    # -- text --------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
         """Prints a note, unless the console is quiet."""
@@ -153,19 +117,7 @@ class Console:
         """Prints a table with numbers aligned right, also if the console is quiet. None is shown as a dash."""
         cells = [[_cell(value) for value in row] for row in rows]
         to_right = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
-        if self.plain:
-            self._print(_plain_table(title, columns, cells, to_right))
-            return
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for name, right in zip(columns, to_right, strict=True):
-            table.add_column(Text(printable(name)), justify="right" if right else "left")
-        for row in cells:
-            table.add_row(*(Text(cell) for cell in row))
-        self._rich_console().print(table)
+        self._print(_table(title, columns, cells, to_right))
 
     def _print(self, text: str, *, style: str = "") -> None:
         if self.plain:
@@ -177,10 +129,7 @@ class Console:
         line = Text(text)
         if style:
             line.stylize(style, 0, 1)
-        self._rich_console().print(line)
-
-    def _can_encode(self, character: str) -> bool:
-        return _encodable(character, self._stream) == character
+        self._rich_console().print(line, soft_wrap=True)
 
     def _rich_console(self) -> Any:
         if self._rich is None:
@@ -190,26 +139,11 @@ class Console:
         return self._rich
 
 
-def _live_view(progress: Progress, *, bar_width: int) -> RenderableType:
-    """Two lines: label, bar and counts; below them the metrics."""
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    bar = ProgressBar(
-        total=progress.total or None,
-        completed=progress.done,
-        width=bar_width,
-        pulse=progress.total is None,
-        complete_style="cyan",
-        finished_style="cyan",
-    )
-    line = Table.grid(padding=(0, 2))
-    label = Text(f"  {progress.label}", style="bold", overflow="ellipsis", no_wrap=True)
-    line.add_row(label, bar, Text(progress.counts(), no_wrap=True))
-    metrics = Text(f"        {progress.metrics()}", style="cyan", overflow="ellipsis", no_wrap=True)
-    return Group(line, metrics) if progress.fields else line
+def _last_line(mark: str, progress: Progress) -> str:
+    of = f"/{progress.total:,}" if progress.total is not None and progress.done != progress.total else ""
+    counted = f"{progress.done:,}{of} {progress.unit}" if progress.done or progress.total else ""
+    parts = [counted, duration(progress.seconds), progress.metrics()]
+    return f"{mark} {progress.label}  {' · '.join(filter(None, parts))}"
 
 
 def printable(text: str) -> str:
@@ -237,7 +171,7 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else printable(str(value))
 
 
-def _plain_table(title: str, columns: Sequence[str], cells: list[list[str]], to_right: list[bool]) -> str:
+def _table(title: str, columns: Sequence[str], cells: list[list[str]], to_right: list[bool]) -> str:
     rows = [[printable(name) for name in columns], *cells]
     widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
     lines = [
@@ -249,30 +183,6 @@ def _plain_table(title: str, columns: Sequence[str], cells: list[list[str]], to_
     ]
     rule = "  ".join("-" * width for width in widths)
     return "\n".join(["", printable(title), lines[0], rule, *lines[1:], ""])
-
-
-class ShowText(Protocol):
-    def __call__(self, text: str, *, style: str = "") -> None: ...
-
-
-def notebook_line(stream: IO[str]) -> ShowText | None:
-    """Returns a function that shows a text in place of its last one; None if the stream is not the output of a Jupyter kernel.
-
-    A saved notebook has the last text. Styles are ignored.
-    """
-    if not type(stream).__module__.startswith("ipykernel."):
-        return None
-    from IPython.display import DisplayHandle
-
-    handle, is_shown = DisplayHandle(), False
-
-    def show(text: str, *, style: str = "") -> None:
-        nonlocal is_shown
-        display = handle.update if is_shown else handle.display
-        display({"text/plain": text}, raw=True)
-        is_shown = True
-
-    return show
 
 
 class StyledStream:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from types import MappingProxyType
+from fnmatch import fnmatchcase
 from typing import Any
 
 from markupsafe import Markup
 
-from midthought.report.chart_topics import belongs, subjects
 from midthought.report.templates import macro
 
 Points = list[tuple[int, float]]
@@ -25,8 +23,6 @@ LEFT, RIGHT, TOP, BOTTOM = 50, 402, 10, 168
 MAX_POINTS = 500
 MAX_SERIES = 8
 MIN_POINTS_TO_SMOOTH = 25
-MAX_WITHOUT_TOPICS = 4
-"""Charts of a stage that are not divided into topics, at most."""
 
 STAGES = {
     "sft": "Warm-up (SFT)",
@@ -37,6 +33,25 @@ STAGES = {
     "validation.shuffled": "Validation, results shuffled",
     "control": "Control arm",
 }
+SUBJECTS: Mapping[str, str] = {
+    "Reward": "reward/mean reward/std",
+    "Success": "env/success_share exact_match sampled_exact_match",
+    "Reward by part": "reward/*",
+    "Calls per episode": "episode/calls episode/invalid_calls episode/repeated_calls",
+    "Failed calls per episode": "tool/*/failures",
+    "Tokens per episode": "episode/policy_tokens episode/response_tokens",
+    "How episodes end": "episode/answered episode/length episode/max_turns episode/max_steps episode/failed",
+    "KL to the reference model": "kl_reference",
+    "Entropy": "entropy",
+    "KL of an update": "approx_kl",
+    "Clip fraction": "clip_fraction value_clip_fraction",
+    "Sampled − recomputed log-probability": "logprob_difference_*",
+    "Stale tokens": "partial/stale_token_share partial/max_staleness",
+    "Loss": "loss policy_loss value_loss",
+    "Gradient norm": "grad_norm critic_grad_norm",
+    "Seconds per stage": "time/rollout_seconds time/scoring_seconds time/update_seconds time/weight_update_seconds",
+}
+"""Title of each chart with a subject, and the patterns of its metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,6 @@ class Chart:
 
     title: str
     lines: Mapping[str, Points]
-    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,44 +76,27 @@ class Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-def curves(
-    metrics: Mapping[str, Mapping[str, Points]], marks: Mapping[str, Mapping[int, str]] = MappingProxyType({})
-) -> tuple[str, list[dict[str, Any]]]:
-    """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`.
-
-    `marks`: by stage, labels of steps; each is a vertical line in the stage's charts.
-    """
+def curves(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[str, list[dict[str, Any]]]:
+    """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`."""
     html: list[str] = []
     data: list[dict[str, Any]] = []
     for stage, series in metrics.items():
-        groups = plan_charts(series)
-        last_step = max(
-            (line[-1][0] for group in groups for chart in group for line in chart.lines.values()), default=0
-        )
-        labels = marks.get(stage, {})
-        main, rest = groups
-        topics = [(topic, [_chart(chart, labels, data) for chart in charts]) for topic, charts in _by_topic(main)]
-        parts = (topics, [_chart(chart, labels, data) for chart in rest])
+        main, rest = plan_charts(series)
+        last_step = max((line[-1][0] for chart in (*main, *rest) for line in chart.lines.values()), default=0)
+        parts = [[_chart(chart, data) for chart in charts] for charts in (main, rest)]
         title = STAGES.get(stage) or stage.replace("arms.", "Control arm ", 1)
         html.append(macro("stage")(title, f"{last_step:,}", *parts))
     return Markup("").join(html), data
 
 
-def _by_topic(charts: list[Chart]) -> list[tuple[str, list[Chart]]]:
-    if len(charts) <= MAX_WITHOUT_TOPICS:
-        return [("", charts)] if charts else []
-    return [(topic, list(group)) for topic, group in groupby(charts, lambda each: each.topic)]
-
-
 def plan_charts(series: Mapping[str, Points]) -> tuple[list[Chart], list[Chart]]:
-    """Returns the charts of one stage with a subject, in the order of `subjects`, and the charts of all other keys."""
+    """Returns the charts of one stage with a subject, in the order of `SUBJECTS`, and the charts of all other keys."""
     left = {key: points for key, points in series.items() if points}
     main = []
-    for topic, title, patterns in subjects():
-        keys = [key for key in left if belongs(key, patterns)][:MAX_SERIES]
+    for title, patterns in SUBJECTS.items():
+        keys = [key for key in left if any(fnmatchcase(key, pattern) for pattern in patterns.split())][:MAX_SERIES]
         if keys:
-            lines = _labelled({key: left.pop(key) for key in keys})
-            main.append(Chart(title, lines, topic))
+            main.append(Chart(title, _labelled({key: left.pop(key) for key in keys})))
     rest = [Chart(key, {key: points}) for key, points in sorted(left.items())]
     return (main, rest) if main else (rest, [])
 
@@ -146,14 +143,14 @@ def _labelled(series: dict[str, Points]) -> dict[str, Points]:
     return dict(zip(short, series.values(), strict=True)) if len(set(short)) == len(short) else series
 
 
-def _chart(chart: Chart, labels: Mapping[int, str], data: list[dict[str, Any]]) -> dict[str, Any]:
+def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the values of the template's macro `chart`, and appends the points for the page's script to `data`."""
     points_of = {label: thinned(points) for label, points in chart.lines.items()}
     raw = {label: [value for _, value in points] for label, points in points_of.items()}
     shown = {label: smoothed(v) if len(v) >= MIN_POINTS_TO_SMOOTH else v for label, v in raw.items()}
     steps = [step for points in points_of.values() for step, _ in points]
     x = _step_axis(min(steps), max(steps))
-    y = _value_axis(chart, raw, shown)
+    y = _value_axis(raw, shown)
     lines = []
     for label, points in points_of.items():
         places = [x.place(step) for step, _ in points]
@@ -166,29 +163,23 @@ def _chart(chart: Chart, labels: Mapping[int, str], data: list[dict[str, Any]]) 
                 "dots": [(f"{px:.1f}", f"{y.place(value):.1f}") for px, value in dots],
             }
         )
-    frame = {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM, "width": WIDTH, "height": HEIGHT}
-    number = len(data)
-    data.append(
-        {
-            "left": LEFT,
-            "right": RIGHT,
-            "width": WIDTH,
-            "low": x.low,
-            "high": x.high,
-            "lines": [
-                {"label": label, "steps": [step for step, _ in points], "values": [_rounded(v) for v in raw[label]]}
-                for label, points in points_of.items()
-            ],
-        }
-    )
+    series = [
+        {"label": label, "steps": [step for step, _ in points], "values": [float(f"{v:.5g}") for v in raw[label]]}
+        for label, points in points_of.items()
+    ]
+    data.append({"left": LEFT, "right": RIGHT, "width": WIDTH, "low": x.low, "high": x.high, "lines": series})
     return {
-        **frame,
-        "number": number,
+        "left": LEFT,
+        "right": RIGHT,
+        "top": TOP,
+        "bottom": BOTTOM,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "number": len(data) - 1,
         "title": chart.title,
         "steps": (min(steps), max(steps)),
-        "description": "; ".join(f"{label} from {_short(v[0])} to {_short(v[-1])}" for label, v in shown.items()),
+        "description": "; ".join(f"{label} from {v[0]:.3g} to {v[-1]:.3g}" for label, v in shown.items()),
         "lines": lines,
-        "marks": [(f"{x.place(step):.1f}", step, label) for step, label in labels.items() if x.low <= step <= x.high],
         "x_ticks": [(f"{x.place(tick):.1f}", f"{tick:.0f}") for tick in x.ticks],
         "y_ticks": list(zip([f"{y.place(tick):.1f}" for tick in y.ticks], _value_labels(y), strict=True)),
     }
@@ -200,22 +191,16 @@ def _step_axis(low: int, high: int) -> Axis:
     return Axis(low, high, LEFT, RIGHT, nice_ticks(low, high, 6, whole=True))
 
 
-def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[str, list[float]]) -> Axis:
-    """0 to 1 for shares; otherwise the range of the smoothed lines and the middle 96 % of the raw points, with a margin."""
+def _value_axis(raw: Mapping[str, list[float]], shown: Mapping[str, list[float]]) -> Axis:
+    """The range of the smoothed lines and the middle 96 % of the raw points, with a margin; from 0 if that is near."""
     values = [value for line in shown.values() for value in line]
-    for line in raw.values():
-        line = sorted(line)
+    for line in map(sorted, raw.values()):
         values += [line[len(line) // 50], line[-1 - len(line) // 50]]
     low, high = min(values), max(values)
-    if low == high == 0 or (chart.title in ("Exact match", "Call rate") and low >= 0 and high <= 1):
-        low, high = 0.0, 1.0
-    else:
-        if 0 < low < 0.35 * high:
-            low = 0.0
-        spread = high - low
-        air = 0.06 * spread if spread > 1e-6 * max(abs(low), abs(high)) else max(0.1 * abs(high), 1e-6)
-        low, high = (low if low == 0.0 else low - air), high + air
-    return Axis(low, high, BOTTOM, TOP, nice_ticks(low, high, 5))
+    spread = high - low
+    margin = 0.06 * spread if spread > 1e-6 * max(abs(low), abs(high)) else 0.1 * abs(high) or 1.0
+    low = 0.0 if 0 <= low <= 0.35 * high else low - margin
+    return Axis(low, high + margin, BOTTOM, TOP, nice_ticks(low, high + margin, 5))
 
 
 def _value_labels(y: Axis) -> list[str]:
@@ -226,11 +211,3 @@ def _value_labels(y: Axis) -> list[str]:
 
 def _polyline(places: Sequence[float], values: Sequence[float], y: Axis) -> str:
     return " ".join(f"{px:.1f},{y.place(value):.1f}" for px, value in zip(places, values, strict=True))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}"

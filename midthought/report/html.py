@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from midthought.report.curves import curves
-from midthought.report.findings import STAGES, marks, shown_findings
+from midthought.report.findings import shown_findings
 from midthought.report.quantities import token_quantities
-from midthought.report.results import arms_table, cards, control_arms_table, more_metrics, verdict
+from midthought.report.results import arms_table, control_arms_table, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import read_run
 from midthought.report.templates import macro, render_page
@@ -57,7 +57,7 @@ def report_page(
     packed = pack_episodes(read_page_episodes(run_path, **limits), **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
-    charts, chart_points = curves(run.metrics, dict.fromkeys(STAGES, marks(findings)))
+    charts, chart_points = curves(run.metrics)
     return render_page(
         "report.html",
         SCRIPTS,
@@ -73,7 +73,6 @@ def report_page(
         episodes_sentence=packed.sentence,
         verdict=sentence,
         support=support,
-        cards=cards(run.summary),
         table=arms_table(run.summary),
         control_arms=control_arms_table(run.summary, run.arm_reports),
         has_reward="reward/mean" in run.summary,

@@ -41,6 +41,11 @@ class JsonLines:
         return self._num_lines
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of the complete lines."""
+        return self._num_bytes if self.num_lines else 0
+
+    @property
     def sha256(self) -> str:
         """Digest of the complete lines."""
         return self._digest.hexdigest() if self.num_lines else hashlib.sha256().hexdigest()

@@ -10,26 +10,24 @@ import base64
 import gzip
 import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from midthought.report.json_lines import json_value
-from midthought.report.page_episodes import PageEpisode, spread
-from midthought.report.recorded_episodes import COLUMNS, Array, unpacked
-from midthought.report.recording import TRAINING_ARM
+from midthought.report.page_episodes import spread
+from midthought.report.recorded_episodes import COLUMNS, TRAINING_ARM, Array, Episode, RecordedSegment
 
 RULE = (
     "Held-out questions with all their arms and training groups were chosen in turn, each evenly spread over the run, "
-    "until the page was full. The last ones have texts only."
+    "until the page was full."
 )
 MAX_BLOCK_TOKENS = 20_000
 MAX_BLOCK_EPISODES = 48
 MAX_QUESTION = 200
 """Characters of a question in the index."""
-_INTEGERS = {"token_ids": "<i4", "in_loss": "u1", "policy_versions": "<i4"}
-"""Columns of integers, with their type in the recording."""
 _INDEX = "task arm step right reward parts stop tools calls failed repeated length seconds recorded block at before"
 
 
@@ -69,27 +67,25 @@ def column_layout() -> list[tuple[str, str, bool]]:
     return [*of_tokens, *of_policy]
 
 
-def pack_episodes(episodes: Sequence[PageEpisode], *, max_episodes: int, max_bytes: int) -> PackedEpisodes:
-    """Packs as many episodes as the limits allow, chosen by `in_order_of_choice`. `max_bytes` limits the blocks.
-
-    If not all fit, a quarter of the space is for episodes without the values of their tokens.
-    """
+def pack_episodes(episodes: Sequence[Episode], *, max_episodes: int, max_bytes: int) -> PackedEpisodes:
+    """Packs as many episodes as the limits allow, chosen by `in_order_of_choice`. `max_bytes` limits the blocks."""
     units = in_order_of_choice([_unit(each) for each in episodes])
     chosen = [place for unit in units for place in unit][:max_episodes]
-    packed = _blocks(chosen, episodes, max_bytes)
-    if sum(len(places) for places, _ in packed) < len(chosen):
-        while packed and _size(packed) > max_bytes * 3 // 4:
-            packed.pop()
-        whole = {place for places, _ in packed for place in places}
-        episodes = [each if place in whole else replace(each, segments=None) for place, each in enumerate(episodes)]
-        rest = [place for place in chosen if place not in whole]
-        packed += _blocks(rest, episodes, max_bytes - _size(packed))
-    where = {place: (number, at) for number, (places, _) in enumerate(packed) for at, place in enumerate(places)}
+    blocks: list[tuple[str, str]] = []
+    where: dict[int, tuple[int, int]] = {}
+    size = 0
+    for places in _cut(chosen, episodes):
+        block = _block([episodes[place] for place in places])
+        size += sum(map(len, block))
+        if size > max_bytes:
+            break
+        where |= {place: (len(blocks), at) for at, place in enumerate(places)}
+        blocks.append(block)
     kept = {place: number for number, place in enumerate(sorted(where))}
     shown = [(episodes[place], *where[place], kept.get(_before(episodes[place]))) for place in kept]
     return PackedEpisodes(
         index=_compressed(_index(shown)),
-        blocks=[block for _, block in packed],
+        blocks=blocks,
         num_episodes=len(kept),
         num_recorded=sum(episodes[place].segments is not None for place in kept),
         num_found=len(episodes),
@@ -97,57 +93,30 @@ def pack_episodes(episodes: Sequence[PageEpisode], *, max_episodes: int, max_byt
 
 
 def in_order_of_choice(keys: Sequence[tuple[Hashable, bool]]) -> list[list[int]]:
-    """Returns units of places in `keys`, in the order in which a page takes them.
+    """Returns units of places in `keys`, in the order in which a page takes them: held-out and training units in turn.
 
-    `keys`: of each episode, the unit that must stay together, and whether it is of training. Held-out and training units
-    alternate by the number of their episodes so far.
+    `keys`: of each episode, the unit that must stay together, and whether it is of training.
     """
     units: dict[tuple[Hashable, bool], list[int]] = {}
     for place, key in enumerate(keys):
         units.setdefault(key, []).append(place)
-    waiting = [
+    held_out, training = (
         spread([unit for (_, is_training), unit in units.items() if is_training == kind]) for kind in (False, True)
-    ]
-    counts, chosen = [0, 0], []
-    while any(waiting):
-        kind = min((kind for kind in (0, 1) if waiting[kind]), key=lambda kind: counts[kind])
-        unit = waiting[kind].pop(0)
-        counts[kind] += len(unit)
-        chosen.append(unit)
-    return chosen
+    )
+    return [unit for pair in zip_longest(held_out, training) for unit in pair if unit]
 
 
-def _unit(episode: PageEpisode) -> tuple[Any, bool]:
+def _unit(episode: Episode) -> tuple[Any, bool]:
     """Samples of one training prompt stay together, and all answers to a held-out question."""
     task_id, is_training = episode.question[0], episode.arm == TRAINING_ARM
     return (episode.step, task_id) if is_training else task_id, is_training
 
 
-Packed = list[tuple[list[int], tuple[str, str]]]
-"""Of each block, the places of its episodes, and the block."""
-
-
-def _blocks(chosen: Sequence[int], episodes: Sequence[PageEpisode], max_bytes: int) -> Packed:
-    """Returns as many blocks as fit. An episode that is too large is left out if no other is before it."""
-    packed: Packed = []
-    for places in _cut(chosen, episodes):
-        block = (places, _block([episodes[place] for place in places]))
-        if _size([*packed, block]) <= max_bytes:
-            packed.append(block)
-        elif packed:
-            break
-    return packed
-
-
-def _size(packed: Packed) -> int:
-    return sum(len(texts) + len(numbers) for _, (texts, numbers) in packed)
-
-
-def _before(episode: PageEpisode) -> int:
+def _before(episode: Episode) -> int:
     return -1 if episode.before is None else episode.before
 
 
-def _cut(chosen: Sequence[int], episodes: Sequence[PageEpisode]) -> Iterator[list[int]]:
+def _cut(chosen: Sequence[int], episodes: Sequence[Episode]) -> Iterator[list[int]]:
     """Yields the members of each block."""
     members: list[int] = []
     num_tokens = 0
@@ -169,7 +138,7 @@ class _Numbers(dict[Any, int]):
         return self.setdefault(value, len(self))
 
 
-def _index(shown: Sequence[tuple[PageEpisode, int, int, int | None]]) -> dict[str, Any]:
+def _index(shown: Sequence[tuple[Episode, int, int, int | None]]) -> dict[str, Any]:
     """`shown`: episode, number of its block, place in the block, and number of its counterpart."""
     tasks, arms, stops, tools = _Numbers(), _Numbers(), _Numbers(), _Numbers()
     rewards: list[Mapping[str, Any]] = [
@@ -209,15 +178,15 @@ def _index(shown: Sequence[tuple[PageEpisode, int, int, int | None]]) -> dict[st
     }
 
 
-def _block(members: Sequence[PageEpisode]) -> tuple[str, str]:
+def _block(members: Sequence[Episode]) -> tuple[str, str]:
     texts = []
     for each in members:
         recorded = each.segments or ()
         values = {
             "right": each.right,
             "spans": each.spans,
-            "segment_lengths": None if each.segments is None else [len(segment["texts"]) for segment in recorded],
-            "columns": [name for name in COLUMNS if any(name in segment for segment in recorded)],
+            "segment_lengths": None if each.segments is None else list(map(len, recorded)),
+            "columns": COLUMNS,
         }
         texts.append({**each.facts, **values})
     segments = [segment for each in members for segment in each.segments or ()]
@@ -225,18 +194,20 @@ def _block(members: Sequence[PageEpisode]) -> tuple[str, str]:
     return _compressed(texts), _base64(numbers)
 
 
-def _column(segments: Sequence[Mapping[str, Any]], name: str) -> Array:
-    """Returns a column of all segments as 4-byte numbers; NaN if a token has no value."""
-    if name == "text_lengths":  # in UTF-16 code units, which the page counts in
-        return np.array([_utf16_length(text) for segment in segments for text in segment["texts"]], dtype="<i4")
-    stored = _INTEGERS.get(name, "<f4")
-    dtype = "<i4" if name in _INTEGERS else "<f4"
-    found = [unpacked(each[name], stored) if name in each else _missing(each) for each in segments]
-    return np.concatenate([np.zeros(0, dtype=dtype), *found]).astype(dtype)
-
-
-def _missing(segment: Mapping[str, Any]) -> Array:
-    return np.full(len(unpacked(segment["in_loss"], "u1")), np.nan, dtype="<f4")
+def _column(segments: Sequence[RecordedSegment], name: str) -> Array:
+    """Returns a column of all segments as 4-byte numbers, text lengths in UTF-16 code units, which the page counts in; NaN if a
+    token has no value."""
+    if name == "text_lengths":
+        return np.array([_utf16_length(text) for segment in segments for text in segment.texts], dtype="<i4")
+    dtype = "<f4" if name in COLUMNS else "<i4"
+    found: list[Array] = [np.zeros(0, dtype=dtype)]
+    for each in segments:
+        if name == "token_ids":
+            found.append(each.token_ids)
+            continue
+        values = each.columns[name] if name in COLUMNS else getattr(each, name)
+        found.append(values[np.array(each.authors) == "policy"])
+    return np.concatenate(found).astype(dtype)
 
 
 def _utf16_length(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Tests of paired measurements: the same questions answered twice, or the same seeds trained twice.
+"""Tests of paired measurements: the same questions answered twice.
 
 All intervals are 95 %, all p-values two-sided, all differences `other - baseline`.
 """
@@ -83,20 +83,12 @@ def paired_permutation(baseline: Sequence[float], other: Sequence[float]) -> Pai
         (values,), np.mean, permutation_type="samples", rng=np.random.default_rng(0), **options
     )
     resampled = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(0), **options)
-    return _of_means("paired permutation", values, resampled.confidence_interval, found.pvalue)
-
-
-def paired_t(baseline: Sequence[float], other: Sequence[float]) -> PairedTest | None:
-    """Tests whether the mean of paired differences is 0, for a few seeds. None if there are fewer than two, or all are equal."""
-    values = np.subtract(other, baseline, dtype=np.float64)
-    if len(values) < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
-        return None
-    found = stats.ttest_1samp(values, 0.0)
-    return _of_means("paired t", values, found.confidence_interval(0.95), found.pvalue)
-
-
-def _of_means(name: str, values: np.ndarray, interval: Sequence[float], p_value: float) -> PairedTest:
-    low, high, difference = float(interval[0]), float(interval[1]), float(values.mean())
+    low, high = map(float, resampled.confidence_interval)
     return PairedTest(
-        name=name, num_pairs=len(values), difference=difference, low=low, high=high, p_value=float(p_value)
+        name="paired permutation",
+        num_pairs=len(values),
+        difference=float(values.mean()),
+        low=low,
+        high=high,
+        p_value=float(found.pvalue),
     )

@@ -15,7 +15,7 @@ class Quantity:
     """One quantity of a token."""
 
     name: str
-    """Field of `RecordedToken`, or the name of a difference of two of them."""
+    """Name in the page's addresses."""
     label: str
     meaning: str
     scale: Scale = "none"
@@ -62,6 +62,6 @@ def token_quantities() -> tuple[Quantity, ...]:
     return _QUANTITIES
 
 
-def recorded_columns() -> dict[str, str]:
-    """Returns the columns of numbers in a recording, with the field of `RecordedToken` that has one token's number."""
-    return {each.column: each.name for each in _QUANTITIES if each.column and not each.minus}
+def recorded_columns() -> tuple[str, ...]:
+    """Returns the columns of numbers in a recording."""
+    return tuple(each.column for each in _QUANTITIES if each.column and not each.minus)

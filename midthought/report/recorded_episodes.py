@@ -1,4 +1,5 @@
-"""Recorded episodes: writes a Trajectory with the values of its tokens as a row, and reads a run's recording as typed records.
+"""Recorded episodes: the tokens of an episode with their values as part of its row in `trajectories.jsonl`, and typed records of
+such rows.
 
 Columns of numbers are base64 of little-endian arrays, so they are exact and short.
 """
@@ -10,49 +11,22 @@ import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from midthought.errors import CheckpointError
 from midthought.report.quantities import recorded_columns
-from midthought.report.recording import FOLDER, TRAINING_ARM, arm_and_step, read_rows, recorded_files
-from midthought.report.trajectory_row import episode_row, event_row
+from midthought.report.run_folder import RunFolder
+from midthought.report.run_record import is_right
 from midthought.tokenization import Renderer
 from midthought.types import Segment, Trajectory
 
 Array = np.ndarray[Any, Any]
 COLUMNS = recorded_columns()
-"""Columns of float32 numbers, with the field of `RecordedToken`. The file has them for the policy's tokens only."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedToken:
-    """One token. Numbers are NaN if the token has none: it is not the policy's, or the episode was not trained on."""
-
-    token_id: int
-    text: str
-    """The text that the token completes; empty within a character of several tokens."""
-    author: str
-    """`policy`, `tool`, `prompt` or `reply` (of the environment or user)."""
-    in_loss: bool
-    """Whether the update trained on it."""
-    policy_version: int
-    """-1 if it was not sampled."""
-    sampled_logprob: float
-    """As recorded by the engine."""
-    logprob: float
-    """Recomputed by the learner before the update."""
-    reference_logprob: float
-    ratio: float
-    """`exp(log π - log π_old)` in the token's latest pass of the update."""
-    advantage: float
-    """As the loss uses it, except that losses of pairs replace it in each step."""
-    value: float
-    """The critic's, before the update."""
-    entropy: float
-    """Of the distribution at this token, in its latest pass, in nats."""
+"""Columns of float32 numbers. A row has them for the policy's tokens only."""
+TRAINING_ARM = "train"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,83 +35,64 @@ class RecordedSegment:
 
     token_ids: Array  # [T] int32
     texts: list[str]
+    """The text that each token completes; empty within a character of several tokens."""
     authors: list[str]
+    """`policy`, `tool`, `prompt` or `reply` (of the environment or user)."""
     in_loss: Array  # [T] bool
+    """Whether the update trained on the token."""
     policy_versions: Array  # [T] int32
+    """-1 if the token was not sampled."""
     columns: Mapping[str, Array]
-    """By the names of `COLUMNS`: [T] float32, NaN if a token has no value."""
+    """By the names of `COLUMNS`: [T] float32, NaN if a token has no value: it is not the policy's, or the episode was not trained
+    on."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def __iter__(self) -> Iterator[RecordedToken]:
-        for index in range(len(self)):
-            yield RecordedToken(
-                token_id=int(self.token_ids[index]),
-                text=self.texts[index],
-                author=self.authors[index],
-                in_loss=bool(self.in_loss[index]),
-                policy_version=int(self.policy_versions[index]),
-                **{name: float(self.columns[column][index]) for column, name in COLUMNS.items()},
-            )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedEpisode:
-    """One episode of a recording."""
+class Episode:
+    """One row of `trajectories.jsonl`."""
 
-    stage: str
-    """`training` or `evaluation`."""
-    arm: str
-    """`train`, `validation`, `before`, `after.sampled`, …"""
-    iteration: int
-    """Training iterations done; 0 for the arms of a recipe's evaluation."""
-    task_id: str
-    question: str
-    answer: str
-    """The expected one."""
-    labels: Mapping[str, Any]
-    group: int
-    """Episodes of one group have the same prompt."""
-    right: bool | None
-    """None if it was not judged."""
-    reward: float | None
-    reward_parts: Mapping[str, float]
-    stop_reason: str | None
-    error: str | None
-    tool_events: list[dict[str, Any]]
-    """As in `trajectories.jsonl` (`tool_name`, `parameters`, `outcome`, `result`, `time/seconds`), with `segment` and `token`:
-    the place of the last policy token before the result."""
-    tool_seconds: float
-    engine_seconds: float
-    segments: list[RecordedSegment]
+    facts: Mapping[str, Any]
+    """The row without its spans and segments: task, reward, calls (`events`), …"""
+    spans: list[tuple[str, str, int]]
+    """Author, text and number of tokens."""
+    segments: list[RecordedSegment] | None = None
+    """None if its tokens were not recorded."""
+    before: int | None = None
+    """Place of the episode before training, or of the first validation, that answers the same question in the same way
+    (`page_episodes`)."""
+
+    @property
+    def arm(self) -> str:
+        """`train`, `validation`, `before`, `after.sampled`, …"""
+        return str(self.facts.get("arm"))
+
+    @property
+    def step(self) -> int:
+        """Training iterations done; 0 for the arms of a recipe's evaluation."""
+        return int(self.facts.get("step") or 0)
+
+    @property
+    def question(self) -> tuple[str, str]:
+        """Id and text of the task: the same id with another text is another question."""
+        return str(self.facts.get("task_id")), str(self.facts.get("question") or "")
+
+    @property
+    def right(self) -> bool | None:
+        """Whether the answer was right; None if it was not judged."""
+        return is_right(self.facts)
 
 
-def recorded_row(
-    trajectory: Trajectory,
-    renderer: Renderer,
-    *,
-    step: int,
-    arm: str,
-    exact_match: bool | None = None,
-    learned: Sequence[Mapping[str, Array]] = (),
+def token_values(
+    trajectory: Trajectory, renderer: Renderer, learned: Sequence[Mapping[str, Array]] = ()
 ) -> dict[str, Any]:
-    """Returns the row of one episode. `learned`: per segment, columns of the update ([T], NaN without a value) and `in_loss`."""
-    events = [
-        {**event_row(event), "segment": segment, "token": index}
-        for event, (segment, index) in zip(trajectory.tool_events, trajectory.call_ends, strict=False)
-    ]
-    per_segment = learned or [{}] * len(trajectory.segments)
-    return {
-        "stage": "training" if arm == TRAINING_ARM else "evaluation",
-        **episode_row(trajectory, step=step, arm=arm, exact_match=exact_match),
-        "group": trajectory.group,
-        "events": events,
-        "segments": [
-            _segment_row(segment, renderer, columns)
-            for segment, columns in zip(trajectory.segments, per_segment, strict=True)
-        ],
-    }
+    """Returns what a recorded episode's row has besides that of `trajectory_row`. `learned`: per segment, columns of the update
+    ([T], NaN without a value) and `in_loss`."""
+    columns = learned or [{}] * len(trajectory.segments)
+    pairs = zip(trajectory.segments, columns, strict=True)
+    return {"segments": [_segment_row(segment, renderer, each) for segment, each in pairs]}
 
 
 def _segment_row(segment: Segment, renderer: Renderer, columns: Mapping[str, Array]) -> dict[str, Any]:
@@ -163,39 +118,51 @@ def _texts(token_ids: Sequence[int], renderer: Renderer) -> list[str]:
 
 def read_recording(
     run_path: str | os.PathLike[str], *, arms: Collection[str] | None = None, iterations: Collection[int] | None = None
-) -> Iterator[RecordedEpisode]:
+) -> Iterator[Episode]:
     """Yields the recorded episodes of a run in the order of writing; of these arms and iterations, if given.
 
-    Reads one file at a time, also of a running run. Raises `CheckpointError` if nothing was recorded, or a file is damaged.
+    Reads one line at a time, also of a running run. Raises `CheckpointError` if nothing was recorded, or a line is damaged.
     """
-    files = recorded_files(Path(run_path) / FOLDER)
-    if not files:
-        raise CheckpointError(f"{run_path} has no recording; a run records with checkpoint.record_episodes=16")
-    for path in files:
-        arm, step = arm_and_step(path)
-        if (arms is None or arm in arms) and (iterations is None or step in iterations):
-            yield from read_rows(path, _episode)
+    is_recorded = False
+    for row in RunFolder(run_path).trajectories.read():
+        is_recorded |= "segments" in row
+        is_wanted = (arms is None or row["arm"] in arms) and (iterations is None or row["step"] in iterations)
+        if "segments" in row and is_wanted:
+            yield episode_of(row, run_path)
+    if not is_recorded:
+        raise CheckpointError(f"{run_path} has no recorded tokens; a run records with checkpoint.record_episodes=16")
 
 
-def _episode(row: Mapping[str, Any]) -> RecordedEpisode:
-    reward = row["reward"] or {"total": None, "parts": {}}
-    same = ("stage", "arm", "task_id", "question", "answer", "labels", "group", "stop_reason", "error")
-    return RecordedEpisode(
-        **{name: row[name] for name in same},
-        iteration=row["step"],
-        right=row["exact_match"],
-        reward=reward["total"],
-        reward_parts=reward["parts"],
-        tool_events=row["events"],
-        tool_seconds=row["time/tool_seconds"],
-        engine_seconds=row["time/engine_seconds"],
-        segments=[_segment(segment) for segment in row["segments"]],
-    )
+def episode_of(row: Mapping[str, Any], run_path: str | os.PathLike[str]) -> Episode:
+    """Returns a row of `trajectories.jsonl` as a record. Raises `CheckpointError` if its tokens are damaged."""
+    facts = {name: value for name, value in row.items() if name not in ("spans", "segments")}
+    if "segments" not in row:
+        spans = [
+            (str(one.get("kind")), str(one.get("text")), int(one.get("num_tokens") or 0))
+            for one in row.get("spans") or []
+        ]
+        return Episode(facts=facts, spans=spans)
+    try:
+        spans = [span for segment in row["segments"] for span in _spans(segment)]
+        return Episode(facts=facts, spans=spans, segments=list(map(_segment, row["segments"])))
+    except (LookupError, TypeError, ValueError) as error:
+        place = f"episode {row.get('task_id')!r} of {row.get('arm')} {row.get('step')}"
+        raise CheckpointError(
+            f"{run_path}/trajectories.jsonl: the tokens of {place} cannot be read ({error!r:.200}); delete this line"
+        ) from None
+
+
+def _spans(row: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+    texts = iter(row["texts"])
+    for author, length in row["spans"]:
+        yield author, "".join(islice(texts, length)), length
 
 
 def _segment(row: Mapping[str, Any]) -> RecordedSegment:
-    token_ids = unpacked(row["token_ids"], "<i4")
+    token_ids, texts = unpacked(row["token_ids"], "<i4"), row["texts"]
     authors = [author for author, length in row["spans"] for _ in range(length)]
+    if not len(token_ids) == len(texts) == len(authors):
+        raise ValueError(f"{len(token_ids)} tokens, {len(texts)} texts and {len(authors)} authors")
     own = np.array([author == "policy" for author in authors], dtype=bool)
 
     def spread(name: str, dtype: str, missing: float) -> Array:
@@ -206,7 +173,7 @@ def _segment(row: Mapping[str, Any]) -> RecordedSegment:
 
     return RecordedSegment(
         token_ids=token_ids,
-        texts=row["texts"],
+        texts=texts,
         authors=authors,
         in_loss=spread("in_loss", "u1", 0).astype(bool),
         policy_versions=spread("policy_versions", "<i4", -1),

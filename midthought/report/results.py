@@ -1,4 +1,4 @@
-"""The results of a run's summary as HTML: the result in a sentence, cards, the table before/after, control arms.
+"""The results of a run's summary as HTML: the result in a sentence, the table before/after, control arms.
 
 Depends on the summary's keys, not on how they were measured.
 """
@@ -6,52 +6,30 @@ Depends on the summary's keys, not on how they were measured.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
 from midthought.report.templates import macro
 
 Summary = Mapping[str, Any]
-
-CHANCE_MARGIN = 0.05
-"""An arm without the tool's results counts as guessing up to this much above the best constant guess."""
-
-
-class Arm(NamedTuple):
-    """One row of the table: its label, and the key of its metric after training."""
-
-    label: str
-    note: str
-    after: str
-
-    @property
-    def before(self) -> str:
-        """The key of the metric before training. Arms that are not measured then have no such key in a summary."""
-        return self.after.replace("after.", "before.", 1)
-
-
 ARMS = (
-    Arm("Exact match, greedy", "held-out questions that need the tool", "after.exact_match"),
-    Arm("Balanced", "mean of questions with and without an answer", "after.balanced_accuracy"),
-    Arm("Unfinished", "ended without an answer: at a limit, or failed", "after.unfinished"),
-    Arm("Sampled", "temperature 1, as in training", "after.sampled_exact_match"),
-    Arm("Tool off", "no call is answered", "after.tool_off.exact_match"),
-    Arm("Results shuffled", "each call gets another question’s result", "after.shuffled.exact_match"),
-    Arm("First try", "the answer before any feedback", "after.first_try"),
-    Arm("Retry only", "told only that the answer is wrong", "after.none.exact_match"),
-    Arm("Wrong feedback", "told something false", "after.wrong.exact_match"),
-    Arm("Oracle results", "every call gets the passage that proves the answer", "after.oracle.exact_match"),
-    Arm("No memory needed", "the question contains the answer", "after.no_memory.exact_match"),
-    Arm("Constant guess", "the best that one fixed answer gets", "after.constant_guess"),
-    Arm("Control", "supervised training for the same time, no PPO", "control.exact_match"),
-    Arm("Calls where needed", "share of questions", "after.call_rate_needed"),
-    Arm("Calls where needless", "share of questions", "after.call_rate_needless"),
+    ("exact_match", "Exact match, greedy", "held-out questions that need the tool"),
+    ("balanced_accuracy", "Balanced", "mean of questions with and without an answer"),
+    ("unfinished", "Unfinished", "ended without an answer: at a limit, or failed"),
+    ("sampled_exact_match", "Sampled", "temperature 1, as in training"),
+    ("tool_off.exact_match", "Tool off", "no call is answered"),
+    ("shuffled.exact_match", "Results shuffled", "each call gets another question’s result"),
+    ("first_try", "First try", "the answer before any feedback"),
+    ("none.exact_match", "Retry only", "told only that the answer is wrong"),
+    ("wrong.exact_match", "Wrong feedback", "told something false"),
+    ("oracle.exact_match", "Oracle results", "every call gets the passage that proves the answer"),
+    ("no_memory.exact_match", "No memory needed", "the question contains the answer"),
+    ("constant_guess", "Constant guess", "the best that one fixed answer gets"),
+    ("call_rate_needed", "Calls where needed", "share of questions"),
+    ("call_rate_needless", "Calls where needless", "share of questions"),
 )
-VALIDATION_RATES = (
-    ("Success on held-out episodes", "validation/env/success_share"),
-    ("Exact match on held-out tasks", "validation/exact_match"),
-)
+"""Key of the metric after `before.` or `after.`, label and note of each row of the table."""
 
 
 def number(summary: Summary, key: str) -> float | None:
@@ -75,22 +53,14 @@ def verdict(summary: Summary) -> tuple[str, str]:
         shown = " → ".join(f"{value:.3f}" for value in greedy if value is not None)
         beside = f"Greedy: {shown}. " if greedy[1] is not None else ""
         sentence = Markup("Sampled exact match{}: {}").format(where, _change(sampled[0], sampled[1]))
-        return sentence, beside + _support(summary)
-    if greedy[1] is None:
-        return _verdict_by_reward(summary)
-    return Markup("Exact match{}: {}").format(where, _change(greedy[0], greedy[1])), _support(summary)
-
-
-def _verdict_by_reward(summary: Summary) -> tuple[str, str]:
-    """For a run that has a reward but no questions with and without a tool."""
-    held_out, trained = number(summary, "validation/reward/mean"), number(summary, "reward/mean")
-    rates = [(label, number(summary, key)) for label, key in VALIDATION_RATES]
-    support = ", ".join(f"{label.lower()} {rate:.3f}" for label, rate in rates if rate is not None)
-    if held_out is not None:
-        return Markup("Reward of held-out episodes, greedy: <b>{:.3f}</b>").format(held_out), support
-    if trained is None:
+        return sentence, beside + _without_tool(summary)
+    if greedy[1] is not None:
+        return Markup("Exact match{}: {}").format(where, _change(greedy[0], greedy[1])), _without_tool(summary)
+    if (reward := number(summary, "validation/reward/mean")) is not None:
+        return Markup("Reward of held-out episodes, greedy: <b>{:.3f}</b>").format(reward), ""
+    if (reward := number(summary, "reward/mean")) is None:
         return "This run has not been evaluated yet.", "Its results will be shown here after the last evaluation."
-    sentence = Markup("Reward of the last iteration: <b>{:.3f}</b>").format(trained)
+    sentence = Markup("Reward of the last iteration: <b>{:.3f}</b>").format(reward)
     return sentence, "No held-out episodes were evaluated: Trainer(validation=…), training.validate_every, evaluate()."
 
 
@@ -101,94 +71,35 @@ def _change(before: float | None, after: float) -> str:
     return macro("change")(f"{before:.3f}", f"{after:.3f}", gain, signed(gain))
 
 
-def _support(summary: Summary) -> str:
-    """Whether the score depends on the tool's results, judged by the arms without them."""
-    guess = number(summary, "after.constant_guess")
-    arms = {
-        "with the tool off": number(summary, "after.tool_off.exact_match"),
-        "with shuffled results": number(summary, "after.shuffled.exact_match"),
-    }
-    seen = {name: value for name, value in arms.items() if value is not None}
-    if not seen:
-        return ""
-    words = " and ".join(f"{value:.3f} {name}" for name, value in seen.items())
-    score = number(summary, "after.exact_match")
-    if score is not None and score <= max(*seen.values(), guess or 0.0) + CHANCE_MARGIN:
-        guessed = "" if guess is None else f"; a constant guess gets {guess:.3f}"
-        return f"It is {words}{guessed}: the score does not show that the tool's results are used."
-    if guess is None:
-        return f"It falls to {words}."
-    if max(seen.values()) <= guess + CHANCE_MARGIN:
-        return f"It falls to {words}; a constant guess gets {guess:.3f}: the score comes from what the tool says."
-    return (
-        f"But it still reaches {words}, while a constant guess gets {guess:.3f}: "
-        "part of the score does not come from the tool."
-    )
-
-
-def cards(summary: Summary) -> str:
-    """Returns the key metrics as cards; unknown ones are left out."""
-    items = []
-    for label, name in (
-        ("Exact match", "exact_match"),
-        ("Sampled, temperature 1", "sampled_exact_match"),
-        ("Calls where needed", "call_rate_needed"),
-        ("Calls where needless", "call_rate_needless"),
-    ):
-        before, after = number(summary, f"before.{name}"), number(summary, f"after.{name}")
-        if after is not None:
-            items.append((label, f"{after:.3f}", "" if before is None else f"from {before:.3f} before"))
-    for label, key, form in (
-        ("Reward, held out", "validation/reward/mean", "{:.3f}".format),
-        *((label, key, "{:.3f}".format) for label, key in VALIDATION_RATES),
-        ("Iterations", "iteration", "{:,.0f}".format),
-        ("Whole job", "seconds", duration),
-        ("Peak memory", "peak_rss_mib", lambda mib: f"{mib / 1024:.1f} GiB"),
-        ("Questions", "num_questions", lambda count: f"{count:,.0f}"),
-        ("Seed", "seed", lambda seed: f"{seed:.0f}"),
-    ):
-        value = number(summary, key)
-        if value is not None:
-            items.append((label, form(value), ""))
-    return macro("cards")(items) if items else ""
+def _without_tool(summary: Summary) -> str:
+    """The greedy score without the tool's results: what a score that depends on them falls to."""
+    arms = {"with the tool off": "tool_off.exact_match", "with shuffled results": "shuffled.exact_match"}
+    arms["by a constant guess"] = "constant_guess"
+    seen = {words: number(summary, f"after.{key}") for words, key in arms.items()}
+    shown = [f"{value:.3f} {words}" for words, value in seen.items() if value is not None]
+    return f"Without the tool's results: {', '.join(shown)}." if shown else ""
 
 
 def arms_table(summary: Summary) -> str:
     """Returns the table of all arms, with a plot of each on the scale 0 to 1; empty if nothing was evaluated."""
     rows = []
-    for arm in ARMS:
-        before, after = number(summary, arm.before), number(summary, arm.after)
-        if arm.before == arm.after:  # measured after training only
-            before = None
+    for name, label, note in ARMS:
+        before, after = number(summary, f"before.{name}"), number(summary, f"after.{name}")
         if before is None and after is None:
             continue
-        ends = number(summary, f"{arm.after}.low"), number(summary, f"{arm.after}.high")
-        rows.append(
-            {
-                "label": arm.label,
-                "note": arm.note,
-                "before": before,
-                "after": after,
-                "bounds": None if None in ends else ends,
-                "change": "" if before is None or after is None else signed(after - before),
-            }
-        )
+        ends = number(summary, f"after.{name}.low"), number(summary, f"after.{name}.high")
+        change = "" if before is None or after is None else signed(after - before)
+        row = {"label": label, "note": note, "before": before, "after": after, "change": change}
+        rows.append(row | {"bounds": None if None in ends else ends})
     return macro("arms_table")(rows, any(row["bounds"] for row in rows)) if rows else ""
 
 
 def more_metrics(summary: Summary) -> str:
-    """Returns every metric of the summary that the cards and the table do not show, as a folded table."""
-    shown = {key for arm in ARMS for key in (arm.before, arm.after)} | {
-        "num_questions",
-        "seconds",
-        "peak_rss_mib",
-        "seed",
-        "iteration",
-        "validation/reward/mean",
-        *(key for _, key in VALIDATION_RATES),
+    """Returns every metric of the summary that the table does not show, as a folded table."""
+    shown = {
+        f"{when}.{name}{end}" for when in ("before", "after") for name, *_ in ARMS for end in ("", ".low", ".high")
     }
-    ends = (".low", ".high")
-    rest = {key: value for key, value in summary.items() if key not in shown and not key.endswith(ends)}
+    rest = {key: value for key, value in summary.items() if key not in shown}
     return macro("more_metrics")([(key, _plain(value)) for key, value in rest.items()]) if rest else ""
 
 
@@ -225,10 +136,8 @@ def control_arms_table(summary: Mapping[str, Any], reports: Sequence[str] = ()) 
     if not names:
         return ""
     prefixes = ["after", *(f"arms.{name}" for name in names)]
-    metrics = [(arm.label, arm.note, arm.after.removeprefix("after.")) for arm in ARMS]
-    metrics.insert(2, ("Sampled", "temperature 1, as in training", "sampled.exact_match"))
     rows = []
-    for label, note, key in metrics:
+    for key, label, note in ARMS:
         cells = [number(summary, f"{prefix}.{key}") for prefix in prefixes]
         if any(cell is not None for cell in cells[1:]):
             rows.append((label, note, ["–" if cell is None else f"{cell:.3f}" for cell in cells]))

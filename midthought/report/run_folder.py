@@ -25,8 +25,6 @@ from midthought.files.output_folder import kind_of, mark, require_ours
 from midthought.files.regular import read_regular_text
 from midthought.files.storage_errors import value_errors
 from midthought.report.json_lines import JsonLines, json_value
-from midthought.report.recording import FOLDER as RECORDING_FOLDER
-from midthought.report.recording import Recording
 from midthought.report.run_lock import RunLock
 from midthought.report.start_record import command, versions
 from midthought.report.trackers import TrackedRun, Trackers
@@ -56,7 +54,6 @@ class RunFolder:
         self.metrics = JsonLines(self.metrics_path, {"stage": str, "step": int})
         self.trajectories = JsonLines(self.trajectories_path)
         self.findings = JsonLines(self.path / "findings.jsonl")
-        self.recording = Recording(self.path / RECORDING_FOLDER)
         self._lock: RunLock | None = None
         self._identity: tuple[int, int] | None = None
         """Device and inode of the folder that was locked."""
@@ -244,15 +241,13 @@ class RunFolder:
 
     @property
     def log_position(self) -> dict[str, Any]:
-        """The numbers of lines of both logs and the digests of these lines, and the number of recorded files. What was logged is
-        then on the disk."""
+        """The numbers of lines of both logs and the digests of these lines. What was logged is then on the disk."""
         self.require_present()
         self.metrics.flush()
         self.trajectories.flush()
         return {
             "num_metric_lines": self.metrics.num_lines,
             "num_trajectory_lines": self.trajectories.num_lines,
-            "num_recorded_files": self.recording.num_files,
             "log_digests": {"metrics": self.metrics.sha256, "trajectories": self.trajectories.sha256},
         }
 
@@ -280,7 +275,6 @@ class RunFolder:
         self.require_logged(position)
         self.keep_metric_lines(min(position["num_metric_lines"], self.metrics.num_lines))
         self.trajectories.keep(min(position["num_trajectory_lines"], self.trajectories.num_lines))
-        self.recording.keep(position.get("num_recorded_files") or 0)
 
     def keep_metric_lines(self, num_lines: int) -> None:
         """Drops what was logged after the first `num_lines` lines, in the trackers too if they can."""
@@ -291,8 +285,7 @@ class RunFolder:
         self._trackers.restart_from(next_steps)
 
     def close(self) -> None:
-        """Flushes and closes the trackers and the recording. Everything else is already written."""
-        self.recording.close()
+        """Flushes and closes the trackers. Everything else is already written."""
         self._trackers.close()
 
 

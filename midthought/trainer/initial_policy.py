@@ -15,7 +15,7 @@ from midthought.learning.run_checks import require_finite
 from midthought.models.float32_head import use_float32_head
 from midthought.models.pretrained import load_model, load_tokenizer, placed, warn_without_template
 from midthought.models.small_model import make_policy, make_tokenizer
-from midthought.plan.choices import Choice, choose, plan_of_loaded, resolve
+from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import GIB, find_hardware, require_device
 from midthought.tokenization import Renderer
 from midthought.trainer.demonstrations import demonstrated_words
@@ -120,30 +120,33 @@ def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
         )
     weight = next(model.parameters())
     hardware = find_hardware(str(weight.device))
-    on_gpu = hardware.kind == "gpu" and hardware.memory_gib is not None  # it is not known of other accelerators
-    if on_gpu:
+    if hardware.memory_gib is None:  # another kind of accelerator
+        hardware = replace(hardware, kind="cpu")
+    elif hardware.kind == "gpu":
         num_held = sum(parameter.nbytes for parameter in model.parameters() if parameter.device == weight.device)
         hardware = replace(hardware, memory_gib=hardware.memory_gib + num_held / GIB)  # the plan counts these weights
-    settled = choose(config, on_gpu=on_gpu, has_vllm=False)
+    adapters = [*getattr(model, "peft_config", {}).values()]
+    fixed: dict[str, Any] = {"dtype": str(weight.dtype).removeprefix("torch.")}
+    if adapters:
+        fixed["lora_rank"] = getattr(adapters[0], "r", 0)
+
+    def planned(unknown: str = "") -> Choice:
+        shape = model.config.to_dict() if hasattr(model, "config") else {}
+        return resolve(config, hardware, source="", has_vllm=False, model=shape, unknown=unknown, **fixed)
+
     if not hasattr(model, "config"):
-        return Choice(settled, hardware, (), None, f"a {type(model).__name__} has no config that gives its size")
-    adapters = [] if not hasattr(model, "peft_config") else [*model.peft_config.values()]
-    if len(adapters) > 1:
-        return Choice(settled, hardware, (), None, "the given model has several adapters, which are not planned")
-    given = (
-        {key: getattr(adapters[0], name, 0) for key, name in (("lora_rank", "r"), ("use_dora", "use_dora"))}
-        if adapters
-        else {}
-    )
-    words = {"dtype": str(weight.dtype).removeprefix("torch."), **given}
-    found = plan_of_loaded(config, settled, hardware, model.config.to_dict(), words)
-    if not adapters:
+        return planned(f"a {type(model).__name__} has no config that gives its size")
+    if len(adapters) > 1 or any(getattr(each, "use_dora", False) for each in adapters):
+        return planned("the given model has several adapters, or use_dora, which are not planned")
+    found = planned()
+    if not adapters or found.plan is None:
         return found
     num_learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    if found.plan is None or found.plan.adapter_parameters == num_learning:
+    if found.plan.adapter_parameters == num_learning:
         return found
-    unknown = f"the given model's adapters learn {num_learning:,} parameters; only LoRA on all linear layers is planned"
-    return Choice(settled, hardware, (), None, unknown)
+    return planned(
+        f"the given model's adapters learn {num_learning:,} parameters; only LoRA on all linear layers is planned"
+    )
 
 
 # -- the policy of a run -----------------------------------------------------------------------------------------

@@ -60,9 +60,7 @@ class TrainingResult(list[dict[str, float]]):
         lines = ["  ".join(names)]
         for row in _evenly(self, MAX_SHOWN_ROWS):
             lines.append("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
-        return "\n".join(
-            [*lines, f"{self.curve} {sparkline([row.get(self.curve, math.nan) for row in self], len(self))}"]
-        )
+        return "\n".join([*lines, f"{self.curve} {sparkline([row.get(self.curve, math.nan) for row in self])}"])
 
 
 class SupervisedResult(TrainingResult):

@@ -19,7 +19,7 @@ from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console
 from midthought.report.html import write_report
-from midthought.report.recorded_episodes import recorded_row
+from midthought.report.recorded_episodes import TRAINING_ARM, token_values
 from midthought.report.run_folder import RunFolder, tracked_run_folder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
@@ -217,32 +217,28 @@ class Run:
         renderer: Renderer,
         is_right: Callable[[Trajectory], bool | None],
     ) -> None:
-        """Appends the first few trajectories to `trajectories.jsonl`, and records as many as the settings say."""
+        """Appends the first few trajectories to `trajectories.jsonl`, with the tokens of as many as the settings say."""
         if self.folder is None:
             return
-        is_training, settings = stage == ITERATION, self._config.checkpoint
+        is_training, settings, log = stage == ITERATION, self._config.checkpoint, self.folder.trajectories
         learned = self._learned if is_training else None
-        arm = "train" if is_training else stage
         num_shown = min(NUM_SHOWN, self._num_shown) if is_training or stage.startswith(VALIDATION) else self._num_shown
-        if not is_training or learned is not None:
-            rows = [
-                recorded_row(
-                    each,
-                    renderer,
-                    step=iteration,
-                    arm=arm,
-                    exact_match=is_right(each),
-                    learned=learned.of(each) if learned else (),
-                )
-                for each in trajectories[: settings.record_episodes]
-            ]
-            self.folder.recording.add(arm, iteration, rows, max_bytes=int(settings.record_max_mib * 2**20))
+        max_bytes = settings.record_max_mib * 2**20
+        is_recorded = (not is_training or learned is not None) and log.num_bytes < max_bytes
+        num_recorded = settings.record_episodes if is_recorded else 0
+        rows = []
+        for number, each in enumerate(trajectories[: max(num_shown, num_recorded)]):
+            arm = TRAINING_ARM if is_training else stage
+            row = trajectory_row(each, renderer.decode, step=iteration, arm=arm, exact_match=is_right(each))
+            tokens = token_values(each, renderer, learned.of(each) if learned else ()) if number < num_recorded else {}
+            rows.append(row | tokens)
+        self.folder.add_trajectories(rows)
+        if num_recorded and log.num_bytes >= max_bytes:
+            self.console.note(
+                f"{log.path} has checkpoint.record_max_mib={settings.record_max_mib:g}: no more tokens are recorded"
+            )
         if is_training and settings.keep_episodes:
             save_trajectories(self.folder.path / EPISODES_FOLDER / f"{iteration:06}.jsonl", trajectories)
-        self.folder.add_trajectories(
-            trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t))
-            for t in trajectories[:num_shown]
-        )
 
     # -- checkpoints and the end -----------------------------------------------------------------------------------
 

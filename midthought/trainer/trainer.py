@@ -205,7 +205,7 @@ class Trainer:
         self._open_learner_and_sources()
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
-        self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)
+        self._checks = RunChecks(self.config, self._run)
         self._is_fitting = self._is_open_iteration = self._is_closed = False
         if self._run.newest is not None:
             self.load_checkpoint(self._run.newest)

@@ -12,7 +12,6 @@ from midthought.algo.correction import CorrectionLevel, RolloutCorrection
 from midthought.algo.credit import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.kl import KLKind
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
-from midthought.algo.policy_loss import options_of
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 
@@ -20,7 +19,7 @@ from midthought.errors import SettingsError
 @pytest.fixture(autouse=True)
 def _forget_what_a_test_registers(monkeypatch):
     monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
-    monkeypatch.setattr(TrainingConfig, "policy_losses", dict(TrainingConfig.policy_losses))
+    monkeypatch.setattr(TrainingConfig, "policy_losses", list(TrainingConfig.policy_losses))
     monkeypatch.setattr("midthought.algo.credit.ESTIMATORS", copy.deepcopy(ESTIMATORS))
     losses = copy.deepcopy(POLICY_LOSSES)
     for module in ("policy_loss", "losses"):
@@ -40,10 +39,8 @@ def test_every_choice_of_the_settings_is_one_that_is_built_in():
     assert shipped(ESTIMATORS) == set(AdvantageEstimator)
     assert set(TrainingConfig.estimator_needs) == set(ESTIMATORS.names())
     built_in = shipped(POLICY_LOSSES)
-    assert built_in == {"ppo", "gspo", "gspo_sequence", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "nll"}
+    assert built_in == {"ppo", "gspo", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "nll"}
     assert set(TrainingConfig.policy_losses) == set(POLICY_LOSSES.names())
-    for name in built_in:
-        assert TrainingConfig.policy_losses[name] == options_of(POLICY_LOSSES.find(name)), name
     assert choices("loss_agg") == set(LossAggregation)
     assert choices("kl_loss_kind") == set(KLKind)
     assert choices("rollout_correction") == {"auto", "none", *RolloutCorrection}
@@ -91,12 +88,7 @@ def test_a_users_loss_is_chosen_by_its_name_has_options_and_is_averaged_like_any
         logprobs, logprobs, torch.ones(2, 2), mask, kind="reinforce", options={"scale": 3.0}
     )
     assert float(loss) == pytest.approx(6.0) and float(metrics["advantage"]) == pytest.approx(1.0)
-    assert TrainingConfig(policy_loss="reinforce", policy_loss_options={"scale": 3.0}).policy_loss == "reinforce"
-    with pytest.raises(ValueError, match="option 'scale' of a policy loss needs a number as default"):
-
-        @policy_loss("unscaled")
-        def unscaled(inputs: PolicyLossInputs, *, scale: float) -> TokenLosses:
-            return inputs.logprobs, {}
+    assert TrainingConfig(policy_loss="reinforce").policy_loss == "reinforce"
 
 
 def test_a_notebooks_cell_may_register_its_function_again():
@@ -136,6 +128,10 @@ def test_an_unknown_need_is_refused():
         ({"policy_loss": "gpso"}, r"policy_loss='gpso': Did you mean 'gspo'.*once its module is imported"),
         ({"adv_estimator": "rloo", "group_size": 1}, r"group_size=1 with adv_estimator='rloo'"),
         ({"dual_clip": 0.5}, r"dual_clip=0\.5.*greater than 1"),
+        (
+            {"dual_clip": 3.0, "policy_loss": "sapo"},
+            r"dual_clip=3\.0 with policy_loss='sapo'.* set it to null",
+        ),
         ({"target_kl": 0.1, "kl_coef": 0.0}, r"target_kl=0\.1 cannot adapt kl_coef=0"),
         ({"loss_agg": "token-men"}, r"loss_agg='token-men': Did you mean 'token-mean'"),
         ({"kl_loss_kind": "k4"}, r"kl_loss_kind='k4'.*Known: abs, k1, k2, k3"),

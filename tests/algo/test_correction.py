@@ -36,23 +36,12 @@ def test_at_the_level_of_the_sequence_every_token_has_the_product_over_the_episo
     assert weigh("masked", level="sequence", max_weight=0.9)[0] == [[0.75, 0.75, 0.75, 0.0], [0.0, 0.0, 0.0, 0.0]]
 
 
-def test_at_the_level_of_the_turn_every_token_has_the_product_over_its_turn():
-    """Episode 0: turn 0 has 0.25 · 1, turn 1 has 3; episode 1: turns 0 and 1 have one token each."""
-    turns = torch.tensor([[0, 0, 1, -1], [0, 1, -1, -1]])
-    weights, _ = weigh("truncated", level="turn", turns=turns, max_weight=10.0)
-    assert weights == [[0.25, 0.25, 3.0, 0.0], [2.0, 0.5, 0.0, 0.0]]
-    weights, figures = weigh("masked", level="turn", turns=turns, max_weight=2.5, min_weight=0.3)
-    assert weights == [[0.0, 0.0, 0.0, 0.0], [2.0, 0.5, 0.0, 0.0]]
-    assert figures["rollout_masked_fraction"] == pytest.approx(3 / 5)
-
-
 @pytest.mark.parametrize("kind", ["truncated", "masked"])
-@pytest.mark.parametrize("level", ["token", "turn", "sequence"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
 def test_where_both_compute_alike_every_weight_is_one(kind, level):
     same = torch.tensor([[-0.3, -700.0, math.nan]])
     mask = torch.tensor([[True, True, False]])
-    turns = torch.where(mask, 0, -1)
-    weights, _ = rollout_weights(same, same, mask, kind, level=level, episodes=rows_of(mask), turns=turns)
+    weights, _ = rollout_weights(same, same, mask, kind, level=level, episodes=rows_of(mask))
     assert weights.tolist() == [[1.0, 1.0, 0.0]]
 
 
@@ -64,7 +53,6 @@ def test_weights_stay_finite_and_carry_no_gradient():
     assert torch.isfinite(weights).all() and not weights.requires_grad
 
 
-@pytest.mark.parametrize(("level", "given"), [("sequence", {}), ("turn", {}), ("turn", {"episodes": rows_of(MASK)})])
-def test_a_weight_by_sequence_or_turn_needs_the_episodes_and_turns(level, given):
-    with pytest.raises(ValueError, match=rf"by {level} needs the episode, and by turn also the turn, of every token"):
-        rollout_weights(RATIOS.log(), torch.zeros(2, 4), MASK, "masked", level=level, **given)
+def test_a_weight_by_sequence_needs_the_episodes():
+    with pytest.raises(ValueError, match="by sequence needs the episode of every token"):
+        rollout_weights(RATIOS.log(), torch.zeros(2, 4), MASK, "masked", level="sequence")

@@ -14,7 +14,6 @@ from midthought.algo.losses import POLICY_LOSSES, compute_policy_loss
 WORKED: dict[str, tuple[float, list[float], dict[str, Any]]] = {
     "ppo": (-1.28 - 0.75, [0.0, -0.75], {}),
     "gspo": (-2 * 0.987421, [-0.987421, -0.987421], {}),
-    "gspo_sequence": (-2 * 0.987421, [-0.987421, -0.987421], {}),
     "cispo": (1.28 * 0.430783 + 0.8 * 1.203973, [-1.28, -0.8], {}),
     "sapo": (-4 * (0.574443 + 0.437823), [-4 * 0.244458 * 1.3, -4 * 0.246134 * 0.75], {}),
     "gmpo": (-2 * 0.987421, [-0.987421, -0.987421], {}),
@@ -51,7 +50,7 @@ def gspo_token_form(old: Tensor, new: Tensor, advantages: Tensor) -> Callable[[T
 
 
 HELD: dict[str, Callable[..., Callable[[Tensor], Tensor]] | None] = {
-    **dict.fromkeys(("ppo", "gspo_sequence", "sapo", "gmpo", "nll")),
+    **dict.fromkeys(("ppo", "sapo", "gmpo", "nll")),
     "gspo": gspo_token_form,
     "cispo": weighted_likelihood(lambda ratios: ratios.clamp(0.8, 1.28)),
     "dppo_tv": weighted_likelihood(lambda ratios: ratios * KEPT),

@@ -142,8 +142,6 @@ def test_rewards_may_be_whole_numbers(name: str) -> None:
         ({"clip_low": -0.2}, "clip_low must be 0 or more .*, got -0.2"),
         ({"clip_high": math.nan}, "clip_high must be 0 or more .*, got nan"),
         ({"dual_clip": 0.5}, "dual_clip must be above 1 or None .*, got 0.5"),
-        ({"kind": "sapo", "options": {"tau": 1.0}}, "policy loss 'sapo' has no option 'tau'. Did you mean 'tau_"),
-        ({"options": {"tau_pos": 1.0}}, "policy loss 'ppo' has no option 'tau_pos'. It has none"),
     ],
 )
 def test_a_loss_names_a_bound_or_an_option_that_makes_no_sense(settings: dict[str, Any], message: str) -> None:

@@ -87,14 +87,6 @@ def training(**changes):
     return create_default_config(training=changes).training
 
 
-def test_options_of_the_settings_reach_the_loss_and_others_are_refused():
-    assert training(policy_loss="sapo", policy_loss_options={"tau_neg": 1.2}).policy_loss_options == {"tau_neg": 1.2}
-    with pytest.raises(SettingsError, match=r"policy_loss='sapo' has no option 'tau'; it has tau_pos, tau_neg"):
-        training(policy_loss="sapo", policy_loss_options={"tau": 1.2})
-    with pytest.raises(SettingsError, match=r"policy_loss='ppo' has no option 'tau_neg'; it has none"):
-        training(policy_loss_options={"tau_neg": 1.2})
-
-
 def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_with_partial_rollouts():
     with pytest.raises(
         SettingsError,

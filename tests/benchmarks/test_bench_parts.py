@@ -29,7 +29,7 @@ def run(part: str, folder: Path) -> list[dict]:
     ("part", "goals"),
     [
         pytest.param("rollout", ["≥ 0.9", "≥ 1.2", "≤ 1.15", "≥ 1", "≤ 2.5", "≤ 1.1"], marks=pytest.mark.slow),
-        ("tools", ["≤ 1.1"]),
+        pytest.param("tools", ["≤ 1.1"], marks=pytest.mark.slow),
         ("parse", ["≤ 3"] * 10),
         pytest.param("lora", ["≥ 0.95"], marks=pytest.mark.slow),
         pytest.param("scaling", [], marks=pytest.mark.slow),

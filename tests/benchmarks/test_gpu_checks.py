@@ -14,7 +14,7 @@ from benchmarks.gpu.command import TINY_MODELS, Worker
 from benchmarks.gpu.findings import CHECKS, Check, Outcome, Report, Status, to_markdown, to_summary, to_text
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.worker import run_check
-from benchmarks.plan import settings_of
+from benchmarks.plan import memory_of
 from midthought.engines.local import runner_selection as trial
 from midthought.engines.local.engine import LocalEngine
 from midthought.learning import passes
@@ -44,7 +44,7 @@ def name_of(check: Check) -> str:
     return check.module.rpartition(".")[2]
 
 
-LONG = ("agreement", "fit", "learning", "less_memory")
+LONG = ("agreement", "decoding", "fit", "grpo", "learning", "less_memory", "published")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_rank_that_learns_something_else_fails_the_check(monkeypatch: pytest.M
     )
 
     def other(*arguments):
-        before, after, norm = one_rank._learn_alone(*arguments)
+        before, after, norm = one_rank._learn_alone(*arguments)  # noqa: SLF001
         return before, after + 0.01, norm
 
     outcome = run(one_rank.__name__)
@@ -125,8 +125,8 @@ def test_a_pass_does_not_fit_if_the_learner_halves_it(
 
     monkeypatch.setattr(passes, "token_outputs", limited)
     model = "hidden_size=16 num_layers=1 num_heads=2 vocab_size=64 dtype=float32"
-    work = "batch_size=4 mini_batch_size=4 micro_batch_tokens=64 prompt_tokens=8 response_tokens=24"
-    assert fit.fits(settings_of(model, work), torch.device("cpu")) == has_memory
+    work = "batch_size=4 mini_batch_size=4 micro_batch_tokens=64 prompt_tokens=8 max_tokens=24"
+    assert fit.fits(memory_of(model, work), torch.device("cpu")) == has_memory
 
 
 @pytest.mark.parametrize(("peak_gib", "fails"), [(5.0, []), (6.0, ["peak memory of the update"])])

@@ -1,11 +1,11 @@
-"""What `midthought plan` foresees is what a learner takes, for a small model in every way that it can be trained."""
+"""What a plan foresees is what a learner takes, for a small model in every way that it can be trained."""
 
 from __future__ import annotations
 
 import pytest
 
 from benchmarks.memory import STATUS
-from benchmarks.plan import QUICK_SIZE, TOLERANCE, WAYS, planned_bytes, settings_of, take
+from benchmarks.plan import QUICK_SIZE, TOLERANCE, WAYS, memory_of, planned_bytes, take
 
 (SIZE,) = QUICK_SIZE.values()
 MORE_WAYS = {
@@ -17,6 +17,10 @@ MORE_WAYS = {
     "one pass a step": "dtype=float32 mini_batch_size=1",
 }
 LONG = (
+    "plain",
+    "with LoRA",
+    "with LoRA and gradient checkpointing",
+    "with gradient checkpointing",
     "block by block",
     "one pass a step",
     "in bfloat16 with LoRA",
@@ -30,5 +34,5 @@ LONG = (
     "way", [pytest.param(way, marks=pytest.mark.slow) if way in LONG else way for way in (*WAYS, *MORE_WAYS)]
 )
 def test_planned_memory_is_what_a_learner_takes(way):
-    settings = settings_of(SIZE, {**WAYS, **MORE_WAYS}[way])
-    assert planned_bytes(settings) == pytest.approx(take(settings.model_dump()).allocated, rel=TOLERANCE)
+    plan = memory_of(SIZE, {**WAYS, **MORE_WAYS}[way])
+    assert planned_bytes(plan) == pytest.approx(take(plan).allocated, rel=TOLERANCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,11 @@ RUN: dict[str, Any] = {
 def write(folder: Path, **changes: Any) -> Path:
     """A run folder with these contents."""
     run = RUN | changes
-    for name in ("recording", "policy"):
-        (folder / name).mkdir(parents=True)
+    (folder / "policy").mkdir(parents=True)
     (folder / "metrics.jsonl").write_text(json.dumps(run["metrics"]) + "\n")
     (folder / "summary.json").write_text(json.dumps(run["summary"]))
-    with gzip.open(folder / "recording" / "000001-train-000001.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"arm": "train", "segments": run["segments"]}) + "\n")
+    row = {"arm": "train", "step": 1, "segments": run["segments"]}
+    (folder / "trajectories.jsonl").write_text(json.dumps(row) + "\n")
     (folder / "policy" / "model.safetensors").write_bytes(run["weights"])
     return folder
 
@@ -40,7 +38,7 @@ def write(folder: Path, **changes: Any) -> Path:
         ({"metrics": RUN["metrics"] | {"loss": 0.1 + 2e-17}}, ["ppo 1: loss"]),
         ({"metrics": {"stage": "ppo", "step": 1}}, ["ppo 1: loss"]),
         ({"summary": {"after": {"exact_match": 0.25}}}, ["summary: after.exact_match"]),
-        ({"segments": [{"token_ids": "AQAAAB4D"}]}, ["000001-train-000001.jsonl.gz, episode 0: segments"]),
+        ({"segments": [{"token_ids": "AQAAAB4D"}]}, ["train 1, episode 1: segments"]),
         ({"weights": b"\0\2"}, ["weights: policy/model.safetensors"]),
     ],
 )

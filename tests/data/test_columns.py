@@ -13,7 +13,6 @@ VERL = {
     "data_source": "x/y", "prompt": [USER], "ability": "math", "reward_model": {"style": "rule", "ground_truth": "A"},
     "extra_info": {"index": 0},
 }  # fmt: skip
-CHOICE = {"question": "Q", "choices": ["A", "B"], "answer": 0}
 FORMS = {
     "alpaca": ({"instruction": "Q", "input": "I", "output": "A", "text": "x"}, "Q\n\nI", "A", "text"),
     "alpaca without input": ({"instruction": "Q", "input": "", "output": "A"}, "Q", "A", ""),
@@ -26,9 +25,6 @@ FORMS = {
     "verl": (VERL, "Q", "A", "ability, extra_info"),
     "messages": ({"messages": [USER], "answer": "A", "tools": []}, "Q", "A", "tools"),
     "gsm8k": ({"question": "Q", "answer": "So.\n#### 7", "level": 3}, "Q", "7", "level"),
-    "options": (CHOICE | {"subject": "law"}, "Q\n\n(A) A\n(B) B\n\n", "A", "subject"),
-    "options that are none": (CHOICE | {"choices": "A or B", "answer": "A"}, "Q", "A", "choices"),
-    "options in the context": (CHOICE | {"context": "A B"}, "A B\n\nQ\n\n(A) A\n(B) B\n\n", "A", ""),
     "labels that are none": ({"question": "Q", "answer": "A", "labels": 1}, "Q", "A", "labels"),
 }
 

@@ -90,6 +90,12 @@ def test_a_problem_of_gsm8k_ends_in_its_answer():
         ("mmlu", MMLU, "B", ["one", "two", "three", "four"]),
         ("mmlu", {"question": "Which?", "A": "0", "B": 1, "C": 2, "D": 3, "answer": "(d)"}, "D", ["0", "1", "2", "3"]),
         ("mmlu", {**MMLU, "choices": np.array(["x", "y"]), "answer": np.int64(1)}, "B", ["x", "y"]),
+        (
+            "mmlu",
+            {"question": "Which?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "2"},
+            "B",
+            ["x", "y"],
+        ),
         ("mmlu_pro", MMLU_PRO, "J", list("qwertzuiop")),
         ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
     ],

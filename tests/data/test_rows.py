@@ -1,7 +1,5 @@
 """Rows of files: their positions, problems of single rows, and errors that end a file."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from midthought.data.rows import DataError, rows_of
@@ -60,15 +58,6 @@ def test_parquet_rows_are_mappings(tmp_path):
     assert next(iter(rows_of(path))).where == "a.parquet, row 1"
 
 
-def test_a_table_of_arrow_polars_or_pandas_is_read_by_its_own_method():
-    rows = [{"question": "a?"}, {"question": "b?"}]
-    for method in ("to_pylist", "to_dicts", "to_dict"):
-        table = SimpleNamespace(columns=("question",), **{method: lambda *orient: rows})
-        assert [row.value for row in rows_of(table)] == rows
-    pandas = pytest.importorskip("pandas")
-    assert [row.value for row in rows_of(pandas.DataFrame(rows))] == rows
-
-
 def test_a_json_file_is_a_list_of_rows(tmp_path):
     file = tmp_path / "a.json"
     file.write_text('\ufeff[{"question": "a?"},\n {"question": "b?"}]', "utf-8")
@@ -98,7 +87,7 @@ def test_what_is_no_source_or_of_another_form_is_refused_with_the_remedy(tmp_pat
         (b"a.jsonl", "the data set is bytes; give a path"),
         (None, "the data set is NoneType"),
         (tmp_path, "no such file"),
-        (Frame(), r"a table \(Frame\); give its rows"),
+        (Frame(), r"a table \(Frame\); give its rows as a list of mappings: table.to_dict"),
     ):
         with pytest.raises(DataError, match=message):
             rows_of(source)

@@ -8,36 +8,10 @@ from midthought import load_tasks
 from midthought.env.answers import task_is_right
 from midthought.errors import DataError
 
-MMLU = {"question": "Which?", "subject": "law", "choices": ["red", "green", "blue"], "answer": 1}
-LISTED = "Which?\n\n(A) red\n(B) green\n(C) blue\n\n"
-
 
 def task_of(row):
     (task,) = load_tasks([row])
     return task
-
-
-def test_a_multiple_choice_row_asks_with_its_options_and_is_judged_by_the_letter():
-    options = ["red", "green", "blue"]
-    for row in (
-        MMLU,
-        MMLU | {"answer": "1"},
-        MMLU | {"answer": "B"},
-        MMLU | {"answer": "green"},
-        {"question": "Which?", "options": options, "answer": "(b)", "answer_index": 1},
-        {"question": "Which?", "choices": {"text": options, "label": ["1", "2", "3"]}, "answerKey": "2"},
-        {"question": "Which?", "choices": {"text": options, "label": list("ABC")}, "answerKey": "B"},
-    ):
-        task = task_of(row)
-        assert task.prompt.startswith(LISTED) and (task.answer, task.aliases) == ("B", ())
-        assert task_is_right(task, "So the answer is (B).") and not task_is_right(task, "The answer is (A).")
-    for row, prompt, answer in (
-        (MMLU | {"question": "red, green or blue?", "answer": "green"}, "red, green or blue?", "green"),
-        (MMLU | {"answer": "yellow"}, "Which?", "yellow"),
-        (MMLU | {"choices": ["red"], "answer": "red"}, "Which?", "red"),
-        (MMLU | {"choices": "red or green", "answer": "red"}, "Which?", "red"),
-    ):
-        assert (task_of(row).prompt, task_of(row).answer) == (prompt, answer)
 
 
 def test_further_names_of_the_truth_and_several_right_answers():
@@ -61,28 +35,6 @@ def test_the_truth_of_a_worked_solution_is_its_last_box():
 def test_words_are_compared_with_the_last_box_of_an_answer_that_has_one():
     task = task_of({"question": "Where?", "answer": "Paris"})
     assert task_is_right(task, "It is \\boxed{Paris}.") and not task_is_right(task, "Not Paris but \\boxed{Rome}.")
-
-
-def test_rows_by_number_and_lazy_tables_are_data_sets():
-    rows = [{"question": "1?", "answer": "1"}, {"question": "2?", "answer": "2"}]
-
-    class ByNumber:  # a torch.utils.data.Dataset has no iterator
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, number):
-            return rows[number]
-
-        __iter__ = None
-
-    class Lazy:  # polars.LazyFrame
-        columns = ("question", "answer")
-
-        def collect(self):
-            return rows
-
-    for source in (ByNumber(), Lazy()):
-        assert [task.answer for task in load_tasks(source)] == ["1", "2"]
 
 
 def test_what_is_not_unicode_or_no_list_of_rows_is_refused_with_the_remedy():

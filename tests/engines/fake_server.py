@@ -78,7 +78,6 @@ class FakeServer:
             from (`processed`).
         server_eos: its own end-of-sequence tokens.
         tokenize: for `/tokenize`; without it there is none.
-        receiver: takes the weights without files (`fake_weights.py`); without it there are no routes for that.
         load: takes the path of new weights or adapters and gives the `logits` that they make; without it there are no
             routes for them, as on a server that was not started for training.
     """
@@ -102,7 +101,6 @@ class FakeServer:
         port: int = 0,
         uds: str = "",
         load: Callable[[str], Callable[[list[int]], Sequence[float]]] | None = None,
-        receiver: Any = None,
     ) -> None:
         self.kind, self.policy, self.model, self.root = kind, policy, model, root
         self.max_model_len, self.logprob, self.logits, self.records = max_model_len, logprob, logits, records
@@ -120,9 +118,6 @@ class FakeServer:
         """Completions that the client did not wait for."""
         self.num_running = self.max_running = 0
         self.load = load
-        self.receiver = receiver
-        self.asleep: set[str] = set()
-        """Parts of its memory that it has released."""
         self.adapters: dict[str, Callable[[list[int]], Sequence[float]]] = {}
         self.prefix_cache: dict[tuple[int, ...], Sequence[float]] = {}
         """What was computed for whole blocks of BLOCK tokens, by these and all before; new weights leave it as it is."""
@@ -187,12 +182,8 @@ class FakeServer:
         if self.logits is None:
             return self.policy(context), self.logprob
         logits = self.look_up(context, adapter)
-        temperature, penalty = params["temperature"], params["repetition_penalty"]
-        penalised = [
-            logit if token_id not in context else logit / penalty if logit > 0 else logit * penalty
-            for token_id, logit in enumerate(logits)
-        ]
-        warm = _log_softmax([logit / (temperature or 1.0) for logit in penalised])
+        temperature = params["temperature"]
+        warm = _log_softmax([logit / (temperature or 1.0) for logit in logits])
         order = sorted(range(len(warm)), key=lambda token_id: -warm[token_id])
         order = order[: params["top_k"] if params["top_k"] > 0 else None]
         order = [each for each in order if warm[each] >= warm[order[0]] + math.log(params["min_p"] or 1e-300)]
@@ -234,8 +225,6 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models" and self._has_key():
             card = {"id": fake.model, "object": "model", "root": fake.root, "max_model_len": fake.max_model_len}
             self._answer(200, {"object": "list", "data": [card]})
-        elif fake.receiver is not None and (found := fake.receiver.answer(self.path, None)) is not None:
-            self._answer(*found)
         else:
             self._answer(404, {"detail": "Not Found"})
 
@@ -258,29 +247,11 @@ class _Handler(BaseHTTPRequestHandler):
             finally:
                 with fake.lock:
                     fake.num_running -= 1
-        elif fake.load is not None and (slept := _sleep_or_wake(fake, self.path, body)) is not None:
-            fake.orders.append(self.path if body is None else f"{self.path} {' '.join(body['tags'])}")
-            self._answer(*slept)
-        elif fake.receiver is not None and (received := self._received(body)) is not None:
-            assert "weights" not in fake.asleep
-            fake.orders.append(self.path)
-            fake.logits = fake.receiver.logits()
-            if received[0]:
-                self._answer(*received)
         elif fake.load is not None and (ordered := _ordered(fake, self.path, body)) is not None:
             fake.orders += [self.path] if ordered[0] == 200 else []
             self._answer(*ordered)
         else:
             self._answer(404, {"detail": "Not Found"})
-
-    def _received(self, body: Any) -> tuple[int, Any] | None:
-        """What the receiver answers; status 0 if it closes the connection instead."""
-        try:
-            found: tuple[int, Any] | None = self.server_of_ours.receiver.answer(self.path, body)
-        except ConnectionResetError:
-            self.close_connection = True
-            return 0, {}
-        return found
 
     def _has_key(self) -> bool:
         key = self.server_of_ours.key
@@ -353,24 +324,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _sleep_or_wake(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
-    """Releases memory or takes it again, as vLLM's and SGLang's routes do; None for another path."""
-    name, _, query = path.partition("?")
-    if name == ("/sleep" if fake.kind == "vllm" else "/release_memory_occupation"):
-        assert not fake.asleep and (fake.num_running == 0 or fake.kind == "vllm")  # vLLM ends requests itself
-        fake.asleep = {"weights", "kv_cache"} if fake.kind == "vllm" else set(body["tags"])
-        fake.prefix_cache.clear()
-        if query == "level=2" or (fake.kind == "sglang" and "weights" in fake.asleep):
-            fake.logits = None
-    elif name == ("/wake_up" if fake.kind == "vllm" else "/resume_memory_occupation"):
-        parts = [query.removeprefix("tags=")] if fake.kind == "vllm" else body["tags"]
-        assert fake.asleep.issuperset(parts)
-        fake.asleep -= set(parts)
-    else:
-        return None
-    return 200, {}
-
-
 def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
     """Do what changes the server; None where this kind of server has no such route."""
     assert fake.load is not None
@@ -388,7 +341,6 @@ def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
                 fake.prefix_cache.clear()
             return done
         if fake.kind == "sglang" and path == "/flush_cache":
-            assert not fake.asleep
             if fake.num_running:
                 return 400, "Failed to flush cache: requests are running."
             fake.prefix_cache.clear()
@@ -419,8 +371,6 @@ def _why_refused(fake: FakeServer, body: dict[str, Any]) -> tuple[int, str] | No
         params, prompt = body["sampling_params"], body["input_ids"]
         wanted = params["max_new_tokens"]
         longest = (fake.max_model_len or math.inf) - 1
-    if fake.asleep:
-        return 500, "the engine is asleep"
     if wanted < 1:
         return 400, f"max_tokens must be at least 1, got {wanted}."
     if len(prompt) + wanted > longest:

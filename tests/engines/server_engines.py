@@ -20,7 +20,6 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
-from midthought.engines.weight_sync.transport import WeightTransport
 from midthought.types import Completion
 
 ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
@@ -67,10 +66,6 @@ def planned(*words: Any) -> str:
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.output
-
-
-def way(name: Any, **options: Any) -> WeightTransport:
-    return WeightTransport(name=name, reason="the test", **options)
 
 
 def is_alive(pid: int) -> bool:

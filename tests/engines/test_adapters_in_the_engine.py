@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from decoder_calls import decoders_in
+from representatives import representatives
 from small_decoders import SIZES
 from transformers import AutoModelForCausalLM, Gemma2Config, PhiConfig, Qwen3Config
 
@@ -77,7 +78,7 @@ def decoder_of(engine: LocalEngine) -> Decoder | None:
     return used[0] if used else None
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", representatives(KINDS, "LoRA", "DoRA", "modules_to_save", "LoRA on the embedding"))
 def test_what_is_sampled_is_what_the_policy_computes(kind):
     adapted = with_adapters(make(), **KINDS[kind])
     for policy in (adapted, adapted.get_base_model()):
@@ -124,7 +125,9 @@ def scale(adapted: Any) -> None:
             module.set_scale("default", 3.0)
 
 
-@pytest.mark.parametrize("event", [merge, disable, use_a_second_adapter, use_both, scale])
+@pytest.mark.parametrize(
+    "event", representatives([merge, disable, use_a_second_adapter, use_both, scale], merge, use_both, scale)
+)
 def test_adapters_that_are_switched_take_effect_announced_or_not(event):
     adapted = with_adapters(make())
     before = {name: tensor.clone() for name, tensor in adapted.state_dict().items()}

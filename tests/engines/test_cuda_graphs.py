@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from precision import logit_tolerance
+from representatives import representatives
 from small_decoders import SIZES
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -301,7 +302,7 @@ def test_a_size_without_memory_is_computed_and_others_are_recorded():
     assert num_refused == 2, "tried again"
 
 
-@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("async_scheduling", representatives([False, True], True))
 def test_an_engine_that_replays_samples_the_same(async_scheduling, monkeypatch):
     """Episodes that come and go, more than there are slots, with results between their samples."""
     monkeypatch.setattr(recorded, "KEYS_PER_STEP", 32)

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.engines.servers.launch import plan_launch
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import run_in_foreground
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import EngineError, ModelPathError, SettingsError
 
@@ -68,20 +68,10 @@ def test_a_server_for_adapters_keeps_its_weights(model):
     assert words[words.index("--max-lora-rank") + 1] == "12"
 
 
-def test_a_server_that_receives_tensors_or_sleeps_is_started_for_that(model):
-    words = words_for(model, "--weight-transport", "ipc")
-    assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "ipc"}
-    assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" in words
-    words = words_for(model, "--weight-transport", "nccl")
-    assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
-    assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" not in words
-    options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
-    line = " ".join(SERVER_ENGINES["vllm"].server_class.command("m", options)[0])
-    assert "--enable-sleep-mode --gpu-memory-utilization 0.4" in line
-    line = " ".join(SERVER_ENGINES["sglang"].server_class.command("m", options)[0])
-    assert "--enable-memory-saver --mem-fraction-static 0.4" in line
-    for more in (["--no-weights"], ["--lora-rank", 8], ["--backend", "sglang"]):
-        assert "--weight-transfer-config" not in words_for(model, "--weight-transport", "ipc", *more)
+def test_a_server_that_shares_a_gpu_gets_its_share():
+    for backend, flag in (("vllm", "--gpu-memory-utilization"), ("sglang", "--mem-fraction-static")):
+        words = SERVER_ENGINES[backend].server_class.command("m", ServerOptions(port=1, gpu_memory_share=0.4))[0]
+        assert words[words.index(flag) + 1] == "0.4"
 
 
 def test_who_takes_weights_listens_on_this_machine_only(model):

@@ -82,9 +82,9 @@ def test_what_is_not_given_is_as_the_engine_was_made_with():
     engine = ScriptedInferenceEngine(["abcdef"], max_tokens=3, temperature=0.25, top_p=0.5, seed=2)
     sampling = engine.sampling(5)
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (3, 0.25, 0.5)
-    assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (0, 0.0, 1.0)
-    drawn = engine.sampling(top_k=5, min_p=0.1, repetition_penalty=1.2)
-    assert (drawn.top_k, drawn.min_p, drawn.repetition_penalty) == (5, 0.1, 1.2)
+    assert (sampling.top_k, sampling.min_p) == (0, 0.0)
+    drawn = engine.sampling(top_k=5, min_p=0.1)
+    assert (drawn.top_k, drawn.min_p) == (5, 0.1)
     assert sampling.seed == (2 << 20) + 5
     changed = engine.sampling(max_tokens=1, temperature=0, top_p=1.0, seed=0)
     assert (changed.max_tokens, changed.temperature, changed.top_p, changed.seed) == (1, 0, 1.0, 0)
@@ -95,7 +95,7 @@ def test_values_and_prompts_that_cannot_be_sampled_with_are_refused_with_their_n
     nan, inf = float("nan"), float("inf")
     for name, values in {
         "max_tokens": (0, 1.5), "temperature": (-0.1, nan, inf), "top_p": (0.0, 1.01, nan), "top_k": (-1, 1.5),
-        "min_p": (-0.1, 1.01), "repetition_penalty": (0.0, inf),
+        "min_p": (-0.1, 1.01),
     }.items():  # fmt: skip
         for value in values:
             with pytest.raises(SettingsError, match=name):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_server import FakeServer
-from server_engines import KINDS, engine_for, until, written
 
 from midthought.engines.engine import Sampling
 from midthought.engines.pausable_engine import FIRST_NUMBER, PausableEngine
@@ -221,24 +219,3 @@ def test_cancelling_an_episode_goes_through_wherever_it_is():
     for opens in (False, True):
         for num_turns in range(1, 8):
             asyncio.run(scenario(opens, num_turns))
-
-
-@KINDS
-def test_what_a_server_streams_is_interrupted_too_and_goes_on_from_the_same_token(kind):
-    async def scenario(server):
-        pausable = PausableEngine(engine_for(server))
-        running = asyncio.ensure_future(until_done(pausable, 0, 13))
-        pausable.resume()
-        await until(lambda: server.prompts)
-        await asyncio.sleep(0.1)
-        await pausable.pause()
-        num_requests = len(server.prompts)
-        await asyncio.sleep(0.1)
-        assert pausable.num_waiting == 1 and len(server.prompts) == num_requests
-        pausable.resume()
-        token_ids, done = await running
-        assert token_ids == [0, *written(12, [0])]
-        assert len(done) == 2 and 0 < len(done[0].token_ids) < 12
-
-    with FakeServer(kind, token_seconds=0.03) as server:
-        asyncio.run(scenario(server))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from decoder_calls import decoders_in
+from representatives import representatives
 from small_decoders import SIZES
 from transformers import (
     AutoModelForCausalLM,
@@ -111,7 +112,7 @@ def of_another_model(change: Callable[[Any], None]) -> Callable[..., Decoder]:
     return make_decoder
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", representatives([torch.bfloat16, torch.float32], torch.bfloat16))
 @pytest.mark.parametrize(
     "faulty",
     [OtherPositions, *map(of_another_model, (no_rotation, swapped_key_heads, a_layer_left_out, sharper_attention))],
@@ -125,7 +126,7 @@ def test_a_decoder_with_a_fault_is_rejected_with_the_deviation(faulty, dtype, mo
     assert isinstance(runner, CachedRunner) and not uses_decoder(runner)
 
 
-@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("dtype", representatives(HALF, torch.bfloat16))
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_reference_is_the_forward_pass_of_a_float32_copy(name, dtype):
     model = make(CONFIGS[name], dtype)

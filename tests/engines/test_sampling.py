@@ -11,18 +11,15 @@ import torch
 from precision import tolerance
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local.random_streams import RandomStreams
-from midthought.engines.local.sampling import MAX_SUMMED, SamplingBatch, draw_tokens
+from midthought.engines.local.sampling import MAX_SUMMED, RandomStreams, SamplingBatch, draw_tokens
 
 
 def how(**given: float) -> Sampling:
     return Sampling(max_tokens=1, **given)  # type: ignore[arg-type]
 
 
-def draw(
-    logits: torch.Tensor, uniforms: np.ndarray, samplings: Sequence[Sampling], histories: Sequence[Sequence[int]] = ()
-) -> tuple[list[int], list[float]]:
-    return draw_tokens(logits, torch.from_numpy(np.asarray(uniforms)), SamplingBatch(samplings), histories).read()
+def draw(logits: torch.Tensor, uniforms: np.ndarray, samplings: Sequence[Sampling]) -> tuple[list[int], list[float]]:
+    return draw_tokens(logits, torch.from_numpy(np.asarray(uniforms)), SamplingBatch(samplings)).read()
 
 
 THREE = torch.tensor([[0.5, 0.3, 0.2]]).log()
@@ -40,11 +37,11 @@ def test_tokens_are_drawn_by_inverse_cdf_at_the_temperature():
         assert (tokens, logprobs) == ([token], pytest.approx([math.log(square / 38)], abs=ROUNDING))
 
 
-def drawn(logits: torch.Tensor, sampling: Sampling, history: Sequence[int] = ()) -> dict[int, float]:
+def drawn(logits: torch.Tensor, sampling: Sampling) -> dict[int, float]:
     """Every token that can come, and its log-probability."""
     found = {}
     for uniform in np.linspace(0.0, 1 - 2**-53, 200):
-        (token,), (logprob,) = draw(logits, np.array([uniform]), [sampling], [history])
+        (token,), (logprob,) = draw(logits, np.array([uniform]), [sampling])
         found[token] = logprob
     return found
 
@@ -74,24 +71,14 @@ def test_what_may_come_and_how_often(sampling, weights):
     )
 
 
-def test_tokens_that_stand_in_the_sequence_are_penalised_once():
-    logits = torch.tensor([[2.0, -1.0, 1.0, 0.0]])
-    expected = torch.tensor([1.0, -2.0, 1.0, 0.0]).log_softmax(-1)
-    found = drawn(logits, how(repetition_penalty=2.0), [0, 1, 0, 3])
-    assert found == pytest.approx(dict(enumerate(expected.tolist())), abs=ROUNDING)
-    (token,), (logprob,) = draw(logits, np.array([0.5]), [how(temperature=0.0, repetition_penalty=4.0)], [[0]])
-    assert (token, logprob) == (2, pytest.approx(torch.tensor([0.5, -1.0, 1.0, 0.0]).log_softmax(-1)[2].item()))
-
-
 def test_rows_of_a_batch_do_not_change_each_other():
     generator = torch.Generator().manual_seed(0)
-    ways = [how(), how(top_k=5), how(min_p=0.2), how(top_p=0.5), how(temperature=0.0), how(repetition_penalty=1.5)]
+    ways = [how(), how(top_k=5), how(min_p=0.2), how(top_p=0.5), how(temperature=0.0)]
     logits = 3 * torch.randn(len(ways), 50, generator=generator)
     uniforms = np.linspace(0.05, 0.95, len(ways))
-    histories = [[1, 2, 3]] * len(ways)
-    tokens, logprobs = draw(logits, uniforms, ways, histories)
+    tokens, logprobs = draw(logits, uniforms, ways)
     for row, way in enumerate(ways):
-        alone = draw(logits[row : row + 1], uniforms[row : row + 1], [way], [histories[row]])
+        alone = draw(logits[row : row + 1], uniforms[row : row + 1], [way])
         assert alone == ([tokens[row]], [logprobs[row]])
 
 
@@ -101,7 +88,6 @@ def test_rows_of_a_batch_do_not_change_each_other():
         how(top_k=7),
         how(top_p=0.8),
         how(min_p=0.1),
-        how(repetition_penalty=1.3),
         how(temperature=0.7, top_k=20, top_p=0.9),
     ],
 )
@@ -109,9 +95,7 @@ def test_the_distribution_is_that_of_transformers_own_processors(way):
     from transformers.generation import logits_process as theirs
 
     logits = 2 * torch.randn(1, 60, generator=torch.Generator().manual_seed(1))
-    history = [3, 5, 5, 8]
     processors = [
-        theirs.RepetitionPenaltyLogitsProcessor(way.repetition_penalty) if way.repetition_penalty != 1 else None,
         theirs.TemperatureLogitsWarper(way.temperature) if way.temperature != 1 else None,
         theirs.MinPLogitsWarper(way.min_p) if way.min_p else None,
         theirs.TopKLogitsWarper(way.top_k) if way.top_k else None,
@@ -119,10 +103,10 @@ def test_the_distribution_is_that_of_transformers_own_processors(way):
     ]
     expected = logits
     for processor in filter(None, processors):
-        expected = processor(torch.tensor([history]), expected)
+        expected = processor(None, expected)
     expected = expected.log_softmax(-1)[0]
     for uniform in np.linspace(0.01, 0.99, 40):
-        (token,), (logprob,) = draw(logits, np.array([uniform]), [way], [history])
+        (token,), (logprob,) = draw(logits, np.array([uniform]), [way])
         assert logprob == pytest.approx(expected[token].item(), abs=ROUNDING)
 
 

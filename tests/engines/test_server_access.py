@@ -16,11 +16,10 @@ from fake_server import FakeServer
 from server_engines import ENGINES, IMPATIENT, PROMPT, interpreter, planned, sample, written
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.access import private_socket
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.launch import private_socket, start_server
 from midthought.engines.servers.process import ServerProcess
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.errors import EngineError, SettingsError
@@ -82,7 +81,7 @@ def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(tmp_p
         keyless = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE)
         with pytest.raises(EngineError, match="401"):
             sample(keyless)
-        ours = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE, own_key=server.key)
+        ours = SGLangEngine((), "tiny", eos_token_ids=[], retry_policy=PATIENCE, process=server)
         assert list(sample(ours, 4).token_ids) == written(4)
     finally:
         server.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,7 +54,11 @@ def knowing_nothing(context: list[int]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "inference"), [("sglang", {}), ("vllm", {"partial_rollouts": True, "max_segment_length": 3})]
+    ("kind", "inference"),
+    [
+        pytest.param("sglang", {}, marks=pytest.mark.slow),
+        ("vllm", {"partial_rollouts": True, "max_segment_length": 3}),
+    ],
 )
 def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_together(kind, inference):
     with (
@@ -147,24 +150,6 @@ def test_dead_servers_are_waited_for_as_long_as_the_settings_say_and_then_the_ru
             trainer.fit()
         assert 0.7 < time.monotonic() - began < 10
         assert trainer.iteration == 2
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_server_that_comes_back_in_time_costs_nothing_however_many_requests_failed():
-    with (
-        FakeServer(load=load, logits=knowing_nothing) as server,
-        trainer_for(server, server_wait_seconds=60) as trainer,
-    ):
-
-        def go_away_for_a_while() -> None:
-            server.always = Fault(kind="cut")
-            threading.Timer(0.5, lambda: setattr(server, "always", None)).start()
-
-        trainer.callbacks = [Interfering(go_away_for_a_while)]
-        num_before = len(server.requests)
-        history = trainer.fit()
-        assert [figures["episode/failed"] for figures in history] == [0, 0]
-        assert len(server.requests) - num_before > 3 * 8
 
 
 def test_a_server_with_other_weights_that_sync_tolerance_lets_through_is_found_before_the_update():

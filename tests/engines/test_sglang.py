@@ -37,9 +37,7 @@ def event(listed: list[Any], completion_tokens: int, reason: Any = None, prompt_
 
 
 def test_a_request_says_everything_that_the_servers_defaults_could_change():
-    sampling = Sampling(
-        max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.5, seed=2**40 + 11
-    )
+    sampling = Sampling(max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, seed=2**40 + 11)
     assert SGLangServer.body("tiny", (1, 2), sampling, [7]) == {
         "input_ids": [1, 2],
         "sampling_params": {
@@ -48,7 +46,7 @@ def test_a_request_says_everything_that_the_servers_defaults_could_change():
             "top_p": 0.9,
             "top_k": 40,
             "min_p": 0.1,
-            "repetition_penalty": 1.5,
+            "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "sampling_seed": 11,

@@ -11,7 +11,7 @@ from decoder_calls import decoders_in
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local import fused_step, gpu_kernels, kernel_choice
+from midthought.engines.local import fused_step, gpu_kernels, layer_products
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.gpu_kernels import kernels_of
@@ -186,7 +186,7 @@ def fuse_products(monkeypatch: pytest.MonkeyPatch, *tiles: Any, seconds_per_call
             call()
         return 1.0 + (num_calls - before) * seconds_per_call
 
-    monkeypatch.setattr(kernel_choice, "seconds", seconds)
+    monkeypatch.setattr(layer_products, "seconds_of", seconds)
 
 
 FUSED = {

@@ -18,8 +18,8 @@ from midthought.engines.engine import Sampling
 from midthought.engines.servers import generation
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMEngine, VLLMInferenceEngine, VLLMServer
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.tokenization import Renderer
@@ -29,7 +29,7 @@ pytest.importorskip("httpx")
 
 
 def test_a_request_says_everything_that_the_servers_defaults_could_change():
-    sampling = Sampling(max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.5, seed=11)
+    sampling = Sampling(max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, seed=11)
     assert VLLMServer.body("tiny", (1, 2), sampling, [7]) == {
         "model": "tiny",
         "prompt": [1, 2],
@@ -39,7 +39,7 @@ def test_a_request_says_everything_that_the_servers_defaults_could_change():
         "top_p": 0.9,
         "top_k": 40,
         "min_p": 0.1,
-        "repetition_penalty": 1.5,
+        "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "seed": 11,
@@ -120,11 +120,8 @@ CHANGES = [
     ({"temperature": 2.0, "top_p": 0.8}, [0.506, 0.308, 0.186], "processed"),
     ({"top_k": 2}, [0.731, 0.269], "processed"),
     ({"min_p": 0.1}, [0.665, 0.245, 0.090], "processed"),
-    ({"repetition_penalty": 2.0}, [0.726, 0.162, 0.098, 0.013], "temperature"),
-    ({"repetition_penalty": 2.0, "temperature": 0.0}, [0.726], "temperature"),
 ]
-"""How is drawn, the probabilities of what can be drawn, and the least that a server must record to give them. The last two
-by hand: of the tokens 0 to 3 the prompt holds 1, 2 and 3."""
+"""How is drawn, the probabilities of what can be drawn, and the least that a server must record to give them."""
 
 
 @pytest.mark.parametrize(("sampling", "probabilities", "needed"), CHANGES)
@@ -233,7 +230,6 @@ def test_it_is_made_by_name_and_generates(renderer, tokenizes, monkeypatch):
             "served_model_name": "tiny",
             "temperature": 1.0,
             "top_p": 1.0,
-            "max_attempts": 2,
         }
         with create_inference_engine("", backend="vllm", config=config, tokenizer=renderer.tokenizer) as engine:
             encoded += [engine.encode(prompt) for prompt in prompts]  # type: ignore[arg-type]
@@ -275,12 +271,9 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, 
         assert ("--no-enable-chunked-prefill" in VLLMServer.command("model", ServerOptions())[0]) == (not has_gpu)
     assert f"vllm starts, which can take minutes; its log: {tmp_path / 'log'}" in caplog.text
     words = (tmp_path / "log").read_text().split()
-    assert words[:4] == ["started", "with", "-m", "vllm.entrypoints.openai.api_server"]
     for flag, value in [
         ("--model", str(tmp_path)),
-        ("--dtype", "float32"),
         ("--max-num-seqs", "3"),
-        ("--logprobs-mode", "processed_logprobs"),
         ("--max-model-len", "100"),
         ("--seed", "5"),
     ]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
-import json
-import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import fake_vllm
 import pytest
 import torch
+from command_process import FORKS
 from fake_vllm import AsyncLLM
 from test_weight_sync import PROBE, PROMPT, learn, make_model, off_by
 
@@ -118,20 +118,6 @@ def test_a_base_model_under_adapters_stays_in_memory_while_it_sleeps(engines, tm
     assert difference(engine, policy) < 1e-5
 
 
-def test_samples_wake_it_once_with_the_same_version(engines, tmp_path):
-    policy = make_model()
-    engine = synced(policy, tmp_path, enable_sleep_mode=True)
-    engine.sleep()
-    engines[0].log.clear()
-
-    async def many() -> list[int]:
-        samples = [engine.sample(number, PROMPT, Sampling(max_tokens=2)) for number in range(3)]
-        return [completion.policy_version for completion in await asyncio.gather(*samples)]
-
-    assert asyncio.run(many()) == [0, 0, 0]
-    assert engines[0].log == ["wake weights", "load", "wake kv_cache", "reset cache", "resume"]
-
-
 def test_an_update_that_vllm_refuses_or_only_claims_stops_the_run(engines, tmp_path):
     policy = make_model()
     engine = synced(policy, tmp_path)
@@ -192,21 +178,23 @@ TENSORS = {
     "scalar": torch.tensor(7.0),
     "empty": torch.empty(0, 4),
 }
-READER = """
-import json, sys
-from midthought.engines.weight_sync.shared_tensors import read_shared_tensors
-found = {name: [str(tensor.dtype), list(tensor.shape), tensor.double().flatten().tolist()]
-         for name, tensor in read_shared_tensors(json.loads(sys.argv[1]))}
-print(json.dumps(found))
-"""
+
+
+def values_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Any]:
+    return {key: (str(t.dtype), list(t.shape), t.double().flatten().tolist()) for key, t in tensors}
+
+
+def read(manifest: dict[str, Any], found: Any) -> None:
+    found.put(values_of(read_shared_tensors(manifest)))
 
 
 def test_another_process_reads_the_same_values():
     shared = SharedTensors(TENSORS.items)
-    words = [sys.executable, "-c", READER, json.dumps(shared.manifest)]
-    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    wanted = {key: [str(t.dtype), list(t.shape), t.double().flatten().tolist()] for key, t in TENSORS.items()}
-    assert found == wanted
+    found = FORKS.Queue()
+    process = FORKS.Process(target=read, args=(shared.manifest, found))
+    process.start()
+    assert found.get(timeout=120) == values_of(TENSORS.items())
+    process.join()
     path = Path(shared.manifest["path"])
     assert path.is_file()
     shared.close()

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ import pytest
 import torch
 from fake_server import BLOCK, FakeServer, Fault
 from precision import logit_tolerance
+from representatives import representatives
 from safetensors.torch import load_file, save_file
 from server_engines import ENGINES, IMPATIENT, KINDS
 from small_decoders import small_model
 from transformers import AutoModelForCausalLM
 
 from midthought.engines.engine import Sampling
+from midthought.engines.reloadable_engine import UpdateLock
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.process import free_port
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER
 from midthought.engines.weight_sync.synced_engine import SyncedEngine, memory_folder
-from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.engines.weight_sync.weight_check import perturbed
 from midthought.engines.weight_sync.weight_folder import write_model
 from midthought.errors import EngineError, OutputPathError
@@ -32,6 +34,8 @@ from midthought.types import Completion
 
 pytest.importorskip("httpx")
 
+KIND = pytest.mark.parametrize("kind", representatives(["vllm", "sglang"], "vllm"))
+"""What does not depend on the kind of server."""
 VOCABULARY = 40
 PROBE = [(7 * number * number + 3) % VOCABULARY for number in range(8 * BLOCK)]
 PROMPT = PROBE[: 3 * BLOCK]
@@ -169,8 +173,10 @@ def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied):
 # -- every server follows ------------------------------------------------------------------------------------------
 
 
-@KINDS
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "tied"),
+    representatives(product(["vllm", "sglang"], [False, True]), ("vllm", True), ("sglang", False)),
+)
 def test_after_every_update_all_servers_compute_with_the_new_weights(kind, tied, tmp_path):
     policy = make_model(tied=tied)
     with serving(policy, kind, num_servers=2) as servers:
@@ -246,7 +252,7 @@ def test_a_server_that_does_not_take_weights_is_named_with_its_words_and_the_rem
 # -- what is on its way meanwhile ----------------------------------------------------------------------------------
 
 
-@KINDS
+@KIND
 def test_no_completion_mixes_two_versions(policy, kind):
     async def run(engine: SyncedEngine, server: FakeServer) -> list[Completion]:
         early = [asyncio.ensure_future(engine.sample(n, PROMPT, Sampling(max_tokens=30))) for n in range(3)]
@@ -276,6 +282,26 @@ def test_no_completion_mixes_two_versions(policy, kind):
         assert off_by(completion, policy if completion.policy_version else old) < logit_tolerance(policy)
 
 
+def test_sglang_is_flushed_only_once_it_has_ended_every_request(policy):
+    has_ended = threading.Event()
+    with serving(policy, "sglang") as servers:
+        engine = synced(servers, policy)
+
+        def end() -> None:
+            with servers[0].lock:
+                has_ended.set()
+                servers[0].num_running -= 1
+
+        with servers[0].lock:
+            servers[0].num_running += 1
+        threading.Timer(0.3, end).start()
+        learn(policy)
+        engine.update_weights()
+        assert has_ended.is_set()
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.shutdown()
+
+
 def test_a_sample_that_does_not_end_is_not_waited_for_without_end():
     async def run() -> None:
         gate = UpdateLock()
@@ -298,7 +324,7 @@ def test_a_sample_that_does_not_end_is_not_waited_for_without_end():
 # -- servers that come and go --------------------------------------------------------------------------------------
 
 
-@KINDS
+@KIND
 def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_it(policy, kind):
     port = free_port()
     with serving(policy, kind) as servers:
@@ -315,7 +341,7 @@ def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_
         engine.shutdown()
 
 
-@KINDS
+@KIND
 def test_a_server_whose_connections_broke_proves_itself_anew(policy, kind):
     with serving(policy, kind) as servers:
         engine = synced(servers, policy)
@@ -342,7 +368,7 @@ def test_no_server_at_all_is_an_error(policy):
 # -- adapters ------------------------------------------------------------------------------------------------------
 
 
-@KINDS
+@KIND
 def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind, tmp_path):
     peft = pytest.importorskip("peft")
     base = make_model(tied=True)
@@ -385,7 +411,7 @@ UNLOADABLE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", UNLOADABLE)
+@pytest.mark.parametrize("kind", representatives(UNLOADABLE, "added by transformers", "LoRA on the output layer"))
 def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind, tmp_path):
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, task_type="CAUSAL_LM", **{"target_modules": "all-linear", **UNLOADABLE[kind]})
@@ -430,7 +456,7 @@ def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy, is_st
         return load(path)
 
     with serving(policy, load=load_from) as servers:
-        engine = synced(servers, policy, stop=(lambda: None) if is_started_here else None)
+        engine = synced(servers, policy, in_memory=is_started_here)
         engine.shutdown()
     assert len(paths) == 2
     assert {Path(path).is_relative_to(MEMORY_FOLDER) for path in paths} == {is_started_here}

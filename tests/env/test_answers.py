@@ -209,7 +209,6 @@ ANSWERS = {
     "mmlu": st.sampled_from("ABCD"),
     "mmlu_pro": st.sampled_from("ABCDEFGHIJ"),
     "gpqa": st.sampled_from("ABCD"),
-    "multiple_choice": st.sampled_from("ABCDEFGHIJ"),
     "trivia_qa": st.text(
         st.characters(categories=("L", "N", "P", "Zs"), exclude_characters="{}\\"), min_size=1, max_size=40
     ),

@@ -23,7 +23,6 @@ from midthought.feedback.critics import registry
 from midthought.feedback.critics.critic import Critic, masked_feedback
 from midthought.feedback.critics.equations import equations
 from midthought.feedback.critics.hints import Hints, calculation_of
-from midthought.feedback.critics.process import Process, solution_steps
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.masking import MASK
@@ -66,7 +65,7 @@ def test_a_critic_of_ones_own_gets_a_name_and_the_mask() -> None:
 
 def test_no_critic_says_the_answer_and_each_says_the_same_again() -> None:
     answers = ["5525", "\\boxed{5545}", "123 * 45 = 5535 + 1", "5535 is my first idea, 7 is the answer", ""]
-    for name, answer in itertools.product(("outcome", "process", "hints", "generic", "wrong", "none"), answers):
+    for name, answer in itertools.product(("outcome", "hints", "wrong", "none"), answers):
         first, second = (say(named(name), answer, "123 * 5 = 615, 123 * 4 = 482") for _ in range(2))
         assert first == second and first.startswith(RETRY_ONLY)
         assert "5535" not in first
@@ -82,7 +81,7 @@ def test_outcome_says_what_was_judged() -> None:
 
 def test_a_list_of_candidates_is_not_given_back_with_one_of_them_masked() -> None:
     candidates = " + ".join(str(number) for number in range(5530, 5540))
-    for name in ("outcome", "process", "hints", "wrong"):
+    for name in ("outcome", "hints", "wrong"):
         for answer in (candidates, f"{candidates} = 1", f"Is it one of {candidates}? I say 7."):
             assert MASK not in say(named(name), answer)
 
@@ -179,33 +178,6 @@ def test_hints_for_real_products_never_hold_the_answer(dataset: str, name: str, 
             said = f"{wrong:X}" if dataset == "hex" else str(wrong)
             words = asyncio.run(Hints().feedback(task, f"\\boxed{{{said}}}", ""))
             assert task.answer not in words.replace(said, "") and len(words) > len(RETRY_ONLY) + 10
-
-
-# -- the worked solution -----------------------------------------------------------------------------------------
-
-EGGS = Task(
-    task_id="e",
-    prompt="Ducks lay 16 eggs. Ann eats 3 and bakes with 4. The rest is sold for $2 each. How much does she make?",
-    answer="18",
-    labels={
-        "solution": "Ann sells 16 - 3 - 4 = <<16-3-4=9>>9 eggs a day.\nShe makes 9 * 2 = $<<9*2=18>>18 every day.\n#### 18"
-    },
-)
-
-
-def test_process_names_a_false_statement_or_the_first_missing_step_without_its_result() -> None:
-    assert "This step is wrong: 16 - 3 = 12." in say(named("process"), "24", "16 - 3 = 12", EGGS)
-    words = say(named("process"), "26", "16 - 3 = 13 and 13 * 2 = 26", EGGS)
-    assert words.endswith("Ann sells 16 - 3 - 4 = … eggs a day.") and "At the first step" in words
-    words = say(named("process"), "9", "16 - 3 - 4 = 9", EGGS)
-    assert "Up to step 1 you agree" in words and words.endswith("She makes 9 * 2 = … every day.")
-    with pytest.raises(DataError, match="'x' has no worked solution"):
-        say(Process(), "7", task=Task(task_id="x", prompt="?", answer="8"))
-
-
-def test_a_solution_of_mathematics_is_parted_into_sentences() -> None:
-    text = "Let $x = 3.5$. Then $2x = 7$.[asy]draw((0,0));[/asy]\n\nThus $\\boxed{7}$."
-    assert solution_steps(text) == ["Let $x = 3.5$.", "Then $2x = 7$.", "Thus $\\boxed{7}$."]
 
 
 # -- the model ---------------------------------------------------------------------------------------------------

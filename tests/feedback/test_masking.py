@@ -205,11 +205,11 @@ def test_time_grows_with_the_text_and_not_faster() -> None:
     pieces = "1, 1,111 ( { \\frac{ \\left( * $ 1 a/1/2/ ٣ **( 0x - \\, 1. 1{,}"
     hostile = [*pieces.split(), " ", "12 ", "answer is ", "A ", "George "]
     for piece in hostile:
-        text = piece * (50_000 // len(piece))
+        text = piece * (20_000 // len(piece))
         for answer, options in (("12", None), ("\\frac{1}{2}", None), ("George  Bush", None), ("A", OPTIONS)):
             began = time.process_time()
             mask(text, answer, (), options)
             assert time.process_time() - began < 3, (
                 piece,
                 answer,
-            )  # tenths of a second; a quadratic search takes a minute
+            )  # tenths of a second; a quadratic search takes ten

@@ -12,10 +12,10 @@ import pytest
 from vllm_python import PYTHON, needs_vllm
 
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMServer
-from midthought.feedback.check import SAMPLE, Found, check_feedback, run_check
+from midthought.feedback.check import SAMPLE, check_feedback, run_check
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import SOLVE_AGAIN, TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
@@ -90,10 +90,9 @@ def test_a_wrong_answer_gets_feedback_and_the_server_received_the_parameters(ser
         assert parameter in received, received
 
 
-def test_the_check_passes_with_stop_ids_that_are_special_there(served: Served, tmp_path: Path) -> None:
+def test_the_check_passes(served: Served, tmp_path: Path) -> None:
     findings = check_feedback(served.settings())
-    assert [finding.what for finding in findings if finding.found is Found.BAD] == [], findings
-    assert {finding.what: finding.found for finding in findings}["stop_token_ids"] is Found.GOOD
+    assert [finding.what for finding in findings if finding.remedy] == [], findings
     path = tmp_path / "feedback.yaml"
     path.write_text(served.settings().model_dump_json())
     assert run_check(path, lambda line: None) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +26,9 @@ def build_policy(kind: str = "Qwen3", seed: int = 0, **changes: Any) -> Any:
     return policy
 
 
-def build_trajectory(seed: int, *, reward: float | None = None, group: int = 0, num_results: int = 5) -> Trajectory:
+def build_trajectory(
+    seed: int, *, reward: float | None = None, group: int = 0, num_results: int = 5, prompt: Sequence[int] = ()
+) -> Trajectory:
     """Prompt, sampled, tool result, sampled; lengths drawn from the seed; log-probabilities of no model at all."""
     draw = random.Random(seed)
 
@@ -39,7 +41,7 @@ def build_trajectory(seed: int, *, reward: float | None = None, group: int = 0, 
             token_ids=tuple(token_ids), sampled_logprobs=tuple(-draw.random() for _ in token_ids), finish=finish
         )
 
-    trajectory = Trajectory(Task(task_id=f"t{seed}", prompt="?", answer="!"), ids(3, 6), group=group)
+    trajectory = Trajectory(Task(task_id=f"t{seed}", prompt="?", answer="!"), prompt or ids(3, 6), group=group)
     trajectory.add_sampled(sampled(Finish.CALL))
     event = ToolEvent(call=ToolCall(tool_name="look", success=True, result="so"), outcome=ToolOutcome.OK)
     trajectory.add_results([event], ids(num_results, num_results))

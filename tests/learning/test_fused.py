@@ -9,8 +9,7 @@ from training_settings import training
 from midthought.learning import fused, logprobs
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
-from midthought.learning.fused import Fused
-from midthought.learning.fused_modules import FusedModules
+from midthought.learning.fused import Fused, FusedModules
 from midthought.learning.learner import Learner
 from midthought.learning.logprobs import BlockedHead, LogitShape, adds_half_products
 

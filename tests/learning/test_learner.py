@@ -226,7 +226,7 @@ def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy
 
 def test_a_users_estimator_and_loss_are_learned_from_by_their_names(make_policy, batch, monkeypatch):
     monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
-    monkeypatch.setattr(TrainingConfig, "policy_losses", dict(TrainingConfig.policy_losses))
+    monkeypatch.setattr(TrainingConfig, "policy_losses", list(TrainingConfig.policy_losses))
     monkeypatch.setattr("midthought.algo.credit.ESTIMATORS", copy.deepcopy(ESTIMATORS))
     losses = copy.deepcopy(POLICY_LOSSES)
     for module in ("algo.policy_loss", "algo.losses", "learning.loss"):

@@ -39,13 +39,13 @@ class FakeStream:
         self.log = []
         self._ticks, self._pay, self._fails = ticks, pay, fails
         self._max_carry_overs = max_carry_overs
-        self._left, self._groups, self._carried = {}, {}, Counter()
+        self._left, self.groups, self._carried = {}, {}, Counter()
         self._ready = []
 
-    num_open = property(lambda self: len(self._groups))
-    num_episodes = property(lambda self: sum(map(len, self._groups.values())))
-    num_due = property(lambda self: sum(self._is_due(position) for position in self._groups))
-    num_unfinished = property(lambda self: sum(len(self._groups[position]) for position in self._left))
+    num_open = property(lambda self: len(self.groups))
+    num_episodes = property(lambda self: sum(map(len, self.groups.values())))
+    num_due = property(lambda self: sum(self._is_due(position) for position in self.groups))
+    num_unfinished = property(lambda self: sum(len(self.groups[position]) for position in self._left))
 
     def _is_due(self, position):
         return self._carried[position] >= self._max_carry_overs
@@ -54,7 +54,7 @@ class FakeStream:
         position = self.next_position
         self.next_position += 1
         self.log.append(("begin", position, task.task_id))
-        self._groups[position] = [Trajectory(task, [1], group=position) for _ in range(group_size)]
+        self.groups[position] = [Trajectory(task, [1], group=position) for _ in range(group_size)]
         self._left[position] = self._ticks(position)
 
     def take(self, *, due_only=False):
@@ -64,12 +64,12 @@ class FakeStream:
         self._ready.remove(found[0])
         self.log.append(("take", found[0], self.policy_version))
         self._carried.pop(found[0], None)
-        return self._groups.pop(found[0])
+        return self.groups.pop(found[0])
 
     def _tick(self):
         for position in sorted(self._left):
             self._left[position] -= 1
-            for trajectory in self._groups[position]:
+            for trajectory in self.groups[position]:
                 trajectory.add_sampled(
                     Completion(
                         token_ids=(5,),
@@ -81,7 +81,7 @@ class FakeStream:
             if self._left[position] <= 0:
                 del self._left[position]
                 self._ready.append(position)
-                for member, trajectory in enumerate(self._groups[position]):
+                for member, trajectory in enumerate(self.groups[position]):
                     failed = self._fails(position)
                     trajectory.stop_reason = StopReason.FAILED if failed else StopReason.ANSWERED
                     if not failed:
@@ -89,7 +89,7 @@ class FakeStream:
 
     def pause(self):
         self.log.append(("pause",))
-        for position in self._groups:
+        for position in self.groups:
             self._carried[position] += 1
         assert max(self._carried.values(), default=0) <= self._max_carry_overs
 
@@ -156,7 +156,7 @@ def test_every_group_is_handed_over_whole_and_once_and_in_time(
         task.task_id for position in begun for task in ShuffledTasks(TASKS, 0).draw(position, 1)
     ]
     assert max(Counter(taken).values()) == 1
-    assert sorted([*taken, *stream._groups]) == begun  # begun = handed over + carried
+    assert sorted([*taken, *stream.groups]) == begun  # begun = handed over + carried
     for metrics, data in told:
         groups = Counter(trajectory.group for trajectory in data)
         assert set(groups.values()) == {group_size}

@@ -11,8 +11,8 @@ from midthought.errors import SettingsError
 from midthought.learning import passes
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.learning.micro_batch_limit import MicroBatchLimit
 from midthought.learning.model import Critic
+from midthought.learning.passes import MicroBatchLimit
 
 LARGE = 4096
 
@@ -89,18 +89,20 @@ def test_passes_without_a_step_are_repeated_too(make_policy, batch, fits_only):
     other.sft_gradients(batch)
 
 
+def fails(limit: MicroBatchLimit) -> None:
+    for attempt in limit.attempts(LARGE):
+        with attempt:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
 def test_out_of_memory_outside_of_a_micro_batch_is_no_reason_to_make_it_smaller(batch):
     limit = MicroBatchLimit(is_alone=True)
 
-    def fits() -> None:
-        limit.current = batch
-
-    def fails() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    limit.fitting(LARGE, fits)
+    for attempt in limit.attempts(LARGE):
+        with attempt:
+            limit.current = batch
     with pytest.raises(torch.OutOfMemoryError):
-        limit.fitting(LARGE, fails)
+        fails(limit)
     assert limit.max_tokens(LARGE) == LARGE
 
 
@@ -115,10 +117,7 @@ def test_one_of_several_ranks_reports_instead_of_repeating(batch):
     limit = MicroBatchLimit(is_alone=False)
     limit.current = batch
 
-    def fails() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
     with pytest.raises(
         SettingsError, match=r"several ranks cannot repeat a step: set training\.micro_batch_tokens=2048"
     ):
-        limit.fitting(LARGE, fails)
+        fails(limit)

@@ -1,10 +1,12 @@
 """However a step is computed, its loss and its gradients are the same: float64, tool gaps, ragged rows, masked rows."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
 from precision import compute_in_float64, tolerance
+from representatives import representatives
 from training_settings import CRITICS, changed, training
 
 from midthought.learning.adapters import add_adapters
@@ -25,13 +27,15 @@ SETTINGS = training(
 WAYS = {
     "packed": {"packing": True},
     "packed, small": {"packing": True, "micro_batch_tokens": 64},
+    "shared": {"packing": "shared"},
+    "shared, small": {"packing": "shared", "micro_batch_tokens": 64},
     "padded, small": {"micro_batch_tokens": 64},
     "recomputed": {"gradient_checkpointing": True},
     "recomputed from main memory": {"gradient_checkpointing": "offload"},
     "offloaded optimizer": {"offload_optimizer": True},
     "in blocks": {"logits_mib": 48 * 4 * 5 / 2**20},
     "all": {
-        "packing": True,
+        "packing": "shared",
         "micro_batch_tokens": 64,
         "gradient_checkpointing": True,
         "logits_mib": 48 * 4 * 3 / 2**20,
@@ -52,8 +56,12 @@ OF_FLOAT32 = tolerance(torch.float32, num_operations=4)
 
 @pytest.fixture
 def batch(make_trajectory) -> TokenBatch:
-    """Results of 1 to 29 tokens; one row without a policy token that counts, one of which only the last does."""
-    trajectories = [make_trajectory(seed, group=seed // 2, num_results=1 + 4 * seed) for seed in range(8)]
+    """Groups of two with a prompt, results of 1 to 29 tokens; one row without a policy token that counts, one of which only the
+    last does."""
+    prompts = torch.randint(3, 48, (4, 20), generator=torch.Generator().manual_seed(0)).tolist()
+    trajectories = [
+        make_trajectory(seed, group=seed // 2, num_results=1 + 4 * seed, prompt=prompts[seed // 2]) for seed in range(8)
+    ]
     batch = TokenBatch.from_trajectories(trajectories)
     mask = batch.loss_mask.clone()
     unscored, almost = (batch.tokens_of(torch.tensor([row])) for row in (3, 6))
@@ -91,7 +99,7 @@ def step(
     credited, _ = learner.credit(scored.with_fields(old_logprobs=shifted * scored.loss_mask))
     metrics = learner.update(credited)
     found = gradients_of(learner)
-    assert learner.is_packed == changes["packing"] if "packing" in changes else not learner.is_packed
+    assert learner.is_packed == bool(changes.get("packing"))
     return metrics, found, scored
 
 
@@ -101,8 +109,10 @@ def gradients_of(learner: Learner) -> torch.Tensor:
     return torch.cat([tensor.grad.flatten() for tensor in updated if tensor.grad is not None])
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("critic", ["separate", "shared"])  # without one: `test_adapters_learn_the_same`
+@pytest.mark.parametrize(
+    ("critic", "way"),  # without one: `test_adapters_learn_the_same`
+    representatives(product(["separate", "shared"], WAYS), *product(["separate"], WAYS), ("shared", "all")),
+)
 def test_loss_and_gradient_do_not_depend_on_how_they_are_computed(critic, way, make_policy, batch):
     policy = make_policy().double()
     plain, plain_gradient, plain_scored = step(policy, critic, {}, batch)
@@ -116,8 +126,9 @@ def test_loss_and_gradient_do_not_depend_on_how_they_are_computed(critic, way, m
     assert float((gradient - plain_gradient).norm() / plain_gradient.norm()) < OF_FLOAT32
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "way"), representatives(product(KINDS, WAYS), *product(["Qwen3"], WAYS), *product(KINDS, ["all"]))
+)
 def test_the_gradient_of_the_cross_entropy_is_the_same_to_float64(kind, way, make_policy, batch, monkeypatch):
     compute_in_float64(monkeypatch)
     policy = make_policy(kind, **KINDS[kind]).double()
@@ -131,7 +142,7 @@ def test_the_gradient_of_the_cross_entropy_is_the_same_to_float64(kind, way, mak
     assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) < rounding
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", representatives(WAYS, "packed", "all"))
 def test_adapters_learn_the_same(way, make_policy, batch):
     pytest.importorskip("peft")
     policy = make_policy().double()

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from source_trees import tree_of
 
 import midthought
 from midthought.config import InferenceConfig, TrainingConfig, create_default_config
@@ -15,7 +16,7 @@ PACKAGE = Path(midthought.__file__).parent
 def fields_with_defaults(path: Path) -> set[str]:
     """`Class.field` of every dataclass field with a default value in a module."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
             lines = (line for line in node.body if isinstance(line, ast.AnnAssign) and line.value is not None)
             found |= {f"{node.name}.{ast.unparse(line.target)}" for line in lines}

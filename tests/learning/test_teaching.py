@@ -16,7 +16,6 @@ from midthought.types import Completion, Finish, Reward, Task, Trajectory
 TAUGHT = training(
     adv_estimator="zero",
     teacher="a folder",
-    teacher_coef=1.0,
     entropy_coef=0.0,
     learning_rate=1e-2,
     mini_batch_size=100,
@@ -46,13 +45,13 @@ def weights_of(policy) -> torch.Tensor:
 def test_the_teacher_is_scored_and_its_log_ratio_is_the_advantage(make_policy, trajectories):
     policy, teacher = make_policy(seed=1), frozen_copy(make_policy("GPT2", seed=2))
     batch = TokenBatch.from_trajectories(trajectories)
-    learner = learner_of(policy, teacher, micro_batch_tokens=40, teacher_coef=0.5)
+    learner = learner_of(policy, teacher, micro_batch_tokens=40)
     scored, _ = learner.score(batch)
     tolerance = logit_tolerance(policy)
     torch.testing.assert_close(scored.teacher_logprobs, token_logprobs(teacher, batch), atol=tolerance, rtol=0)
     credited, metrics = learner.credit(scored)
     difference = scored.teacher_logprobs - scored.old_logprobs
-    torch.testing.assert_close(credited.advantages, 0.5 * difference)
+    torch.testing.assert_close(credited.advantages, difference)
     assert metrics["kl_teacher"] == pytest.approx(-float(difference[batch.loss_mask].mean()), rel=1e-5)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from representatives import representatives
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
@@ -154,7 +155,7 @@ def files_of_at_most(max_bytes: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_large", representatives([False, True], True))
 def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunks, new_embedder, monkeypatch, is_large):
     """The limit on the size of files stops the build at another file each time."""
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 300 if is_large else 10_000)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_process import FORKS
+from representatives import representatives
 
 lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
@@ -75,7 +76,7 @@ def rows_at(folder: Path):
     return table.to_arrow()
 
 
-@pytest.mark.parametrize("over_another", [False, True], ids=["a new memory", "another memory's place"])
+@pytest.mark.parametrize("over_another", representatives([False, True], False))
 def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_path, over_another):
     builder, random_moment = Builder(), random.Random(7)
     whole = tmp_path / "whole"

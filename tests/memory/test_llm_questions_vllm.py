@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import free_port
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMServer
 from midthought.http.json_requests import ChatEndpoint, EndpointSettings
 from midthought.memory.llm_questions.prompts import GRADE, GRADE_SCHEMA

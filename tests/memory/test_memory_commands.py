@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from representatives import representatives
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
@@ -56,7 +57,12 @@ def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
 
 
 @pytest.mark.parametrize(
-    "words", ["questions . OUT", "questions . q.jsonl --parquet OUT", "chunk . OUT", "embed chunks.jsonl OUT"]
+    "words",
+    representatives(
+        ["questions . OUT", "questions . q.jsonl --parquet OUT", "chunk . OUT", "embed chunks.jsonl OUT"],
+        "questions . OUT",
+        "embed chunks.jsonl OUT",
+    ),
 )
 def test_only_a_file_of_the_same_command_or_an_empty_one_is_replaced(memory, tmp_path, words):
     def write(name):

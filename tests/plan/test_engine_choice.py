@@ -98,7 +98,7 @@ def test_gradients_stay_while_vllm_samples_because_the_next_step_discards_them()
     choice = resolve(auto(model={"lora_rank": 0}), gpu(80), source=QWEN, has_vllm=True)
     plan = choice.plan
     stays = plan.totals["sampling"] - plan.engine_weights - plan.kv_cache - plan.engine["weight-sync buckets"]
-    assert plan.settings.in_process and stays == (2 + 4 * 4) * plan.shape.parameters + plan.reference
+    assert plan.settings.backend == "vllm" and stays == (2 + 4 * 4) * plan.shape.parameters + plan.reference
 
 
 @pytest.mark.parametrize("rank", [0, 32])

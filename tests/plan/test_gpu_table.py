@@ -12,10 +12,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import SettingsError
-from midthought.plan.choices import resolve
 from midthought.plan.engine_choice import KNOWN_VLLM
-from midthought.plan.hardware import GIB, Hardware
-from midthought.recipes import find_recipe
 
 PAGE = Path(__file__).parents[2] / "docs" / "servers.md"
 TABLE = re.compile(r"(<!-- choices -->\n)(.*?)(<!-- end -->\n)", flags=re.DOTALL)
@@ -40,7 +37,7 @@ def dry_run(model: str, memory_gib: int) -> tuple[dict[str, str], str, str]:
     if result.exception is not None and not isinstance(result.exception, SettingsError):
         raise result.exception
     values = dict(line.split()[0].split("=", 1) for line in result.output.splitlines() if re.match(r"\w+\.\w+=", line))
-    needed = re.search(r"^Memory needed .*: (\S+) GiB; ", result.output, flags=re.MULTILINE)
+    needed = re.search(r"^Memory needed: (\S+) GiB; ", result.output, flags=re.MULTILINE)
     return values, needed[1], str(result.exception or "")
 
 
@@ -78,16 +75,6 @@ def test_the_page_shows_what_is_chosen(model):
     for memory_gib in MEMORIES_GIB:
         remedy = "write it anew: python tests/plan/test_gpu_table.py"
         assert cells_of_the_page()[model, memory_gib] == cell(model, memory_gib), remedy
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_what_is_said_to_fit_fits_in_nine_tenths_of_the_memory(model):
-    for memory_gib in MEMORIES_GIB:
-        config, _ = find_recipe("podcast").begin(Path(), words=[f"model.local_path={model}"])
-        choice = resolve(config, Hardware("gpu", "a GPU", memory_gib), source=model, has_vllm=True)
-        if choice.fits:
-            assert max(choice.plan.totals.values()) <= 0.9 * memory_gib * GIB
-            assert not choice.config.inference.in_process or choice.plan.num_sequences >= 16
 
 
 def table() -> str:

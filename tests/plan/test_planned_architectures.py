@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from representatives import representatives
 
 from benchmarks.memory import STATUS
-from benchmarks.plan import WORK, make_trajectories, planned_bytes, settings_of, take
+from benchmarks.plan import WORK, make_trajectories, memory_of, planned_bytes, take
 from midthought.config import TrainingConfig
 from midthought.learning import attention, fused
 from midthought.learning.adapters import add_adapters
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import hidden_states
-from midthought.learning.fused_modules import FusedModules
+from midthought.learning.fused import FusedModules
 from midthought.learning.learner import Learner
 from midthought.learning.packing import ModelInputs
 from midthought.plan.activations import Activations
+from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}
@@ -51,8 +54,8 @@ def kept_bytes(model: Any, context: Callable[[], AbstractContextManager[Any]] = 
     `context`: of the forward pass.
     """
     prompt, response = NUM_TOKENS
-    settings = settings_of(f"hidden_size=64 num_layers=1 num_heads=2 {WORK} batch_size=1")
-    settings = settings.model_copy(update={"prompt_tokens": prompt, "response_tokens": response})
+    plan = memory_of(f"hidden_size=64 num_layers=1 num_heads=2 vocab_size=100 {WORK} batch_size=1")
+    settings = plan.changed({"prompt_tokens": prompt, "max_tokens": response}).settings
     batch = TokenBatch.from_trajectories(make_trajectories(settings, SIZES["vocab_size"]))
     learner = Learner(
         model, None, None, TrainingConfig(learning_rate=1e-5, warmup_steps=0, adv_estimator="grpo", logits_mib=64)
@@ -93,9 +96,9 @@ def test_a_layer_keeps_the_bytes_that_are_planned(kind, dtype, lora_rank):
     def planned(num_layers: int) -> int:
         shape = Shape.from_config({"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": num_layers})
         num_tokens = sum(NUM_TOKENS) - 1
-        activations = Activations(shape=shape, width=dtype.itemsize, is_packed=is_packed, lora_rank=lora_rank,
-                                  row_tokens=num_tokens)  # fmt: skip
-        return num_tokens * activations.all_layers + activations.constant(recomputed=False)
+        settings = PlanSettings(device="cpu", dtype=str(dtype).removeprefix("torch."), packing=is_packed)
+        activations = Activations(shape, settings, lora_rank)
+        return num_tokens * num_layers * activations.layer + activations.constant
 
     assert is_packed
     assert planned(6) - planned(2) == pytest.approx(many - few, rel=0.02)
@@ -138,17 +141,15 @@ def fused_on_a_cpu() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("lora_rank", [0, 8])
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(("kind", "lora_rank"), representatives(product(CONFIGS, [0, 8]), ("qwen3", 8), ("llama", 0)))
 def test_a_fused_layer_keeps_the_bytes_that_are_planned(kind, lora_rank):
     (few, is_packed), (many, _) = (
         kept_bytes(model_of(kind, number, torch.bfloat16, lora_rank), fused_on_a_cpu) for number in (2, 6)
     )
     shape = Shape.from_config({"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": 4})
     num_tokens = sum(NUM_TOKENS) - 1
-    activations = Activations(shape=shape, width=2, is_packed=is_packed, lora_rank=lora_rank, row_tokens=num_tokens,
-                              is_fused=True)  # fmt: skip
-    planned = num_tokens * activations.all_layers + activations.constant(recomputed=False)
+    activations = Activations(shape, PlanSettings(packing=is_packed), lora_rank)
+    planned = num_tokens * 4 * activations.layer + activations.constant
     assert planned == pytest.approx(many - few, rel=0.02)
 
 
@@ -169,5 +170,5 @@ def folder_of(kind: str, tmp_path: Path) -> str:
     ],
 )
 def test_the_planned_memory_of_an_iteration_is_what_a_learner_takes(kind, way, tmp_path):
-    settings = settings_of("dtype=float32", way, f"model={folder_of(kind, tmp_path)}")
-    assert planned_bytes(settings) == pytest.approx(take(settings.model_dump()).allocated, rel=0.1)
+    plan = memory_of("dtype=float32", way, f"model={folder_of(kind, tmp_path)}")
+    assert planned_bytes(plan) == pytest.approx(take(plan).allocated, rel=0.1)

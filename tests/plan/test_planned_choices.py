@@ -6,9 +6,11 @@ import pytest
 
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.errors import MissingExtraError, SettingsError
-from midthought.plan.choices import as_recorded, choose, plan_of, plan_of_loaded, resolve
+from midthought.plan.choices import as_recorded, choose, resolve
 from midthought.plan.hardware import GIB, Hardware, find_hardware
-from midthought.plan.model_configs import MODEL_CONFIGS
+from midthought.plan.memory import Memory
+from midthought.plan.settings import plan_settings
+from midthought.plan.shape import MODEL_CONFIGS, find_shape
 
 QWEN = "Qwen/Qwen3-1.7B"
 
@@ -74,7 +76,7 @@ def test_a_value_that_is_neither_a_number_nor_auto_is_refused_in_one_sentence():
 
 
 def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
-    assert plan_of(choose(auto(), on_gpu=False), QWEN, {"gpu_memory_gib": 80}).totals["learning"] > 100 * GIB
+    assert Memory(find_shape(QWEN), plan_settings(choose(auto(), on_gpu=False), gpu(80))).needed > 100 * GIB
     choice = resolve(auto(inference={"max_num_seqs": 64}), gpu(24), source=QWEN, has_vllm=False)
     choice.require_possible()
     first, *rows, last = choice.table()
@@ -127,8 +129,7 @@ def test_of_an_update_only_what_is_auto_is_chosen(training, expected):
 def loaded(memory_gib: float | None, model: dict[str, object] = MODEL_CONFIGS[QWEN], **training):
     """What is chosen for a loaded model in bfloat16, all of whose weights learn."""
     config = ConfigStore().merged({"model": {"lora_rank": 0}, "training": training})
-    fixed = choose(config, on_gpu=True, has_vllm=False)
-    return plan_of_loaded(config, fixed, gpu(memory_gib), model, {"dtype": "bfloat16"})
+    return resolve(config, gpu(memory_gib), source="", has_vllm=False, model=model, dtype="bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.plan import make_policy, settings_of
+from benchmarks.plan import make_policy
+from benchmarks.plan import memory_of as plan_of
 from midthought.engines.local.runner_selection import make_runner
 from midthought.learning.adapters import add_adapters
 from midthought.plan.memory import Memory
-from midthought.plan.shape import find_shape
 
-SIZE = "hidden_size=256 num_layers=4 num_heads=8 num_kv_heads=4 head_dim=32 intermediate_size=768 vocab_size=4000 engine=local"
+SIZE = "hidden_size=256 num_layers=4 num_heads=8 num_kv_heads=4 head_dim=32 intermediate_size=768 vocab_size=4000"
 TABLE_OF_TURNS = 1024 * 2 * 32
 """Numbers of the sines and cosines that the engine keeps, not planned."""
 
 
 def memory_of(*words: str) -> Memory:
-    settings = settings_of(SIZE, "device=cpu", *words)
-    return Memory(find_shape(settings), settings)
+    return plan_of(SIZE, "device=cpu", *words)
 
 
 def model_of(memory: Memory) -> Any:
@@ -52,5 +51,5 @@ def test_the_engines_copies_have_the_planned_size(dtype, lora_rank):
         before = alive_bytes()
         runner = make_runner(model.get_base_model() if lora_rank else model)
         copied = alive_bytes() - before - runner.num_bytes - memory.width * TABLE_OF_TURNS
-    planned = memory.merged_adapters if lora_rank else memory.joined_weights
-    assert planned > 0 and planned == pytest.approx(copied, rel=0.01)
+    assert memory.copied_weights > 0
+    assert memory.copied_weights == pytest.approx(copied, rel=0.01)

@@ -19,6 +19,8 @@ from midthought.errors import SettingsError
 SMALL = [
     *FEEDBACK,
     "sft.num_steps=3",
+    "problems.num_test=2",
+    "problems.num_validation=2",
     "training.num_train_iters=2",
     "training.validate_every=1",
     "evaluation.sampled=true",

@@ -96,6 +96,5 @@ def test_a_name_that_leads_to_no_recipe_is_refused(echo, name, message):
 
 
 def test_a_recipe_without_verl_says_so(echo, call):
-    for words in (("train", echo, "--run", "run", "--dry-run"), ("plan", "--recipe", echo)):
-        code, _, error = call(*words, "--engine", "verl")
-        assert code == 2 and "the recipe 'echo_recipe' does not support verl yet; leave --engine out" in error
+    code, _, error = call("train", echo, "--run", "run", "--dry-run", "--engine", "verl")
+    assert code == 2 and "the recipe 'echo_recipe' does not support verl yet; leave --engine out" in error

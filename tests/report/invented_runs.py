@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from midthought.report.recorded_episodes import COLUMNS, recorded_row
+from midthought.report.recorded_episodes import COLUMNS, token_values
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
@@ -89,7 +89,7 @@ def an_episode(
 def log_curves(run: RunFolder, source: random.Random, *, num_steps: int) -> None:
     for step in range(1, 4 * num_steps + 1):
         loss = 0.25 + 6.5 * math.exp(-step / num_steps * 2) * source.uniform(0.9, 1.1)
-        run.log("sft", step, {"loss/sft": loss, "learning_rate": 3e-4, "time/seconds": 0.21})
+        run.log("sft", step, {"loss": loss, "learning_rate": 3e-4, "time/seconds": 0.21})
     for step in range(1, num_steps + 1):
         share = 1 / (1 + math.exp(-(step / num_steps - 0.35) * 9))
         run.log(
@@ -98,12 +98,12 @@ def log_curves(run: RunFolder, source: random.Random, *, num_steps: int) -> None
             {
                 "reward/mean": 0.3 + 0.55 * share + source.gauss(0, 0.04),
                 "reward/correct": 0.28 + 0.57 * share + source.gauss(0, 0.04),
-                "calls/mean": 0.5 + 0.45 * share + source.gauss(0, 0.05),
-                "kl": 0.001 + 0.03 * share + abs(source.gauss(0, 0.002)),
+                "episode/calls": 0.5 + 0.45 * share + source.gauss(0, 0.05),
+                "kl_reference": 0.001 + 0.03 * share + abs(source.gauss(0, 0.002)),
                 "entropy": 0.9 - 0.6 * share + source.gauss(0, 0.02),
-                "loss/policy": source.gauss(-0.01, 0.01),
-                "loss/value": 0.12 * (1 - share) + 0.03 + abs(source.gauss(0, 0.01)),
-                "gradient_norm": math.nan if step == 3 else 1 + abs(source.gauss(0, 0.3)),
+                "policy_loss": source.gauss(-0.01, 0.01),
+                "value_loss": 0.12 * (1 - share) + 0.03 + abs(source.gauss(0, 0.01)),
+                "grad_norm": math.nan if step == 3 else 1 + abs(source.gauss(0, 0.3)),
                 "time/seconds": 1.52,
             },
         )
@@ -135,6 +135,9 @@ def fill_run(path: Path, *, num_steps: int = 40, num_tasks: int = 12) -> Path:
 class Letters:
     """Renderer of tokens that are characters."""
 
+    def decode(self, token_ids: list[int]) -> str:
+        return decode(token_ids)
+
     def decode_stream(self) -> Letters:
         return self
 
@@ -160,8 +163,9 @@ def record(
                 name: np.where(own, numbers(name, len(own), right), np.nan).astype(np.float32) for name in COLUMNS
             }
             learned.append({**values, "in_loss": np.where(own, 1.0, np.nan)})
-        rows.append(recorded_row(episode, Letters(), step=step, arm=arm, exact_match=right, learned=learned))  # type: ignore[arg-type]
-    run.recording.add(arm, step, rows, max_bytes=2**28)
+        row = trajectory_row(episode, decode, step=step, arm=arm, exact_match=right)
+        rows.append(row | token_values(episode, Letters(), learned))  # type: ignore[arg-type]
+    run.add_trajectories(rows)
 
 
 def fill_recorded_run(path: Path) -> Path:

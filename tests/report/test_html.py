@@ -103,20 +103,6 @@ def test_the_page_shows_what_the_checks_found(run_path: Path) -> None:
     assert section.count("tool_fails") == 1  # a resumed run reported it again
 
 
-def test_curves_of_iterations_mark_where_a_finding_starts(run_path: Path) -> None:
-    RunFolder(run_path).findings.append([*FINDINGS, {**FINDINGS[1], "check": "truncated"}])
-    html = write_report(run_path).read_text()
-    figures = html.split("<figure")[1:]
-    reward, warm_up = (next(each for each in figures if f"<b>{title}</b>" in each) for title in ("Reward", "Loss"))
-    assert re.findall(r'<text class="mark"[^>]*>([^<]*)<title>([^<]*)', reward) == [
-        ("1", "Finding 1 starts in iteration 12"),
-        ("2, 3", "Finding 2, 3 starts in iteration 30"),
-    ]
-    (x,) = re.findall(r'<line class="mark" x1="([0-9.]+)"[^>]*/><text[^>]*>1<', reward)
-    assert float(x) == pytest.approx(50 + (12 - 1) / (40 - 1) * (402 - 50), abs=0.06)  # steps 1 to 40, pixels 50 to 402
-    assert 'class="mark"' not in warm_up
-
-
 def test_the_page_shows_how_the_run_was_started(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/usr/bin/midthought", "train", "podcast", "memory.transcripts=my talks"])
     with RunFolder(run_path) as run:
@@ -152,7 +138,7 @@ def test_whether_an_answer_was_right_is_said_or_read_from_the_reward_or_unknown(
 
 
 def test_doubtful_transcripts_are_listed_once(run_path):
-    row = {"transcript": {"path": "talks/a.txt", "doubts": ["the time goes back"]}}
+    row = {"check": "doubtful transcript", "subject": "talks/a.txt", "observation": "the time goes back", "step": 0}
     RunFolder(run_path).findings.append([row, row])
     page = write_report(run_path).read_text()
     assert page.count("doubtful transcript: talks/a.txt") == 1 and "the time goes back" in page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
@@ -17,7 +16,6 @@ from midthought.cli import app
 from midthought.errors import CheckpointError, MidthoughtError, StorageError
 from midthought.files.regular import lines_of
 from midthought.files.storage_errors import storage_error
-from midthought.report.recording import read_rows
 from midthought.report.run_folder import RunFolder, require_intact_run
 
 
@@ -95,23 +93,6 @@ def test_a_line_without_an_end_is_not_read_into_memory(tmp_path):
     file.write_text('{"stage": "ppo", "step": 1}\n' + "x" * 300)
     with pytest.raises(StorageError, match=r"metrics.jsonl, line 2 has more than 100 bytes.* restore the file"):
         list(lines_of(file, max_bytes=100))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        gzip.compress(b'{"midthought_recording": 1}\n[1]\n'),
-        gzip.compress(b'{"midthought_recording": 1}\n{"step": 1}\n' * 50)[:-20],
-        gzip.compress(b'{"midthought_recording": 1}\n' + os.urandom(2000))[:40] + b"\xff" * 2000,
-    ],
-    ids=["empty", "another row", "cut", "noise"],  # not the bytes, which have the time
-)
-def test_a_damaged_recording_is_named(content, tmp_path):
-    file = tmp_path / "000001-train-000001.jsonl.gz"
-    file.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"000001-train-000001.jsonl.gz is no recording"):
-        list(read_rows(file))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from browser_page import inspected, listed, until
 
 from midthought.report.html import write_report
 from midthought.report.quantities import token_quantities
-from midthought.report.recorded_episodes import RecordedToken, read_recording
+from midthought.report.recorded_episodes import RecordedSegment, read_recording
 from midthought.report.run_folder import RunFolder
 
 HOSTILE = (
@@ -45,28 +45,25 @@ def go(page: Any, address: str) -> None:
 
 def test_every_token_has_the_values_of_the_recording(page: Any, recorded_run: Path) -> None:
     expected = [
-        [token for segment in each.segments for token in segment]
-        for each in sorted(read_recording(recorded_run), key=lambda each: (each.arm == "train", each.iteration))
+        [values_of(segment, place) for segment in each.segments or () for place in range(len(segment))]
+        for each in sorted(read_recording(recorded_run), key=lambda each: (each.arm == "train", each.step))
     ]
     numbers = page.evaluate("all().filter((number) => EPISODES.recorded[number])")
     assert len(numbers) == len(expected) == 48
     for number, tokens in zip(numbers[::4], expected[::4], strict=True):  # of each arm and iteration
-        for shown, token in zip(page.evaluate(TOKENS_OF, number), tokens, strict=True):
-            assert shown == [value_of(token, quantity) for quantity in token_quantities()]
+        assert page.evaluate(TOKENS_OF, number) == tokens
 
 
-def value_of(token: RecordedToken, quantity: Any) -> Any:
-    if quantity.name == "in_loss":
-        return int(token.in_loss)
-    if quantity.name == "policy_version":
-        return None if token.author != "policy" else token.policy_version
-    if not quantity.column:
-        return getattr(token, quantity.name)
-    fields = {each.column: each.name for each in token_quantities() if each.column and not each.minus}
-    value = np.float64(getattr(token, fields[quantity.column]))
-    if quantity.minus:
-        value -= np.float64(getattr(token, fields[quantity.minus]))
-    return None if math.isnan(value) else float(value)
+def values_of(segment: RecordedSegment, place: int) -> list[Any]:
+    own = {"token_id": int(segment.token_ids[place]), "text": segment.texts[place], "author": segment.authors[place]}
+    own["in_loss"] = int(segment.in_loss[place])
+    own["policy_version"] = int(segment.policy_versions[place]) if own["author"] == "policy" else None
+    numbers = {name: np.float64(column[place]) for name, column in segment.columns.items()}
+    for each in token_quantities():
+        if each.column:
+            value = numbers[each.column] - (numbers[each.minus] if each.minus else 0.0)
+            own[each.name] = None if math.isnan(value) else float(value)
+    return [own[each.name] for each in token_quantities()]
 
 
 def test_pointing_at_a_token_shows_its_values_and_the_address_leads_back_to_it(

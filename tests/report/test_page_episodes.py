@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,24 @@ import numpy as np
 import pytest
 
 from midthought.report.page_data import PackedEpisodes, column_layout, in_order_of_choice, pack_episodes
-from midthought.report.page_episodes import PageEpisode, read_page_episodes, with_counterparts
-from midthought.report.recorded_episodes import packed, read_recording
+from midthought.report.page_episodes import read_page_episodes, with_counterparts
+from midthought.report.recorded_episodes import Episode, packed, read_recording
 from midthought.report.run_folder import RunFolder
 
 ALL = {"max_episodes": 5_000, "max_bytes": 2**24}
 
 
-def an_entry(arm: str, step: int = 0, task_id: str = "a", question: str = "?") -> PageEpisode:
+def an_entry(arm: str, step: int = 0, task_id: str = "a", question: str = "?") -> Episode:
     facts = {"arm": arm, "step": step, "task_id": task_id, "question": question}
-    return PageEpisode(facts=facts, spans=[("policy", "x" * 100, 100)])
+    return Episode(facts=facts, spans=[("policy", "x" * 100, 100)])
 
 
-def test_an_episode_of_both_files_is_taken_from_the_recording(recorded_run: Path) -> None:
+def test_the_training_iterations_that_are_read_are_spread_over_the_run(recorded_run: Path) -> None:
     found = read_page_episodes(recorded_run, **ALL)
-    assert sum(each.segments is not None for each in found) == 36 + 12
-    assert len(found) == 48 + 36  # trajectories.jsonl has other episodes: before, after, after.tool_off
-    (run,) = [recorded_run]
-    rows = [row for row in RunFolder(run).trajectories.read() if row["arm"] == "after"]
-    assert sum(each.arm == "after" for each in found) == len(rows) == 12
-
-
-def test_an_episode_that_was_shown_and_recorded_is_there_once(
-    tmp_path: Path, recorded_run: Path, make_episode: Callable[..., Any]
-) -> None:
-    from midthought.report.recording import read_rows, recorded_files
-
-    with RunFolder(tmp_path / "run") as run:
-        (path,) = [path for path in recorded_files(recorded_run / "recording") if "-validation-" in path.name]
-        rows = list(read_rows(path))
-        run.recording.add("validation", 2, rows, max_bytes=2**24)
-        shown = {key: value for key, value in rows[0].items() if key not in ("segments", "group")}
-        run.add_trajectories([{**shown, "spans": []}, {**shown, "spans": [], "time/engine_seconds": 9.0}])
-    found = read_page_episodes(tmp_path / "run", **ALL)
-    assert [each.segments is not None for each in found] == [True] * 4 + [False]
+    assert sum(each.segments is not None for each in found) == 36 + 12 and len(found) == 48 + 36
+    few = read_page_episodes(recorded_run, max_episodes=1, max_bytes=2**24)
+    assert {each.step for each in few if each.arm == "train"} == {3} and len(few) == len(found) - 24
+    assert {each.arm for each in read_page_episodes(recorded_run, max_episodes=0, max_bytes=0)} >= {"before", "after"}
 
 
 def test_answers_are_compared_like_for_like() -> None:
@@ -65,7 +48,7 @@ def test_answers_are_compared_like_for_like() -> None:
 def test_held_out_questions_and_training_groups_are_chosen_in_turn_and_evenly_spread() -> None:
     keys = [("q1", False)] * 2 + [("q2", False)] * 2 + [(step, True) for step in range(1, 9)]
     order = in_order_of_choice(keys)
-    assert order[:5] == [[2, 3], [11], [7], [0, 1], [9]]  # q2; iterations 8 and 4; q1; iteration 6
+    assert order[:5] == [[2, 3], [11], [0, 1], [7], [9]]  # q2; iteration 8; q1; iterations 4 and 6
     assert sorted(place for unit in order for place in unit) == list(range(12))
     assert in_order_of_choice([]) == []
 
@@ -73,7 +56,7 @@ def test_held_out_questions_and_training_groups_are_chosen_in_turn_and_evenly_sp
 def test_a_page_has_as_many_episodes_as_its_limits_allow() -> None:
     noise = np.random.default_rng(0)
     episodes = [
-        PageEpisode(
+        Episode(
             facts={"arm": "train", "step": step, "task_id": str(step)},
             spans=[("policy", noise.bytes(6_000).hex(), 15_000)],
         )
@@ -109,8 +92,9 @@ def test_packed_columns_have_the_bits_that_were_recorded(recorded_run: Path) -> 
     page = pack_episodes([each for each in read_page_episodes(recorded_run, **ALL) if each.arm == "train"], **ALL)
     columns, rows = columns_of(page), json.loads(gzip.decompress(base64.b64decode(page.blocks[0][0])))
     row, length = rows[0], sum(span[2] for span in rows[0]["spans"])
-    group = [one for one in read_recording(recorded_run, iterations=[row["step"]]) if one.task_id == row["task_id"]]
-    (first,) = group[0].segments
+    recorded = read_recording(recorded_run, iterations=[row["step"]])
+    group = [one.segments for one in recorded if one.facts["task_id"] == row["task_id"]]
+    (first,) = group[0] or ()
     own = first.in_loss
     assert columns["token_ids"][:length].tolist() == first.token_ids.tolist()
     assert columns["in_loss"][: own.sum()].all()
@@ -132,33 +116,7 @@ def test_lengths_count_the_units_of_javascript_strings_and_values_that_are_missi
         "segments": [{"spans": spans, "texts": list(text), "policy_versions": packed([7], "<i4"), **columns}],
     }
     with RunFolder(tmp_path / "run") as run:
-        run.recording.add("validation", 1, [row], max_bytes=2**20)
+        run.add_trajectories([row])
     found = columns_of(pack_episodes(read_page_episodes(tmp_path / "run", **ALL), **ALL))
     assert found["text_lengths"].tolist() == [len(letter.encode("utf-16-le")) // 2 for letter in text]
     assert found["policy_versions"].tolist() == [7] and np.isnan(found["advantages"]).tolist() == [True]
-
-
-def test_what_does_not_fit_with_its_numbers_is_there_as_text() -> None:
-    noise, length = np.random.default_rng(0), 6_000
-    ones = np.ones(length, dtype=np.int32)
-
-    def segment() -> dict[str, Any]:
-        integers = {"token_ids": packed(ones, "<i4"), "in_loss": packed(ones, "u1")}
-        floats = {"advantages": packed(noise.normal(size=length), "<f4")}
-        return {"texts": ["x"] * length, "policy_versions": packed(ones, "<i4"), **integers, **floats}
-
-    episodes = [
-        PageEpisode(
-            facts={"arm": "train", "step": step, "task_id": str(step)},
-            spans=[("policy", "x" * length, length)],
-            segments=[segment()],
-        )
-        for step in range(1, 9)
-    ]
-    part = pack_episodes(episodes, max_episodes=5_000, max_bytes=150_000)  # about 28,000 bytes each, three in a block
-    assert (part.num_episodes, part.num_recorded) == (8, 3)
-    assert sum(len(text) for block in part.blocks for text in block) <= 150_000
-    index = json.loads(gzip.decompress(base64.b64decode(part.index)))["columns"]
-    texts = [json.loads(gzip.decompress(base64.b64decode(block[0]))) for block in part.blocks]
-    for recorded, block, at in zip(index["recorded"], index["block"], index["at"], strict=True):
-        assert (texts[block][at]["segment_lengths"] is not None) == recorded

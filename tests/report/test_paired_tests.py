@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from midthought.report.paired_tests import difference_interval, mcnemar, paired_permutation, paired_t
+from midthought.report.paired_tests import difference_interval, mcnemar, paired_permutation
 
 
 def answers(both: int, lost: int, gained: int, neither: int) -> tuple[list[bool], list[bool]]:
@@ -50,12 +50,3 @@ def test_few_signs_are_flipped_in_all_ways_and_many_in_the_same_sample() -> None
     assert shifted.p_value < 0.001 and shifted.low > 0 and shifted.difference == pytest.approx(same.difference + 0.5)
     with pytest.raises(ValueError, match="at least two pairs, not 1"):
         paired_permutation([0.0], [1.0])
-
-
-def test_t_has_the_numbers_of_the_tables() -> None:
-    found = paired_t([0.0] * 3, [0.1, 0.2, 0.3])  # mean 0.2, s 0.1, t = 0.2 / (0.1 / √3)
-    assert found is not None and found.num_pairs == 3
-    assert found.p_value == pytest.approx(1 - 12**0.5 / 14**0.5)  # two degrees: 1 - |t| / √(2 + t²)
-    half = 4.30265 * 0.1 / 3**0.5
-    assert (found.low, found.high) == pytest.approx((0.2 - half, 0.2 + half), abs=1e-5)
-    assert paired_t([0.0], [0.1]) is None and paired_t([0.5, 0.25], [0.75, 0.5]) is None

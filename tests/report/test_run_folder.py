@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ import pytest
 from midthought.errors import CheckpointError, OutputPathError
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder, flat_keys
-from midthought.report.trackers import TrackedRun
-from midthought.report.trackers.tensorboard import TensorBoardTracker
 
 
 def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -60,13 +57,6 @@ def test_a_resumed_run_writes_the_same_metrics_as_one_that_never_stopped(tmp_pat
     assert resumed.metrics_path.read_bytes() == whole.metrics_path.read_bytes()
     for stage in ("ppo", "validation"):
         assert scalars(resumed.tensorboard_path / stage) == scalars(whole.tensorboard_path / stage)
-
-
-def test_tensorboard_shows_the_order_of_steps_also_if_the_clock_was_set_back(tmp_path, monkeypatch) -> None:
-    for step, clock in ((1, 2_000_000_000), (2, 1_700_000_000), (3, 1_700_000_000)):
-        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
-        TensorBoardTracker(TrackedRun(tmp_path, "")).log("ppo", step, {"reward": step / 10})
-    assert scalars(tmp_path / "tensorboard/ppo") == {"reward": [(1, 0.1), (2, 0.2), (3, 0.3)]}
 
 
 def test_the_summary_has_flat_dotted_keys_and_one_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:

@@ -37,13 +37,13 @@ class Writer:
         self._renderer = renderer
         event = ToolEvent(call=ToolCall(tool_name="look", success=True, result=RESULT), outcome=ToolOutcome.OK)
         self._result = renderer.foreign(CALL_FORMAT.render_results([event]))
-        self._open = set()
+        self.open_episodes = set()
 
     def open(self, episode):
-        self._open.add(episode)
+        self.open_episodes.add(episode)
 
     def close(self, episode):
-        self._open.remove(episode)
+        self.open_episodes.remove(episode)
 
     def _script(self, token_ids):
         text = self._renderer.decode(token_ids)
@@ -54,7 +54,7 @@ class Writer:
         return [*head, *call, *letter * int(words[0]), min(self.eos_token_ids)]
 
     async def sample(self, episode, token_ids, sampling, *, stopper=None):
-        assert episode in self._open
+        assert episode in self.open_episodes
         script, written, finish = self._script(token_ids), [], Finish.LENGTH
         assert script[: len(token_ids)] == token_ids
         while len(written) < sampling.max_tokens and finish is Finish.LENGTH:
@@ -403,4 +403,4 @@ def test_dropping_ends_all_and_leaves_no_task_behind(make_bench):
     bench.stream.pause()
     bench.stream.drop()
     assert (bench.stream.num_open, bench.stream.num_unfinished) == (0, 0)
-    assert bench.engine._open == set()
+    assert bench.engine.open_episodes == set()

@@ -17,7 +17,7 @@ from vllm_python import PYTHON, needs_vllm
 from midthought import RayPPOTrainer
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMEngine, VLLMInferenceEngine, VLLMServer
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.errors import EngineError

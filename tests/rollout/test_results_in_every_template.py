@@ -15,10 +15,10 @@ from published_templates import PUBLISHED, Published
 from midthought import tool
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.rollout.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.rollout.chat_messages import checked_messages
-from midthought.rollout.chat_policy import ChatPolicy
 from midthought.rollout.demonstration import demonstration
+from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
+from midthought.serve.chat_messages import checked_messages
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -94,11 +94,11 @@ class Setup:
         self.first = list(FIRST)
         if told := self.call_format.instructions(TOOLS.definitions()):
             self.first[0] = {"role": "system", "content": f"Be brief.\n\n{told}"}
+        self.opens_thought = self.renderer.opens_thought(self.renderer.prompt(self.first))
 
     def turn(self, case: Case) -> str:
         """The text of the policy's turn."""
-        opened = self.renderer.opens_thought(self.renderer.prompt(self.first))
-        thought = self.published.thought.format(case.thought or "Hm.") if case.thought or opened else ""
+        thought = self.published.thought.format(case.thought or "Hm.") if case.thought or self.opens_thought else ""
         text = case.text and case.text + self.call_format.syntax.after_content
         call = self.call_format.render_calls(case.calls)
         if case.is_broken:
@@ -112,8 +112,7 @@ class Setup:
             {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
             for call_id, (name, arguments) in zip(ids, case.calls, strict=True)
         ]
-        opened = self.renderer.opens_thought(self.renderer.prompt(self.first))
-        thought = {"reasoning_content": case.thought or "Hm."} if case.thought or opened else {}
+        thought = {"reasoning_content": case.thought or "Hm."} if case.thought or self.opens_thought else {}
         return {"role": "assistant", "content": case.text, "tool_calls": calls, **thought}
 
     def results(self, case: Case, texts: Sequence[str]) -> list[dict[str, Any]]:

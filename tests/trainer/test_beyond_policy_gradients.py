@@ -153,12 +153,13 @@ def test_a_run_is_a_teacher_and_without_rewards_it_alone_is_learned_from(recorde
         assert not torch.equal(weights(trainer), before)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_a_teacher_continues_exactly(recorded, talker, tmp_path):
     assert_answers_resume_exactly(talker, by_seed, tmp_path, 4, "zero", teacher=str(recorded / "policy"), **DISTILLED)
 
 
 def test_with_an_estimator_of_rewards_no_group_is_dropped(recorded, talker):
-    config = settings("grpo", num_train_iters=1, group_size=4, teacher=str(recorded), teacher_coef=0.1, kl_coef=0.0)
+    config = settings("grpo", num_train_iters=1, group_size=4, teacher=str(recorded), kl_coef=0.0)
     with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=lambda trajectory: 1.0, **talker) as trainer:
         (metrics,) = trainer.fit()
     assert metrics["batch/num_flat_groups"] == 0 and metrics["grad_norm"] > 0

@@ -153,10 +153,11 @@ def logprobs(model, state, batch: TokenBatch):
     return found
 
 
+@pytest.mark.slow
 def test_an_evaluation_between_two_iterations_changes_neither(_untaught, tokenizer):
     histories = []
     for validate_every in (0, 1):
-        config = settings(num_iters=4, validate_every=validate_every, num_validation_questions=3)
+        config = settings(num_iters=3, validate_every=validate_every, num_validation_questions=3)
         model = copy.deepcopy(_untaught)
         options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "validation": QUESTIONS}
         with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options) as trainer:
@@ -176,7 +177,7 @@ def test_asking_for_a_rollout_again_gives_the_same_episodes_until_they_were_lear
 
 
 def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(_untaught, tokenizer, tmp_path):
-    def trainer(name, num_iters=5, **options):
+    def trainer(name, num_iters=4, **options):
         config = settings(num_iters=num_iters, adv_estimator="grpo", group_size=2)
         config.checkpoint.save_interval = 10
         options |= {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / name}
@@ -242,6 +243,7 @@ def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(
         assert [figures["batch/num_episodes"] for figures in history] == [4] * (first.iteration + 3)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_carried_episodes_can_be_gone_on_with_without_the_switch(
     _untaught, tokenizer, tmp_path, caplog
 ):
@@ -250,15 +252,15 @@ def test_a_checkpoint_with_carried_episodes_can_be_gone_on_with_without_the_swit
         trainer.fit()
         num_carried = trainer.source.stream.num_episodes
         trainer.save_checkpoint(tmp_path / "here")
-    with RayPPOTrainer(settings(partial=False), model=copy.deepcopy(_untaught), **options) as trainer:
+    with RayPPOTrainer(settings(partial=False, num_iters=3), model=copy.deepcopy(_untaught), **options) as trainer:
         with caplog.at_level(logging.WARNING):
             trainer.load_checkpoint(tmp_path / "here")
         assert f"{num_carried} episodes that the checkpoint carries over are dropped" in caplog.text
-        assert len(trainer.fit()) == 6
+        assert len(trainer.fit()) == 3
         trainer.save_checkpoint(tmp_path / "there")
-    with RayPPOTrainer(settings(num_iters=8), model=copy.deepcopy(_untaught), **options) as trainer:
+    with RayPPOTrainer(settings(num_iters=5), model=copy.deepcopy(_untaught), **options) as trainer:
         trainer.load_checkpoint(tmp_path / "there")
-        assert {t.group for t in trainer.rollout()} <= set(range(24, 30))
+        assert {t.group for t in trainer.rollout()} <= set(range(12, 18))
 
 
 def test_cleaning_up_ends_what_is_carried_over(untaught):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from precision import logit_tolerance
+from representatives import representatives
 from small_environments import QUESTIONS, Colours, settings
 from transformers import AutoModelForCausalLM
 
@@ -31,8 +33,10 @@ def adapted(model: Any, **options: Any) -> Any:
     return peft.get_peft_model(model, config)
 
 
-@pytest.mark.parametrize("estimator", ["gae", "grpo"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "estimator"),
+    representatives(product(KINDS, ["gae", "grpo"]), ("LoRA", "grpo"), ("DoRA", "gae"), ("modules_to_save", "gae")),
+)
 def test_it_trains_the_adapters_of_a_peft_model(kind: str, estimator: str, talker: dict[str, Any]) -> None:
     model = adapted(talker["model"], **KINDS[kind])
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -104,7 +108,7 @@ def trainer_of(model: Any, **options: Any) -> Trainer:
     return Trainer(config, dataset=QUESTIONS, reward_fn=reward, model=model, progress=False, **options)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FOLDERS if kind != "LoRA"])
+@pytest.mark.parametrize("kind", representatives([kind for kind in FOLDERS if kind != "LoRA"], "trained new tokens"))
 def test_a_folder_of_adapters_of_another_library_is_trained_on_resumed_and_evaluated(kind, talker, tmp_path) -> None:
     given = write_adapters(tmp_path, talker, kind, has_tokenizer=kind != "DoRA")
     with trainer_of(str(tmp_path / "adapters"), run_path=tmp_path / "run") as trainer:
@@ -129,6 +133,7 @@ def test_a_folder_of_adapters_of_another_library_is_trained_on_resumed_and_evalu
         assert torch.equal(whole.model(IDS).logits, last)
 
 
+@pytest.mark.slow
 def test_of_a_folder_of_adapters_all_weights_learn_if_that_is_asked_for_and_it_learns_from_demonstrations(
     talker, tmp_path
 ) -> None:
@@ -167,7 +172,7 @@ def test_a_given_model_of_which_nothing_learns_is_refused_with_the_remedy(talker
             trainer.fit()
 
 
-@pytest.mark.parametrize("first", ["default", "first"])
+@pytest.mark.parametrize("first", representatives(["default", "first"], "first"))
 def test_of_several_adapters_the_active_one_learns_and_is_what_a_checkpoint_holds(first, talker, tmp_path) -> None:
     talker["model"].save_pretrained(tmp_path / "base")
 

@@ -9,6 +9,7 @@ import random
 
 import pytest
 import torch
+from representatives import representatives
 from small_environments import QUESTIONS, Colours, Hanging, Nonsense, Raising, settings
 
 from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
@@ -89,7 +90,7 @@ CANNOT_LEARN = {
 }
 
 
-@pytest.mark.parametrize("name", CANNOT_LEARN)
+@pytest.mark.parametrize("name", representatives(CANNOT_LEARN, *CANNOT_LEARN.keys() - {"learning rate 0.5"}))
 def test_a_run_that_cannot_learn_stops_with_the_cause(name, talker, tmp_path):
     options, message = CANNOT_LEARN[name]
     options = dict(options)
@@ -130,7 +131,7 @@ HEALTHY = {
 """Short runs that resemble the others."""
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("name", representatives(HEALTHY, "grpo", "data set", "failing episodes"))
 def test_a_healthy_run_reports_nothing(name, talker, caplog):
     options = dict(HEALTHY[name])
     options.pop("model", lambda model: None)(talker["model"])

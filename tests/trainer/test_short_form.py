@@ -74,7 +74,7 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
     config = create_default_config(training={"clip_ratio": 0.1, "learning_rate": 3e-5})
     with Trainer(config, Colours, algorithm="dapo", clip_ratio_high=0.5, group_size=2, **SMALL) as trainer:
         training = trainer.config.training
-        assert (training.clip_ratio_low, training.clip_ratio_high, training.learning_rate) == (0.2, 0.5, 3e-5)
+        assert (training.clip_ratio, training.clip_ratio_high, training.learning_rate) == (0.2, 0.5, 3e-5)
     assert config.training.algorithm is None and config.training.batch_size != 4
 
 

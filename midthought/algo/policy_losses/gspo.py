@@ -1,4 +1,4 @@
-"""GSPO: one ratio per row, in its token form and its sequence form."""
+"""GSPO: one ratio per row."""
 
 from __future__ import annotations
 
@@ -28,18 +28,4 @@ def gspo(inputs: PolicyLossInputs) -> TokenLosses:
     own = inputs.logprobs[mask]
     ratios = (held + (own - own.detach())).exp()
     losses, clipped = clipped_surrogate(ratios, inputs.advantages[mask], inputs)
-    return inputs.over_rows(losses), ratio_metrics(inputs, inputs.log_ratios(), ratios, clipped)
-
-
-@policy_loss("gspo_sequence")
-def gspo_sequence(inputs: PolicyLossInputs) -> TokenLosses:
-    """The same with the gradient through s itself and the mean of the row's advantages, at every token of the row.
-
-    Source: GSPO, equation 5 (arXiv 2507.18071). Equal to `gspo` if all tokens of a row have one advantage.
-    """
-    mask = inputs.mask
-    means = row_means(inputs.logprobs - inputs.old_logprobs, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    ratios = means.exp().expand(mask.shape)[mask]
-    advantages = row_means(inputs.advantages, mask).expand(mask.shape)[mask]
-    losses, clipped = clipped_surrogate(ratios, advantages, inputs)
     return inputs.over_rows(losses), ratio_metrics(inputs, inputs.log_ratios(), ratios, clipped)

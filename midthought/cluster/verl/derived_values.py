@@ -78,8 +78,6 @@ def require_supported(derived: DerivedValues) -> None:
         (inference.partial_rollouts,
          "inference.partial_rollouts works only with our own trainer; set it to false and see verl's trainer.v1.trainer_mode"),
         (bool(training.teacher), "training.teacher works only with our own trainer; set it to ''"),
-        (training.rollout_correction != "none" and training.rollout_correction_level == "turn",
-         "training.rollout_correction_level='turn': verl has token and sequence"),
         (training.lr_schedule == "linear", "training.lr_schedule='linear': verl has constant and cosine"),
         (training.rollout_correction == "masked",
          "training.rollout_correction='masked': set it by verl's own keys, verl.overrides.algorithm.rollout_correction…"),

@@ -151,11 +151,7 @@ TABLE: tuple[Row, ...] = (
         lambda f: f.training.loss_agg == "seq-mean-token-sum-norm",
     ),
     _same(f"{ACTOR}.clip_ratio", "training.clip_ratio"),
-    Row(
-        f"{ACTOR}.clip_ratio_low",
-        "training.clip_ratio_low",
-        lambda f: f.training.clip_ratio_low or f.training.clip_ratio,
-    ),
+    _same(f"{ACTOR}.clip_ratio_low", "training.clip_ratio"),
     Row(
         f"{ACTOR}.clip_ratio_high",
         "training.clip_ratio_high",

@@ -14,8 +14,6 @@ _NUMBER = "Reason step by step, and put your final answer, a number alone, withi
 _LETTER = "Reason step by step, and put the letter of the right option within \\boxed{}."
 _ENTITY = "Put your final answer, as short as it can be, within \\boxed{}."
 
-MULTIPLE_CHOICE = "multiple_choice"
-"""The data set of a row with options that belongs to no data set of this list."""
 ASKED: Mapping[str, str] = {
     "math": _BOXED,
     "aime_2024": "Reason step by step, and put your final answer, an integer from 0 to 999, within \\boxed{}.",
@@ -26,7 +24,6 @@ ASKED: Mapping[str, str] = {
     "mmlu_pro": _LETTER,
     "gpqa": _LETTER,
     "trivia_qa": _ENTITY,
-    MULTIPLE_CHOICE: _LETTER,
 }
 """Data set -> last paragraph of its prompts."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.data.final_answers import last_boxed, last_number, normalised_entity, split_at_mark
-from midthought.data.options import named_letter, options_of
 from midthought.data.problems.fields import as_text, optional_text, problem_task, text_of, value_of
 from midthought.data.problems.prompts import LETTERS
 from midthought.data.tasks import RowError
@@ -74,17 +73,16 @@ def read_trivia(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -
 
 
 def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
-    """MMLU and MMLU-Pro: `question`, options in `choices`, `options` or columns A, B, …, `answer` a letter or an index from 0.
+    """MMLU, MMLU-Pro and ARC: `question`, options in `choices`, `options` or columns A, B, …; `answer` or `answerKey` is a
+    letter, an index from 0, or the option's name.
 
     The options keep the order of the row; the seed is not used.
     """
-    options, _ = options_of(row)
-    if not options:
-        options = [said for letter in LETTERS if (said := optional_text(row, letter)) is not None]
-    if len(options) < 2:
+    options, names = _options(row)
+    if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"it has {len(options)} options; a problem has 2 to {len(LETTERS)}")
-    answer = text_of(row, "answer")
-    letter = named_letter(answer.strip("() ."), len(options))
+    answer = text_of(row, "answer", "answerKey")
+    letter = _letter(answer.strip("() ."), len(options), names)
     if letter is None:
         raise RowError(
             f"its answer {answer[:60]!r} is none of its {len(options)} options; give a letter, or an index from 0"
@@ -98,6 +96,26 @@ def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, see
         solution=optional_text(row, "cot_content", "explanation"),
         subject=optional_text(row, "subject", "category", "type"),
     )
+
+
+def _options(row: Mapping[str, Any]) -> tuple[list[str], Sequence[str]]:
+    """Returns the texts of the options and their names: from a list, ARC's mapping of `text` and `label`, or columns A, B, …"""
+    for name in ("choices", "options"):
+        value = value_of(row, name)
+        texts, names = (value.get("text"), value.get("label")) if isinstance(value, Mapping) else (value, None)
+        if isinstance(texts, list | tuple) and None not in (found := list(map(as_text, texts))):
+            return [str(text) for text in found], [str(each) for each in names or LETTERS]
+    return [said for letter in LETTERS if (said := optional_text(row, letter)) is not None], LETTERS
+
+
+def _letter(answer: str, num_options: int, names: Sequence[str]) -> str | None:
+    """Returns the letter of the option that `answer` names, by name or index from 0; None if it names none."""
+    upper = [name.upper() for name in names]
+    if answer.upper() in upper:
+        place = upper.index(answer.upper())
+    else:
+        place = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 3 else -1
+    return LETTERS[place] if 0 <= place < min(num_options, len(LETTERS)) else None
 
 
 def read_gpqa(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:

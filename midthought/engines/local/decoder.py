@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from midthought.engines.local.decoder_layer import Layer
 from midthought.engines.local.fused_step import FusedStep
 from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.slot_attention import attend, attend_cached
 from midthought.engines.local.slot_batch import SlotBatch
-from midthought.engines.local.weight_copies import Projection, WeightCopies, normed
+from midthought.engines.local.weight_copies import Layer, Projection, WeightCopies, normed
 from midthought.models.float32_head import Float32Linear
 from midthought.models.peft_weights import is_adapted, is_mergeable, used_module
 from midthought.models.varlen_attention import HALF

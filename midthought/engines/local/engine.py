@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.local.forward_pass import ForwardPasses
 from midthought.engines.local.kv_cache_manager import KVCacheManager
-from midthought.engines.local.request import EngineStats, Request
-from midthought.engines.local.scheduler import Scheduler
+from midthought.engines.local.scheduler import EngineStats, Request, Scheduler
 from midthought.errors import EngineError
 from midthought.types import Completion, Finish
 
@@ -220,7 +219,6 @@ class LocalEngine:
             except Exception as error:
                 self._fail_all(error)
             self._pass_seconds = time.perf_counter() - started
-            self.stats.seconds += self._pass_seconds
 
     async def _yield_to_event_loop(self) -> None:
         """Yields to the event loop. If more episodes are away than running, waits until no further one returns, so that the

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -49,7 +48,12 @@ def float32_logprobs(model: PreTrainedModel, sequences: Sequence[Sequence[int]])
     weights stay as they are.
     """
     twin = _over_the_same_memory(model)
-    with _each_layer_in_float32(twin), _without_tf32():
+    for module, parameters in _units(twin):
+        if halves := [parameter for parameter in parameters if _is_half(parameter)]:
+            _widen(module, halves)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # no TF32
+    try:
         return [
             twin(input_ids=torch.tensor([list(ids)], device=model.device), use_cache=False)
             .logits[0]
@@ -57,6 +61,8 @@ def float32_logprobs(model: PreTrainedModel, sequences: Sequence[Sequence[int]])
             .log_softmax(-1)
             for ids in sequences
         ]
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _over_the_same_memory(model: PreTrainedModel) -> Any:
@@ -72,40 +78,24 @@ def _over_the_same_memory(model: PreTrainedModel) -> Any:
     return copy.deepcopy(model, memo).eval()
 
 
-@contextmanager
-def _each_layer_in_float32(twin: nn.Module) -> Iterator[None]:
-    handles = []
-    for module, parameters in _units(twin):
-        if halves := [parameter for parameter in parameters if _is_half(parameter)]:
-            wide = _Widened(halves)
-            handles += [
-                module.register_forward_pre_hook(wide.begin, with_kwargs=True),
-                module.register_forward_hook(wide.end, always_call=True),
-            ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _widen(module: nn.Module, parameters: list[nn.Parameter]) -> None:
+    """Gives the module float32 parameters and inputs while it is called.
 
+    A model that casts inputs to a weight's type before the call casts them to half precision.
+    """
+    compute = module.forward
 
-class _Widened:
-    """Hooks that give a module float32 parameters and inputs for one call. Calls may be nested."""
-
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._kept: list[list[Tensor]] = []
-
-    def begin(self, module: nn.Module, inputs: Any, options: Any) -> tuple[Any, Any]:
-        """Also widens the inputs: a model that casts them to a weight's type before the call casts them to half precision."""
-        self._kept.append([parameter.data for parameter in self._parameters])
-        for parameter in self._parameters:
+    def forward(*inputs: Any, **options: Any) -> Any:
+        kept = [parameter.data for parameter in parameters]
+        for parameter in parameters:
             parameter.data = parameter.data.float()
-        return tuple(_wide(each) for each in inputs), {name: _wide(each) for name, each in options.items()}
+        try:
+            return compute(*map(_wide, inputs), **{name: _wide(each) for name, each in options.items()})
+        finally:
+            for parameter, data in zip(parameters, kept, strict=True):
+                parameter.data = data
 
-    def end(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        for parameter, data in zip(self._parameters, self._kept.pop(), strict=True):
-            parameter.data = data
+    module.forward = forward
 
 
 def _wide(value: Any) -> Any:
@@ -124,13 +114,3 @@ def _units(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
 
 def _is_half(tensor: Tensor) -> bool:
     return tensor.dtype in (torch.bfloat16, torch.float16)
-
-
-@contextmanager
-def _without_tf32() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -16,10 +16,9 @@ import torch
 
 from midthought.engines.local.kv_cache_manager import KVCacheManager
 from midthought.engines.local.prefix_attention import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
-from midthought.engines.local.request import EngineStats, Request
 from midthought.engines.local.runner import Steps, TokenIds
 from midthought.engines.local.sampling import DrawnTokens, SamplingBatch, draw_tokens
-from midthought.engines.local.scheduler import Scheduler
+from midthought.engines.local.scheduler import EngineStats, Request, Scheduler
 from midthought.engines.local.slots import num_common
 from midthought.models.varlen_attention import no_cudnn_attention
 from midthought.types import Completion
@@ -41,12 +40,10 @@ class _Batch:
         self.steps: Steps | None = None
         """Set when each request has one new token per pass."""
         self.ways = SamplingBatch([request.sampling for request in requests], device)
-        self.histories = [request.token_ids for request in requests]
-        """Token lists of the requests, shared with them; they grow."""
         self._lengths = np.array([len(request.token_ids) for request in requests])
         self._uniforms: list[torch.Tensor] = []
         """`[n]` for each of the next passes, the last one first."""
-        self.token_ids: TokenIds = [history[-1] for history in self.histories]
+        self.token_ids: TokenIds = [request.token_ids[-1] for request in requests]
         """Last token of each request, not computed yet."""
         self.unread: DrawnTokens | None = None
         """Tokens that were sampled and are not appended yet, with asynchronous scheduling."""
@@ -121,7 +118,7 @@ class ForwardPasses:
             return self._forward(_Batch(joining, self._cache_manager.device)) or has_ended
         if self._settled is None or self._settled.requests != scheduler.running:
             self._settled = self._settle()
-        longest = max(len(history) for history in self._settled.histories)
+        longest = max(len(request.token_ids) for request in self._settled.requests)
         self._settled.num_roomy_passes = max(0, self._cache_manager.length - longest - 1)
         return self._forward(self._settled) or has_ended
 
@@ -193,7 +190,7 @@ class ForwardPasses:
             self._cache_manager.halve()
             self.start_over()
             return False
-        drawn = draw_tokens(logits, batch.uniforms(), batch.ways, batch.histories)
+        drawn = draw_tokens(logits, batch.uniforms(), batch.ways)
         self._stats.num_forward_passes += 1
         batch.token_ids = drawn.token_ids
         if not self._is_read_later(batch):
@@ -202,10 +199,8 @@ class ForwardPasses:
         return before is not None and self._append(batch.requests, before)
 
     def _is_read_later(self, batch: _Batch) -> bool:
-        """Whether the tokens stay on the device until the next pass; a repetition penalty needs them at once."""
-        return (
-            self._async_scheduling and batch is self._settled and batch.steps is not None and not batch.ways.penalties
-        )
+        """Whether the tokens stay on the device until the next pass."""
+        return self._async_scheduling and batch is self._settled and batch.steps is not None
 
     def _append_unread(self) -> bool:
         """Appends the tokens of the last pass that were not read. Returns True if a request has ended."""

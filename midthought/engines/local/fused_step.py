@@ -6,19 +6,18 @@ For each product it is measured on the model's own weights whether such a kernel
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from midthought.engines.local.decoder_layer import Layer
 from midthought.engines.local.gpu_kernels import kernels_of
-from midthought.engines.local.layer_products import LayerProducts
-from midthought.engines.local.product_trial import ProductTrial, is_fused_faster
+from midthought.engines.local.layer_products import LayerProducts, is_fused_faster
 from midthought.engines.local.slot_batch import SlotBatch
-from midthought.engines.local.weight_copies import Projection
+from midthought.engines.local.weight_copies import Layer, Projection
 from midthought.models.varlen_attention import HALF
 
 DTYPES = HALF
@@ -26,18 +25,8 @@ MAX_ROWS = 128
 MIN_TILE_ROWS = 32
 """Rows that are not there are not read: fewer save nothing but time to compile."""
 
-Attend = Callable[[int, Layer, Sequence[Tensor], Tensor, Tensor, SlotBatch], Tensor]
-
-
-class _Plan(NamedTuple):
-    """Tiles of each product, None for separate kernels, and whether one kernel computes attention."""
-
-    attention: bool
-    queries_keys_values: Any
-    output: Any
-    gate_up: Any
-    down: Any
-    head: Any
+Attend = Callable[..., Tensor]
+"""`Decoder._attend_each`"""
 
 
 class FusedStep:
@@ -53,7 +42,7 @@ class FusedStep:
         self._attend = attend
         self._attention = kernels_of(embeddings.weight.device, "triton_attention")
         self._products = LayerProducts(embeddings.weight.device)
-        self._plans: dict[int, _Plan | None] = {}
+        self._plans: dict[int, dict[str, Any] | None] = {}
 
     @property
     def is_used(self) -> bool:
@@ -71,17 +60,14 @@ class FusedStep:
         products = self._products
         hidden = products.embedded(token_ids, self._embeddings.weight, self._layers[0].input_norm)
         next_norms = [*(layer.input_norm for layer in self._layers[1:]), self._norm]
+        attend = self._attended if plan["attention"] and not batch.shares_slots else self._attend
         for index, (layer, next_norm) in enumerate(zip(self._layers, next_norms, strict=True)):
-            parts = products.parts(plan.queries_keys_values, hidden, layer.queries_keys_values, layer.input_norm)
-            attend = self._attended if plan.attention and not batch.shares_slots else self._attend
-            attended = attend(index, layer, parts, turns, positions, batch).flatten(1)
-            hidden = products.added(plan.output, attended, hidden, layer.output, layer.mlp_norm)
-            inner = products.gated(plan.gate_up, hidden, layer.gate_up, layer.mlp_norm)
-            hidden = products.added(plan.down, inner, hidden, layer.down, next_norm)
-        if plan.head is None:
+            attended = functools.partial(attend, index, layer, turns=turns, positions=positions, batch=batch)
+            hidden = products.layer(plan, layer, hidden, attended, next_norm)
+        if plan["head"] is None:
             logits: Tensor = self._head(products.normed(hidden, self._norm))
         else:
-            [logits] = products.parts(plan.head, hidden, self._head, self._norm)
+            [logits] = products.parts(plan["head"], hidden, self._head, self._norm)
         return logits
 
     def _attended(
@@ -100,7 +86,7 @@ class FusedStep:
         )
         return attended
 
-    def _plan_for(self, num_rows: int, head_dim: int, *, is_measured: bool) -> _Plan | None:
+    def _plan_for(self, num_rows: int, head_dim: int, *, is_measured: bool) -> dict[str, Any] | None:
         """Returns the plan for about as many rows.
 
         It is measured, which takes seconds, at their first pass that is not being recorded; if `is_measured` is false, never.
@@ -109,21 +95,21 @@ class FusedStep:
             return None
         num_tile_rows = max(MIN_TILE_ROWS, 1 << (num_rows - 1).bit_length())
         if num_tile_rows not in self._plans:
-            if not is_measured:
-                return None
-            if self._embeddings.weight.is_cuda and torch.cuda.is_current_stream_capturing():
+            is_recording = self._embeddings.weight.is_cuda and torch.cuda.is_current_stream_capturing()
+            if not is_measured or is_recording:
                 return None
             self._plans[num_tile_rows] = self._measured(num_tile_rows, head_dim)
         return self._plans[num_tile_rows]
 
-    def _measured(self, num_rows: int, head_dim: int) -> _Plan | None:
-        products = ProductTrial(self._products, self._layers, self._norm, self._head, num_rows).fastest()
-        if all(tiles is None for tiles in products.values()):
+    def _measured(self, num_rows: int, head_dim: int) -> dict[str, Any] | None:
+        """Returns the tiles of each product, None for separate kernels, and whether one kernel computes `attention`."""
+        plan = self._products.fastest(self._layers, self._norm, self._head, num_rows)
+        if all(tiles is None for tiles in plan.values()):
             return None
         layer, like = self._layers[0], self._embeddings.weight
         new = [like.new_ones((num_rows, len(each))) for each in layer.queries_keys_values.weights or ()]
         norms = None if layer.head_norms is None else layer.head_norms.modules
-        return _Plan(attention=is_fused_faster(new, norms, head_dim), **products)
+        return plan | {"attention": is_fused_faster(new, norms, head_dim)}
 
     def _is_plain(self) -> bool:
         """Whether layers are products with weights; that changes when adapters are merged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ class SlotCache:
     def __init__(self) -> None:
         self.num_slots = 0
         self.length = 0
+        self.max_num_slots = sys.maxsize
         self.has_spare = False
         self.num_layouts = 0
         """Incremented when tensors are reallocated."""
@@ -27,14 +29,29 @@ class SlotCache:
         """Sliding window of each layer; None for full attention."""
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def reserve(self, num_slots: int, length: int) -> None:
-        """Grows to at least this many slots of this length; the contents are kept."""
-        if num_slots <= self.num_slots and length <= self.length:
-            return
-        self.lay_out(max(num_slots, self.num_slots), max(length, self.length))
+    def fit(self, length: int, num_bytes: int) -> int:
+        """Limits the cache to `num_bytes` for sequences of `length` tokens. Returns how many of them fit, at least one."""
+        per_token = self.num_bytes_per_token
+        fitting = num_bytes // (per_token * self._grown(length)) if per_token else sys.maxsize
+        self.max_num_slots = max(1, fitting - self.has_spare)
+        return self.max_num_slots
 
-    def lay_out(self, num_slots: int, length: int) -> None:
-        """Resizes to exactly this many slots, at least as long as before; the memory of other slots is released."""
+    def make_room(self, num_slots: int, length: int) -> None:
+        """Enlarges all slots to this many tokens, and releases the slots beyond `num_slots`."""
+        self._lay_out(min(num_slots, self.num_slots), self._grown(length))
+
+    def reserve(self, num_slots: int, length: int) -> None:
+        """Grows to at least this many slots of this length, in large steps; the contents are kept."""
+        known = self.num_slots
+        if num_slots > known:
+            num_slots = max(num_slots, min(-(-max(num_slots, known * 3 // 2) // 8) * 8, self.max_num_slots))
+        self._lay_out(max(num_slots, known), self._grown(length))
+
+    def _grown(self, length: int) -> int:
+        """Returns the slot length for this many tokens. It grows by at least 50 % each time, so that growing is rare."""
+        return self.length if length <= self.length else -(-max(length, self.length * 3 // 2) // 64) * 64
+
+    def _lay_out(self, num_slots: int, length: int) -> None:
         if (num_slots, length) == (self.num_slots, self.length):
             return
         self.num_slots, self.length = num_slots, length
@@ -63,6 +80,11 @@ class SlotCache:
         return self.num_slots + self.has_spare
 
     @property
+    def num_bytes(self) -> int:
+        """Current memory of keys and values, in bytes."""
+        return self.num_bytes_per_token * self.num_rows * self.length
+
+    @property
     def num_bytes_per_token(self) -> int:
         """Memory per token over all layers; 0 before the first forward pass."""
         return sum(2 * keys.shape[1] * keys.shape[3] * keys.element_size() for keys, _ in self._layers.values())
@@ -74,8 +96,10 @@ class SlotCache:
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (keys[:0, :, :0].clone(), values[:0, :, :0].clone())
 
+    @torch.inference_mode()
     def copy(self, source: int, target: int, num_tokens: int) -> None:
         """Copies the first `num_tokens` of one slot to another."""
+        self._lay_out(max(source + 1, target + 1, self.num_slots), max(num_tokens, self.length))
         for keys, values in self._layers.values():
             keys[target, :, :num_tokens] = keys[source, :, :num_tokens]
             values[target, :, :num_tokens] = values[source, :, :num_tokens]

@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 
 from midthought.engines.local.cuda_graphs import cuda_graphs
 from midthought.engines.local.device_memory import memory_bytes
-from midthought.engines.local.request import EngineStats, Request
 from midthought.engines.local.runner import Row, Runner, shares_tensors
 from midthought.engines.local.runner_selection import make_runner
+from midthought.engines.local.scheduler import EngineStats, Request
 from midthought.engines.local.slots import MIN_SHARED_TOKENS, Slots, num_common
 from midthought.models.peft_weights import adapter_state
 
@@ -91,7 +91,7 @@ class KVCacheManager:
         self.length = max(len(request.token_ids) + request.num_coming for request in requests)
         if self._max_cache_bytes is None:
             self._max_cache_bytes = memory_bytes(self._model.device) // 2
-        limit = min(self._max_num_seqs, self.runner.fit(self.length, self._max_cache_bytes))
+        limit = min(self._max_num_seqs, self.runner.cache.fit(self.length, self._max_cache_bytes))
         if limit < self.slots.max_num_slots:
             _log.warning(
                 "the key/value cache fits only %d sequences of %d tokens: at most that many run at once (max_num_seqs=%d)",
@@ -101,13 +101,13 @@ class KVCacheManager:
         if limit < len(self.slots):
             self._drop_cache()
             return False
-        self.runner.make_room(limit, self.length)
+        self.runner.cache.make_room(limit, self.length)
         return True
 
     def halve(self) -> None:
         """Drops the cache and halves its memory limit, after memory ran out."""
         self._stats.num_halved += 1
-        self._max_cache_bytes = self.runner.num_bytes // 2
+        self._max_cache_bytes = self.runner.cache.num_bytes // 2
         self._drop_cache()
 
     def _drop_cache(self) -> None:
@@ -131,7 +131,7 @@ class KVCacheManager:
                 request.num_deferred += 1
                 return False
         if found:
-            self.runner.copy_slot(found[0], self.slots.slot(request.episode), found[1])
+            self.runner.cache.copy(found[0], self.slots.slot(request.episode), found[1])
             self.slots.set_tokens(request.episode, request.token_ids[: found[1]], now=time.monotonic())
             request.num_cached = found[1]
             self._stats.num_shared_tokens += found[1] - own
@@ -142,7 +142,7 @@ class KVCacheManager:
         """Moves running sequences to lower slots if too many idle slots are between them."""
         if self.runner.keeps_cache:
             for source, target, num_tokens in self.slots.compact({each.episode: each.num_cached for each in running}):
-                self.runner.copy_slot(source, target, num_tokens)
+                self.runner.cache.copy(source, target, num_tokens)
 
     def update_weights(self) -> None:
         """Invalidates the cache, after the model's weights were changed in place."""
@@ -163,7 +163,7 @@ class KVCacheManager:
     @property
     def num_bytes(self) -> int:
         """Current memory of keys and values, in bytes."""
-        return 0 if self._runner is None else self._runner.num_bytes
+        return 0 if self._runner is None else self._runner.cache.num_bytes
 
     @property
     def is_on_gpu(self) -> bool:

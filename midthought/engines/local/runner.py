@@ -6,7 +6,6 @@ Does not depend on episodes. The caller's model is shared: its tensors are read 
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -49,8 +48,7 @@ def share_tensors(model: PreTrainedModel) -> PreTrainedModel:
 
 def shares_tensors(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
     """True if both have the same parameter objects, in the same order."""
-    mine, theirs = list(model.parameters()), list(twin.parameters())
-    return len(mine) == len(theirs) and all(one is other for one, other in zip(mine, theirs, strict=True))
+    return [id(tensor) for tensor in model.parameters()] == [id(tensor) for tensor in twin.parameters()]
 
 
 class CachedRunner:
@@ -66,7 +64,6 @@ class CachedRunner:
         self._recorder: StepRecorder | None = None
         self._tensors: list[torch.Tensor] = []
         """All tensors of the model; listing them anew takes milliseconds."""
-        self._max_num_slots = sys.maxsize
         self.model = model
         self.model.config._attn_implementation = ATTENTION_NAME
 
@@ -83,7 +80,7 @@ class CachedRunner:
         positions = [num_cached for _, num_cached, _ in singles]
         slots = [slot for _, _, slot in singles]
         several, columns = _lay_behind(rows, token_ids, positions, slots) if len(singles) < len(rows) else ([], [])
-        self._reserve(max(slots) + 1, max(room_for, max(positions) + 1))
+        self.cache.reserve(max(slots) + 1, max(room_for, max(positions) + 1))
         new, recorder = None, self._recorder
         if several and recorder is not None and len(token_ids) <= NUMBERS_OF_TOKENS[-1]:
             new = NewTokens(token_ids, np.array(positions), np.array(slots), np.array(columns))
@@ -139,7 +136,7 @@ class CachedRunner:
 
         @torch.inference_mode()
         def step(token_ids: TokenIds) -> torch.Tensor:
-            self._reserve(int(slots.max()) + 1, int(positions.max()) + 1)
+            self.cache.reserve(int(slots.max()) + 1, int(positions.max()) + 1)
             new = NewTokens(token_ids, positions, slots)
             logits = recorder.replay(new)
             if logits is None:
@@ -165,7 +162,7 @@ class CachedRunner:
             if not is_first:
                 batch.advance()
             is_first = False
-            self._reserve(num_slots, batch.longest)
+            self.cache.reserve(num_slots, batch.longest)
             return self._compute(_tensor(token_ids, device), batch.positions, batch, None)
 
         return step
@@ -207,22 +204,6 @@ class CachedRunner:
         )
         return output.logits[0]
 
-    def fit(self, length: int, num_bytes: int) -> int:
-        """Limits the cache to `num_bytes` for sequences of `length` tokens. Returns how many of them fit, at least one."""
-        per_token = self.cache.num_bytes_per_token
-        fitting = num_bytes // (per_token * self._grown_length(length)) if per_token else sys.maxsize
-        self._max_num_slots = max(1, fitting - self.cache.has_spare)
-        return self._max_num_slots
-
-    def make_room(self, num_slots: int, length: int) -> None:
-        """Enlarges all slots to this many tokens, and releases the slots beyond `num_slots`."""
-        self.cache.lay_out(min(num_slots, self.cache.num_slots), self._grown_length(length))
-
-    @property
-    def num_bytes(self) -> int:
-        """Current memory of keys and values, in bytes."""
-        return self.cache.num_bytes_per_token * self.cache.num_rows * self.cache.length
-
     def update_weights(self) -> None:
         """Call it after the shared tensors were changed in place."""
         if self._decoder is not None:
@@ -234,23 +215,6 @@ class CachedRunner:
         if self._recorder is not None:
             self._recorder.clear()
 
-    def _grown_length(self, length: int) -> int:
-        """Returns the slot length for this many tokens. It grows by at least 50 % each time, so that growing is rare."""
-        known = self.cache.length
-        return known if length <= known else -(-max(length, known * 3 // 2) // 64) * 64
-
-    def _reserve(self, num_slots: int, length: int) -> None:
-        known = self.cache.num_slots
-        if num_slots > known:
-            num_slots = max(num_slots, min(-(-max(num_slots, known * 3 // 2) // 8) * 8, self._max_num_slots))
-        self.cache.reserve(num_slots, self._grown_length(length))
-
-    @torch.inference_mode()
-    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
-        """Copies the first tokens of one slot into another."""
-        self.cache.reserve(max(source, target) + 1, num_tokens)
-        self.cache.copy(source, target, num_tokens)
-
 
 class RecomputingRunner:
     """Computes every row from its first token: slow, but correct for any causal model."""
@@ -259,6 +223,7 @@ class RecomputingRunner:
 
     def __init__(self, model: PreTrainedModel, *, max_batched_tokens: int = 16_384) -> None:
         self.model = model
+        self.cache = SlotCache()
         self._max_batched_tokens = max_batched_tokens
 
     @torch.inference_mode()
@@ -291,22 +256,11 @@ class RecomputingRunner:
         columns = {length: column for column, length in enumerate(last)}
         return output.logits[torch.arange(len(rows)), [columns[length] for length in lengths]]
 
-    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
-        raise AssertionError("there are no slots without a cache")
-
-    def fit(self, length: int, num_bytes: int) -> int:
-        return sys.maxsize
-
-    def make_room(self, num_slots: int, length: int) -> None:
-        """Does nothing: there is no cache."""
-
-    num_bytes = 0
-
     def update_weights(self) -> None:
         """Does nothing: the weights are read in place."""
 
     def clear(self) -> None:
-        """Does nothing: there is no cache."""
+        """Does nothing: the cache has no tensors."""
 
 
 Runner = CachedRunner | RecomputingRunner

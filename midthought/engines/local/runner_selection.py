@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,34 +39,32 @@ def make_runner(
         raise EngineError(str(error)) from error
     plain, twin = RecomputingRunner(share_tensors(model)), share_tensors(model)
     trial = Trial(plain)
-    decoder = Decoder.of(twin, merge_adapters=merge_adapters)
-    cached = CachedRunner(twin, decoder=decoder)
-    reason = trial.why_not(cached)
-    if reason is not None and decoder is not None and decoder.uses_kernels:
-        _warn(model, f"decoding is slower: the Triton kernels are not used ({reason})")
-        decoder = Decoder.of(twin, merge_adapters=merge_adapters, fused_kernels=False)
+    for decoder, loss in _ways(twin, merge_adapters=merge_adapters):
         cached = CachedRunner(twin, decoder=decoder)
         reason = trial.why_not(cached)
-    if reason is not None and decoder is not None:
-        _warn(
-            model, f"decoding calls the model's own layers, which is slower: the fused decoder is not used ({reason})"
+        if reason is None:
+            if new_record is not None:
+                cached.record_steps(new_record, tolerance=2 * trial.bound.largest)
+            return cached
+        warnings.warn(
+            f"{type(model).__name__} in {str(model.dtype).removeprefix('torch.')}: {loss.format(reason)}", stacklevel=2
         )
-        cached = CachedRunner(twin)
-        reason = trial.why_not(cached)
-    if reason is not None:
-        _warn(
-            model,
-            f"the key/value cache cannot be kept across calls ({reason}); every step computes the whole sequence anew, which "
-            "is slow but right",
-        )
-        return plain
-    if new_record is not None:
-        cached.record_steps(new_record, tolerance=2 * trial.bound.largest)
-    return cached
+    return plain
 
 
-def _warn(model: PreTrainedModel, message: str) -> None:
-    warnings.warn(f"{type(model).__name__} in {str(model.dtype).removeprefix('torch.')}: {message}", stacklevel=3)
+def _ways(twin: PreTrainedModel, *, merge_adapters: bool) -> Iterator[tuple[Decoder | None, str]]:
+    """Yields decoders, None for the model's own layers, and what it means if one cannot be used."""
+    decoder = Decoder.of(twin, merge_adapters=merge_adapters)
+    if decoder is not None and decoder.uses_kernels:
+        yield decoder, "decoding is slower: the Triton kernels are not used ({})"
+        decoder = Decoder.of(twin, merge_adapters=merge_adapters, fused_kernels=False)
+    if decoder is not None:
+        yield decoder, "decoding calls the model's own layers, which is slower: the fused decoder is not used ({})"
+    yield (
+        None,
+        "the key/value cache cannot be kept across calls ({}); every step computes the whole sequence anew, which is slow but "
+        "right",
+    )
 
 
 class Trial:

@@ -6,7 +6,7 @@ Each token uses one uniform number, a hash of (seed, position), so it does not d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,17 +14,37 @@ import torch
 from midthought.engines.engine import Sampling
 from midthought.engines.local.device_memory import to_device
 from midthought.engines.local.gpu_kernels import kernels_of
-from midthought.engines.local.random_streams import RandomStreams
 
 BLOCK = 128
 """Block size of the search for the sampled token in a large vocabulary."""
 MAX_SUMMED = 4096
 """Vocabularies up to this size are summed token by token."""
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 CPU = torch.device("cpu")
 Rows = slice | torch.Tensor
 """An index of rows; `slice(None)` for all."""
 _Filter = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers that scatters every bit."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+class RandomStreams:
+    """Uniform random numbers, one stream per seed."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        words = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
+        self._mixed = _mix(words + _GOLDEN)
+
+    def at(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Returns float64 in [0, 1), 53 random bits each. `positions`: `[n]` or `[m, n]`; column `i` is stream `i`."""
+        words = _mix(self._mixed + (np.array(positions, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
+        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class DrawnTokens:
@@ -61,11 +81,6 @@ class SamplingBatch:
         self.device = CPU if device.type == "mps" else device  # no float64 on mps
         self.streams = RandomStreams([sampling.seed for sampling in samplings])
         self._sums: torch.Tensor | None = None
-        self.penalties = {
-            row: sampling.repetition_penalty
-            for row, sampling in enumerate(samplings)
-            if sampling.repetition_penalty != 1.0
-        }
         self.temperatures: torch.Tensor | None = None
         """`[n, 1]`"""
         if any(sampling.temperature not in (0.0, 1.0) for sampling in samplings):
@@ -84,7 +99,7 @@ class SamplingBatch:
     @property
     def is_plain(self) -> bool:
         """Whether every row is sampled from all tokens."""
-        return not self.penalties and not self.filters and self.greedy is None
+        return not self.filters and self.greedy is None
 
     def uniforms(self, positions: np.ndarray) -> torch.Tensor:
         """`[m, n]` positions -> `[m, n]` float64 in [0, 1) on the device of the logits."""
@@ -108,34 +123,25 @@ class SamplingBatch:
 
 
 @torch.inference_mode()
-def draw_tokens(
-    logits: torch.Tensor,
-    uniforms: torch.Tensor,
-    ways: SamplingBatch,
-    histories: Sequence[Sequence[int]] = (),
-) -> DrawnTokens:
+def draw_tokens(logits: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatch) -> DrawnTokens:
     """Samples one token per row from `softmax(logits / temperature)` by inverse CDF.
 
-    The repetition penalty is applied first, then the temperature, then `min_p`, `top_k` and `top_p` in this order (vLLM's),
-    each to the tokens that the previous one kept. At temperature 0 the most probable token is taken.
+    After the temperature, `min_p`, `top_k` and `top_p` are applied in this order (vLLM's), each to the tokens that the previous
+    one kept. At temperature 0 the most probable token is taken.
 
     Args:
         logits: `[n, V]`, any float type; converted to fp32.
         uniforms: `[n]` float64 in [0, 1), on the device of `ways`.
         ways: sampling options of the `n` rows.
-        histories: token ids of each sequence so far, for the repetition penalty.
 
     Returns:
-        The token ids, and the log-probability of each under its sampling distribution (for temperature 0: at temperature 1,
-        penalty included).
+        The token ids, and the log-probability of each under its sampling distribution (for temperature 0: at temperature 1).
     """
     logits = logits.to(ways.device)
     kernels = kernels_of(logits.device, "triton_sampling")
     if kernels is not None and ways.is_plain and kernels.can_draw(logits):
         return DrawnTokens(*kernels.draw(logits, ways.temperatures, uniforms))
     logits = logits.float()
-    if ways.penalties:
-        logits = _penalise(logits, ways.penalties, histories)
     if ways.temperatures is not None:
         logits = logits / ways.temperatures
     for leave_out, rows, values in ways.filters:
@@ -176,15 +182,6 @@ def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, tor
     total = sums[:, -1:]
     target = torch.minimum(target, total.nextafter(total.new_zeros(())))
     return torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1), target
-
-
-def _penalise(logits: torch.Tensor, penalties: Mapping[int, float], histories: Sequence[Sequence[int]]) -> torch.Tensor:
-    logits = logits.clone()
-    for row, penalty in penalties.items():
-        seen = torch.tensor(sorted(set(histories[row])), device=logits.device)
-        values = logits[row, seen]
-        logits[row, seen] = torch.where(values > 0, values / penalty, values * penalty)
-    return logits
 
 
 def _leave_out_improbable(logits: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ It is registered in transformers' attention interface, so the models' own code r
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -40,16 +40,20 @@ def slot_attention(
     return attended[None], None
 
 
+class _Call(NamedTuple):
+    """Attention of one layer: all but the queries."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    batch: SlotBatch
+    scaling: float | None
+    window: int | None
+    softcap: float | None
+    kernels: Any
+
+
 def attend(
-    slot_batch: SlotBatch,
-    index: int,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    scaling: float | None = None,
-    window: int | None = None,
-    softcap: float | None = None,
+    slot_batch: SlotBatch, index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
 ) -> torch.Tensor:
     """Computes attention over the slots. Query heads that share a key head are packed into its query axis: nothing is
     repeated.
@@ -57,13 +61,12 @@ def attend(
     Args:
         index: index of the layer.
         query: `[T, heads, head_dim]`; `key`, `value`: `[T, kv_heads, head_dim]` of the new tokens.
-        softcap: logits become `softcap · tanh(logits / softcap)` (Gemma 2).
+        options: as for `attend_cached`.
 
     Returns:
         `[T, heads, head_dim]`.
     """
-    keys, values = slot_batch.write(index, key, value)
-    return attend_cached(slot_batch, index, query, keys, values, scaling=scaling, window=window, softcap=softcap)
+    return attend_cached(slot_batch, index, query, *slot_batch.write(index, key, value), **options)
 
 
 def attend_cached(
@@ -79,102 +82,79 @@ def attend_cached(
     kernels: Any = None,
 ) -> torch.Tensor:
     """`attend` after the new keys and values were written into the layer's cache, `[slots, kv_heads, length, head_dim]`.
-    `kernels`: the module `triton_decoder` if it is used."""
+
+    `softcap`: logits become `softcap · tanh(logits / softcap)` (Gemma 2). `kernels`: the module `triton_decoder` if it is used.
+    """
     slot_batch.cache.windows[index] = window
+    call = _Call(keys, values, slot_batch, scaling, window, softcap, kernels)
     num_singles = len(slot_batch.slots)
     attended: list[torch.Tensor] = []
     if num_singles:
-        own = query[:num_singles] if slot_batch.several else query
-        attended.append(_attend_singles(own, keys, values, slot_batch, scaling, window, softcap, kernels))
+        attended.append(_attend_singles(query[:num_singles] if slot_batch.several else query, call))
     if slot_batch.several and softcap is None and is_usable(query, keys.transpose(1, 2)[0], window):
-        attended.append(_attend_packed(query[num_singles:], keys, values, slot_batch, scaling, window))
+        attended.append(_attend_packed(query[num_singles:], call))
         return torch.cat(attended) if num_singles else attended[0]
     for rows in slot_batch.several:
-        over = _attend_several(rows.of_rows(query), keys, values, slot_batch, rows, scaling, window, softcap)
+        over = _attend_several(rows.of_rows(query), rows, call)
         attended.append(over.transpose(1, 2).flatten(0, 1))
     return torch.cat(attended) if len(attended) > 1 else attended[0]
 
 
-def _attend_singles(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    slot_batch: SlotBatch,
-    scaling: float | None,
-    window: int | None,
-    softcap: float | None,
-    kernels: Any,
-) -> torch.Tensor:
+def _attend_singles(query: torch.Tensor, call: _Call) -> torch.Tensor:
     """Computes attention of rows with one new token each: `[n, heads, head_dim]` of queries -> the same."""
+    keys, values, batch, scaling, window, softcap, kernels = call
     if kernels is not None and softcap is None and kernels.can_attend(query, keys, values):
         attended: torch.Tensor = kernels.attend(
-            query, keys, values, slot_batch.positions, slot_batch.slots, scale=scaling, window=window
+            query, keys, values, batch.positions, batch.slots, scale=scaling, window=window
         )
         return attended
     if softcap is None and window is None and is_cache_usable(query, keys, values):
-        return attend_cache(query, keys, values, slot_batch.cached_rows(keys), scale=scaling)
+        return attend_cache(query, keys, values, batch.cached_rows(keys), scale=scaling)
     num_rows, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[1]
-    packed = slot_batch.spread(query).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    mask = slot_batch.mask_of_singles(window, query.dtype)
-    its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
+    packed = batch.spread(query).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    mask = batch.mask_of_singles(window, query.dtype)
+    its_keys, its_values = batch.of_singles(keys), batch.of_singles(values)
     shares_keys = packed.shape[2] > 1 and packed.device.type == "cpu" and packed.dtype == torch.float32
-    if slot_batch.groups and shares_keys and softcap is None and window is None:
+    if batch.groups and shares_keys and softcap is None and window is None:
         scale = head_dim**-0.5 if scaling is None else scaling
-        over = attend_in_groups(packed, its_keys, its_values, mask, scale, slot_batch.groups)
+        over = attend_in_groups(packed, its_keys, its_values, mask, scale, batch.groups)
     elif softcap is not None or shares_keys:
         over = _attend_in_steps(packed, its_keys, its_values, mask, scaling, softcap)
     else:
         over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
-    return slot_batch.collect(over).reshape(num_rows, num_heads, -1)
+    return batch.collect(over).reshape(num_rows, num_heads, -1)
 
 
-def _attend_packed(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    slot_batch: SlotBatch,
-    scaling: float | None,
-    window: int | None,
-) -> torch.Tensor:
+def _attend_packed(query: torch.Tensor, call: _Call) -> torch.Tensor:
     """Computes attention of the new tokens of all rows with several, `[T, heads, head_dim]`, in one call. Their cached keys and
     values are copied."""
-    several = slot_batch.several
     key, value = (
-        torch.cat([cached[rows.slots, :, : rows.length].transpose(1, 2).flatten(0, 1) for rows in several])
-        for cached in (keys, values)
+        torch.cat([cached[rows.slots, :, : rows.length].transpose(1, 2).flatten(0, 1) for rows in call.batch.several])
+        for cached in (call.keys, call.values)
     )
-    return attend_rows(query, key, value, *slot_batch.bounds_of_several, scale=scaling, window=window)
+    return attend_rows(query, key, value, *call.batch.bounds_of_several, scale=call.scaling, window=call.window)
 
 
-def _attend_several(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    slot_batch: SlotBatch,
-    rows: RowGroup,
-    scaling: float | None,
-    window: int | None,
-    softcap: float | None,
-) -> torch.Tensor:
+def _attend_several(query: torch.Tensor, rows: RowGroup, call: _Call) -> torch.Tensor:
     """Computes attention of the rows' new tokens. `query` and the result: `[num_rows, heads, Q, head_dim]`."""
-    keys, values = (each[rows.slots, :, : rows.length] for each in (keys, values))
+    keys, values = (each[rows.slots, :, : rows.length] for each in (call.keys, call.values))
     num_repeats = query.shape[1] // keys.shape[1]
-    if softcap is not None:
+    if call.softcap is not None:
         packed = query.reshape(len(query), keys.shape[1], -1, query.shape[3])
-        mask = slot_batch.mask_of(rows, window, query.dtype).repeat(num_repeats, 1)
-        return _attend_in_steps(packed, keys, values, mask, scaling, softcap).reshape(query.shape)
+        mask = call.batch.mask_of(rows, call.window, query.dtype).repeat(num_repeats, 1)
+        return _attend_in_steps(packed, keys, values, mask, call.scaling, call.softcap).reshape(query.shape)
     on_cpu = query.device.type == "cpu"
     if not on_cpu:  # not every kernel of other devices shares keys among heads
         keys, values = (each.repeat_interleave(num_repeats, 1) for each in (keys, values))
-    attend = partial(F.scaled_dot_product_attention, scale=scaling, enable_gqa=on_cpu and num_repeats > 1)
-    is_seen_whole = window is None or rows.length <= window
+    attend = partial(F.scaled_dot_product_attention, scale=call.scaling, enable_gqa=on_cpu and num_repeats > 1)
+    is_seen_whole = call.window is None or rows.length <= call.window
     if is_seen_whole and rows.num_cached <= query.shape[2]:
         # With as many queries as keys, kernels skip what a causal mask hides: padding queries replace the cached tokens.
         if not rows.num_cached:
             return attend(query, keys, values, is_causal=True)
         return attend(F.pad(query, (0, 0, rows.num_cached, 0)), keys, values, is_causal=True)[:, :, rows.num_cached :]
-    return attend(query, keys, values, attn_mask=slot_batch.mask_of(rows, window, query.dtype))
+    return attend(query, keys, values, attn_mask=call.batch.mask_of(rows, call.window, query.dtype))
 
 
 def _attend_in_steps(

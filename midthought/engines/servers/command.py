@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from midthought.engines.servers.access import private_socket, write_key_file
-from midthought.engines.servers.launch import plan_launch
-from midthought.engines.servers.options import ServerOptions
+from midthought.engines.servers.launch import plan_launch, private_socket, write_key_file
 from midthought.engines.servers.process import run_in_foreground
+from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import ModelPathError, SettingsError, near_names
 from midthought.http.network import read_key

@@ -114,10 +114,6 @@ class Connection:
         """
         return _content(await self.ask("POST", path, body, seconds=self.retry_policy.load_timeout_seconds))
 
-    async def get(self, path: str) -> dict[str, Any] | None:
-        """Like `post`, without a body."""
-        return _content(await self.ask("GET", path, seconds=self.retry_policy.first_token_timeout_seconds))
-
 
 def _content(answer: httpx.Response) -> dict[str, Any] | None:
     """Returns the JSON of a response, None for an unknown route. Raises `EngineError` if the server refuses."""

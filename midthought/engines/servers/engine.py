@@ -6,32 +6,27 @@ The protocol of each kind of server is a subclass of `Server` in its own file. D
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
-from midthought.engines.engine import Sampling, Stopper
-from midthought.engines.running_samples import RunningSamples
+from midthought.engines.reloadable_engine import ReloadableEngine
 from midthought.engines.servers.connection import RetryPolicy, require_httpx
 from midthought.engines.servers.pool import ServerPool, clean_addresses
 from midthought.engines.servers.preparation import has_exact_logprobs, identify, prepare
+from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.server import Requirements, Server
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
-from midthought.engines.weight_sync.transport import FOLDER, WeightTransport
-from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.engines.weight_sync.weight_check import Publication, Reads
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.http.network import read_key
-from midthought.types import Completion, Finish
-
-logger = logging.getLogger(__name__)
+from midthought.types import Finish
 
 
-class ServerEngine:
-    """Samples from one model on one or several servers. Implements `midthought.engines.engine.Engine`.
+class ServerEngine(ReloadableEngine):
+    """Samples from one model on one or several servers.
 
     Each token that arrives is kept and passed to the stopper at once. After a failed request the next one, to the same server
     or another, continues from the prompt and the tokens kept so far. So no token counts twice, and long completions fail no
@@ -51,19 +46,14 @@ class ServerEngine:
         max_seq_len: maximum tokens of a sequence, including the prompt; the server's own limit if that is smaller.
         max_num_seqs: maximum concurrent requests to each server; further ones wait here.
         api_key_env: environment variable with the servers' API key.
-        own_key: key of a server started by this process, used instead.
+        process: a server that this process has started, used instead of `base_url`. After it has ended, samples fail at once.
         training_temperature: temperature of training rollouts; a server that does not return the log-probabilities of that
             distribution is refused with `SettingsError` at its first check.
         max_outage_seconds: how long to wait for unreachable servers while none returns a token; then samples fail.
             None: only `RetryPolicy.max_attempts` limits the wait.
-        exit_reason: returns why a server started by this process has ended, None while it runs. Samples then fail at once
-            instead of waiting for it.
-        transport: how whole models reach the servers.
-        can_sleep: whether `sleep` releases the servers' memory; they must be started for that.
     """
 
     server_class: ClassVar[type[Server]]
-    policy_version = 0
 
     def __init__(
         self,
@@ -75,73 +65,44 @@ class ServerEngine:
         max_seq_len: int | None = None,
         max_num_seqs: int = 128,
         api_key_env: str | None = None,
-        own_key: str = "",
+        process: ServerProcess | None = None,
         retry_policy: RetryPolicy | None = None,
         training_temperature: float | None = None,
         max_outage_seconds: float | None = None,
-        exit_reason: Callable[[], str | None] | None = None,
-        transport: WeightTransport = FOLDER,
-        can_sleep: bool = False,
     ) -> None:
         require_httpx(self.server_class.name)
-        if max_num_seqs < 1 or (max_seq_len is not None and max_seq_len < 2):
-            raise SettingsError(
-                f"max_num_seqs={max_num_seqs}, max_seq_len={max_seq_len}: "
-                "an engine needs room for at least one sequence of two tokens"
-            )
+        super().__init__(
+            eos_token_ids=eos_token_ids,
+            max_seq_len=max_seq_len,
+            max_num_seqs=max_num_seqs,
+            retry_policy=retry_policy or RetryPolicy(),
+        )
         self.model = model
-        self.eos_token_ids = frozenset(eos_token_ids)
-        self.retry_policy = retry_policy or RetryPolicy()
-        urls = clean_addresses([base_url] if isinstance(base_url, str) else base_url)
-        key = own_key or read_key(api_key_env, *urls)
+        if process is None:
+            urls = clean_addresses([base_url] if isinstance(base_url, str) else base_url)
+            key = read_key(api_key_env, *urls)
+        else:
+            urls, key = [process.url], process.key
         needed = Requirements(
             model=model, probe=probe, max_seq_len=max_seq_len, training_temperature=training_temperature
         )
         self._servers = ServerPool(
-            [
-                self.server_class(
-                    url, needed, self.retry_policy, transport=transport.name, key=key, max_num_seqs=max_num_seqs
-                )
-                for url in urls
-            ],
+            [self.server_class(url, needed, self.retry_policy, key=key, max_num_seqs=max_num_seqs) for url in urls],
             self.retry_policy,
             max_outage_seconds=math.inf if max_outage_seconds is None else max_outage_seconds,
         )
         self._max_outage_seconds = max_outage_seconds
         self._publication: Publication | None = None
         """The weights that every server must load before it samples."""
-        self._transport = transport
-        self._can_sleep = can_sleep
-        self.is_asleep = False
-        self._running = RunningSamples()
-        self._update_lock = UpdateLock()
-        self._exit_reason = exit_reason or (lambda: None)
-
-    # -- the contract ------------------------------------------------------------------------------------------
-
-    async def sample(
-        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
-    ) -> Completion:
-        """Samples after `token_ids` until the stopper, an end-of-sequence token, `max_tokens` or `max_seq_len` ends it.
-
-        Then the connection is closed, which ends the request on the server; later tokens that have arrived are cut and
-        counted. Cancelling the caller cancels the request.
-
-        Raises `EngineError` if `token_ids` is empty, the episode is being sampled already, a server refuses the request, or
-        no server completes it within the limits of the retry policy.
-        """
-        self._running.require_free(episode, token_ids)
-        draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
-        return await self._running.run(episode, self._complete(episode, draft))
+        self._exit_reason = (lambda: None) if process is None else process.exit_reason
 
     def open(self, episode: int) -> None:
         """Starts a new sequence; any server may take it."""
         self._servers.forget(episode)
 
     def close(self, episode: int) -> None:
-        """Ends the episode and cancels its running sample."""
         self._servers.forget(episode)
-        self._running.cancel(episode)
+        super().close(episode)
 
     async def check(self) -> None:
         """Checks the model and the tokenizer of all servers concurrently.
@@ -150,28 +111,10 @@ class ServerEngine:
         `SettingsError` if one serves another model or has another tokenizer.
         """
         await self._call_all(identify, "answers")
-        if self._transport.sends_tensors and self._transport.may_be_refused:
-            await self._ask_for_refusals()
 
     @property
     def reads(self) -> Reads:
-        """How it reads whole models."""
-        return "tensors" if self._transport.sends_tensors else "folder"
-
-    async def _ask_for_refusals(self) -> None:
-        """Uses folders instead if a server cannot receive tensors. Raises `EngineError` if the settings forbid that."""
-        refusals: list[str] = []
-
-        async def ask(server: Server) -> None:
-            if reason := await server.weight_sender().refusal(server):
-                refusals.append(f"{server.url} does not receive weights by {self._transport.name}: {reason}")
-
-        await self._call_all(ask, "answers")
-        if refusals and self._transport.is_required:
-            raise EngineError(refusals[0])
-        if refusals:
-            logger.warning("%s. They go through a folder instead", refusals[0])
-            self._transport = FOLDER
+        return "folder"
 
     async def _call_all(self, ask: Callable[[Server], Awaitable[None]], what: str) -> None:
         """Calls `ask` for all servers concurrently. Raises `EngineError` if none can be reached, warns if some cannot.
@@ -193,59 +136,25 @@ class ServerEngine:
         if silent:
             warnings.warn(f"not every server {what}; continuing without {'; '.join(silent)}", stacklevel=2)
 
-    async def publish(self, publication: Publication, policy_version: int) -> None:
-        """Makes every server load these weights and checks that it uses them. Completions then carry `policy_version`.
-
-        Running samples are awaited first and new ones wait, so no completion mixes weights. A server that cannot be reached
-        loads them when it answers again, before it samples; so does a server whose connection broke, because it may have
-        been restarted.
-
-        Raises `EngineError` if a server refuses, computes something else, or none can be reached for `max_outage_seconds`.
-        """
-        async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
-            self._publication = publication
-            give_up_at = time.monotonic() + (self._max_outage_seconds or 0.0)
-            while True:
-                try:
-                    await self._call_all(lambda server: prepare(server, publication), "takes the new weights")
-                    break
-                except ServersUnreachableError:
-                    if time.monotonic() >= give_up_at or self._exit_reason():
-                        raise
-                await asyncio.sleep(self.retry_policy.pause_seconds)
-            self.policy_version, self.is_asleep = policy_version, False
-
-    async def sleep(self) -> None:
-        """Makes the servers release their GPU memory until the next `publish`, if they were started for that.
-
-        Waits for running samples.
-        """
-        if self._can_sleep and not self.is_asleep:
-            async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
-                self.is_asleep = True
-                keeps_weights = self._adapter is not None
-                await self._call_all(lambda server: server.sleep(keeps_weights=keeps_weights), "releases its memory")
+    async def _load(self, publication: Publication) -> None:
+        """A server that cannot be reached loads the weights when it answers again, before it samples; so does a server whose
+        connection broke, because it may have been restarted."""
+        self._publication = publication
+        give_up_at = time.monotonic() + (self._max_outage_seconds or 0.0)
+        while True:
+            try:
+                return await self._call_all(lambda server: prepare(server, publication), "takes the new weights")
+            except ServersUnreachableError:
+                if time.monotonic() >= give_up_at or self._exit_reason():
+                    raise
+            await asyncio.sleep(self.retry_policy.pause_seconds)
 
     @property
     def _adapter(self) -> str | None:
         """Name of the published adapter on the servers."""
         return None if self._publication is None else self._publication.adapter
 
-    # -- one completion, of one or several requests ------------------------------------------------------------
-
-    async def _complete(self, episode: int, draft: PartialCompletion) -> Completion:
-        seconds = self.retry_policy.total_timeout_seconds
-        try:
-            async with asyncio.timeout(seconds) as deadline, self._update_lock.sampling():
-                version = self.policy_version
-                await self._request_until_finished(episode, draft)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise self._failure(episode, draft, f"not complete after {seconds:g} s") from None
-        return draft.completion(version)
-
-    async def _request_until_finished(self, episode: int, draft: PartialCompletion) -> None:
+    async def _complete(self, episode: int, draft: PartialCompletion) -> None:
         num_failures = 0
         while draft.finish is None:
             if end := self._exit_reason():
@@ -272,7 +181,7 @@ class ServerEngine:
 
     def _failure(self, episode: int, draft: PartialCompletion, what: str) -> EngineError:
         reasons = "; ".join(f"{server.url}: {server.last_error or 'no error'}" for server in self._servers.all)
-        return EngineError(f"episode {episode}: {what}; {len(draft.token_ids)} tokens received ({reasons})")
+        return EngineError(f"{super()._failure(episode, draft, what)} ({reasons})")
 
     async def _request(self, server: Server, draft: PartialCompletion) -> None:
         """Runs one request: finishes the draft, adds to it, or raises `RetryableError` and pauses the server."""

@@ -11,12 +11,11 @@ from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.servers.connection import RetryPolicy, require_httpx
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess
+from midthought.engines.servers.server import ServerOptions
 from midthought.models.pretrained import load_tokenizer
 from midthought.tokenization import Renderer
 
-_DEFAULT = RetryPolicy()
 _PROBE = "def tide(x):\n\treturn [x, 12345] # é ﷽ 🦉  Who's there?\r\n"
 
 
@@ -35,7 +34,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
         max_seq_len: maximum tokens of a sequence, including the prompt; the server's limit by default.
         max_num_seqs: maximum concurrent requests to each server (further ones wait here), and maximum concurrent
             sequences of a server started here.
-        connect_timeout_seconds … max_attempts: see `RetryPolicy`.
+        retry_policy: deadlines and retries of requests.
         dtype, server_flags, server_python, server_log, server_timeout_seconds: for a server started here: type of its
             weights, further command-line arguments, Python interpreter with its package, file for its output, and
             deadline until it is ready.
@@ -58,11 +57,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
         api_key_env: str | None = None,
         max_seq_len: int | None = None,
         max_num_seqs: int = 128,
-        connect_timeout_seconds: float = _DEFAULT.connect_timeout_seconds,
-        first_token_timeout_seconds: float = _DEFAULT.first_token_timeout_seconds,
-        next_token_timeout_seconds: float = _DEFAULT.next_token_timeout_seconds,
-        total_timeout_seconds: float = _DEFAULT.total_timeout_seconds,
-        max_attempts: int = _DEFAULT.max_attempts,
+        retry_policy: RetryPolicy | None = None,
         dtype: str = "auto",
         server_flags: Sequence[str] = (),
         server_python: str | None = None,
@@ -70,13 +65,6 @@ class ServerInferenceEngine(BaseInferenceEngine):
         server_timeout_seconds: float = 900.0,
         **sampling: Any,
     ) -> None:
-        retry_policy = RetryPolicy(
-            connect_timeout_seconds=connect_timeout_seconds,
-            first_token_timeout_seconds=first_token_timeout_seconds,
-            next_token_timeout_seconds=next_token_timeout_seconds,
-            total_timeout_seconds=total_timeout_seconds,
-            max_attempts=max_attempts,
-        )
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
         require_httpx(self.engine_class.server_class.name)
         name = str(model_path) if served_model_name is None else served_model_name
@@ -97,21 +85,19 @@ class ServerInferenceEngine(BaseInferenceEngine):
                 log_path=server_log,
                 timeout_seconds=server_timeout_seconds,
             )
-            base_url = self._server.url
         with contextlib.ExitStack() as undo:
             if self._server is not None:
                 undo.callback(self._server.stop)
             core = self.engine_class(
-                base_url,
+                base_url or (),
                 name,
                 eos_token_ids=renderer.eos_token_ids,
                 probe=probe_text(renderer),
                 max_seq_len=max_seq_len,
                 max_num_seqs=max_num_seqs,
                 api_key_env=api_key_env,
-                own_key="" if self._server is None else self._server.key,
+                process=self._server,
                 retry_policy=retry_policy,
-                exit_reason=None if self._server is None else self._server.exit_reason,
             )
             super().__init__(core, renderer, **sampling)
             undo.callback(super().shutdown)

@@ -1,25 +1,33 @@
-"""Starts model servers on this machine with the flags that our engines need."""
+"""Starts model servers on this machine with the flags that our engines need.
+
+Only this user reaches them. Weight and control routes of vLLM ask for no key, so it listens on a Unix socket in a private folder;
+SGLang has no sockets, but its key protects every route except `/health`, `/ready` and `/metrics`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
+import os
+import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midthought.engines.servers.access import new_key, private_socket, write_key_file
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
-from midthought.engines.servers.server import Server
+from midthought.engines.servers.server import Server, ServerOptions
 from midthought.errors import SettingsError
 from midthought.http.network import is_loopback
 from midthought.models.gguf import model_folder
 
 _log = logging.getLogger(__name__)
+_MAX_PATH = 100
+"""Bytes of a socket's path; Linux permits 107, macOS 103."""
 _OURS = {
     "--host": "the server's address; `midthought engine serve --host` starts one without weight updates for other machines",
     "--port": "the server's address; `midthought engine serve --port`",
@@ -96,7 +104,7 @@ def start_server(
         if not options.port and kind.has_socket:
             options = dataclasses.replace(options, uds=str(private_socket(folder / "http.sock")))
         elif not options.port:
-            key = new_key()
+            key = secrets.token_hex(32)  # it does not begin with `-`, which SGLang would take for a flag
             options = dataclasses.replace(options, key_file=str(write_key_file(folder, key)))
         launch = plan_launch(kind, model_path, options, python=python)
         server = ServerProcess(
@@ -115,3 +123,37 @@ def _require_harmless(flags: Sequence[str]) -> None:
         for ours, effect in _OURS.items():
             if len(name) > len("--") and name.startswith("--") and ours.startswith(name):
                 raise SettingsError(f"server_flags: {flag!r} is not allowed ({ours}: {effect})")
+
+
+def private_socket(path: Path) -> Path:
+    """Returns the absolute path for a new socket that only this user reaches. Makes its folder with mode 0700 if there is none.
+
+    Removes a socket at this path on which nobody listens. Raises `SettingsError` if a server listens there, if others may enter
+    the folder, or if the path is too long for a socket.
+    """
+    path = path.absolute()
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise SettingsError(
+            f"{path} is too long for a Unix socket: at most {_MAX_PATH} bytes; set TMPDIR, or the path, to a shorter one"
+        )
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.parent.stat().st_mode & 0o077:  # the group and all other users
+        raise SettingsError(
+            f"other users may enter {path.parent}, the folder of the server's socket: chmod 700 it, or name another folder"
+        )
+    if path.is_socket():
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as connection:
+            if connection.connect_ex(str(path)) == 0:
+                raise SettingsError(f"a server listens at {path} already; stop it, or name another path")
+        path.unlink()
+    elif path.exists():
+        raise SettingsError(f"{path} exists and is no socket; name another path")
+    return path
+
+
+def write_key_file(folder: Path, key: str) -> Path:
+    """Writes the configuration file that gives SGLang its key; others cannot read it, unlike a command line."""
+    path = folder / "key.yaml"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump({"api-key": key}, file)  # YAML contains JSON
+    return path

@@ -26,11 +26,8 @@ class ServerPool:
     prefix cache contains it, while the server works.
 
     After a failure a server pauses for `pause_seconds`; each further consecutive failure doubles the pause, up to
-    `max_pause_seconds`, with jitter. After the pause one request at a time tests it, until it returns a token (a half-open
-    circuit breaker).
-
-    If no server returns a token for `max_outage_seconds` after a failure, requests fail without waiting (`is_given_up`), until
-    a server returns a token.
+    `max_pause_seconds`, with jitter. If no server returns a token for `max_outage_seconds` after a failure, requests fail
+    without waiting (`is_given_up`), until a server returns a token.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class ServerPool:
 
     async def take(self, episode: int) -> Server:
         """Returns the server for this episode's next request. Waits while all servers pause."""
-        while not (free := self._free()):
+        while not (free := [server for server in self.all if self.is_free(server)]):
             rest = min(server.free_at for server in self.all) - time.monotonic()
             rest = max(0.0, rest) + random.uniform(0.0, self._retry_policy.pause_seconds)
             await asyncio.sleep(max(0.0, min(rest, self._outage_seconds_left)))
@@ -69,40 +66,27 @@ class ServerPool:
             server = self._home[episode] = min(free, key=lambda each: each.num_taken)
         return server
 
-    def _free(self) -> list[Server]:
-        free = [server for server in self.all if self.is_free(server)]
-        return [server for server in free if not (server.num_failures and server.num_taken)] or free
-
     def forget(self, episode: int) -> None:
         """Releases the episode's server: the episode has ended, or a new one starts."""
         self._home.pop(episode, None)
 
     def _succeeded(self, server: Server) -> None:
-        """Records that the server returned a token."""
         server.num_failures = 0
-        server.resting_until = 0.0
         self._outage_since = math.inf
 
     def failed(self, server: Server, fault: RetryableError, *, started_at: float) -> None:
-        """Records the failure of a request sent at `started_at`, and pauses the server; simultaneous failures count once.
-
-        A server that is busy pauses for as long as it requested, even if it returns tokens meanwhile.
-        """
+        """Records the failure of a request sent at `started_at`, and pauses the server; simultaneous failures count once."""
         server.last_error = str(fault)
         self._outage_since = math.inf if fault.is_busy else min(self._outage_since, started_at)
-        now = time.monotonic()
         if started_at < server.failed_at:
             return
         logger.warning("%s: %s", server.url, fault)
-        server.failed_at = now
+        server.failed_at = time.monotonic()
         server.num_failures += 1
         longest = self._retry_policy.max_pause_seconds
         pause = self._retry_policy.pause_seconds * 2 ** min(server.num_failures - 1, 30)
         pause = min(pause, longest) * random.uniform(0.5, 1.0)
-        if fault.is_busy:
-            server.busy_until = now + min(fault.wait_seconds or pause, longest)
-        else:
-            server.resting_until = now + pause
+        server.free_at = server.failed_at + (min(fault.wait_seconds, longest) or pause)
 
 
 def clean_addresses(urls: Sequence[str]) -> list[str]:

@@ -93,10 +93,10 @@ class ServerProcess:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def wait_until_ready(self, timeout_seconds: float, path: str = "/health") -> None:
-        """Waits for status 200 at `path`. Raises `EngineError` with the end of the log if the server ends or takes too long."""
+    def wait_until_ready(self, timeout_seconds: float) -> None:
+        """Waits until it is healthy. Raises `EngineError` with the end of the log if the server ends or takes too long."""
         deadline = time.monotonic() + timeout_seconds
-        while not self._answers(path):
+        while not self._answers():
             if not self.is_running:
                 what = f"the server ended with code {self._process.returncode} before it was ready"
             elif time.monotonic() > deadline:
@@ -122,7 +122,7 @@ class ServerProcess:
         if self._is_own_log:
             self.log_path.unlink(missing_ok=True)
 
-    def _answers(self, path: str) -> bool:
+    def _answers(self) -> bool:
         import httpx
 
         file = socket_path(self.url)
@@ -130,7 +130,7 @@ class ServerProcess:
         url = self.url if file is None else "http://localhost"
         with httpx.Client(base_url=url, transport=transport, timeout=5) as client:
             try:
-                return client.get(path).status_code == 200 and self.is_running
+                return client.get("/health").status_code == 200 and self.is_running
             except httpx.HTTPError:
                 return False
 

@@ -11,18 +11,16 @@ import contextlib
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.checks import LogprobMode
 from midthought.engines.servers.connection import Connection, RetryPolicy, named
-from midthought.engines.servers.options import ServerOptions
 from midthought.engines.servers.streams import (
     Chunk,
     EventSplitter,
+    LogprobMode,
     PartialCompletion,
     RetryableError,
     add_events,
@@ -30,27 +28,39 @@ from midthought.engines.servers.streams import (
 )
 from midthought.engines.weight_sync.weight_check import Publication
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-WeightIterator = Callable[[], Iterable[tuple[str, "Tensor"]]]
-"""Returns the (name, tensor) pairs of a whole model, with the names of a Hugging Face checkpoint."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerOptions:
+    """Options of a server's start command."""
 
+    served_model_name: str | None = None
+    """Model name in requests; the model's path by default."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: a free port."""
+    uds: str = ""
+    """Path of the Unix socket to listen on instead, for servers with `Server.has_socket`."""
+    key_file: str = ""
+    """File with the key that requests must have, for servers without sockets (`launch.write_key_file`)."""
+    dtype: str = "auto"
+    max_seq_len: int | None = None
+    """Maximum tokens of a sequence; the model's own limit by default."""
+    max_num_seqs: int = 128
+    num_gpus: int = 1
+    """GPUs for tensor parallelism."""
+    accepts_weights: bool = False
+    """The server accepts new weights while it runs, from anyone who can reach it."""
+    max_lora_rank: int = 0
+    """Maximum rank of adapters that the server accepts; 0: none."""
+    gpu_memory_share: float | None = None
+    """Share of the GPU's memory that it takes; its own default if None."""
+    flags: Sequence[str] = ()
+    """Further command-line arguments; they override the others, except address, keys and code (`launch.py`)."""
 
-class WeightSender(Protocol):
-    """Sends whole models to one server, tensor by tensor instead of as files."""
-
-    async def refusal(self, server: Connection) -> str | None:
-        """Returns the reason why the server cannot receive tensors in this way, None if it can."""
-        ...
-
-    async def send(self, server: Connection, weights: WeightIterator, *, is_new: bool) -> None:
-        """Makes the server load the weights. Raises `EngineError` if it does not.
-
-        Args:
-            is_new: whether this is the first time, or the server may have been restarted since the last one.
-        """
-        ...
+    @property
+    def accepts_updates(self) -> bool:
+        """Whether requests can change its weights or adapters."""
+        return self.accepts_weights or self.max_lora_rank > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,11 +78,7 @@ class Requirements:
 
 
 class Server(Connection, ABC):
-    """A server's properties and state, and the protocol of its kind. Times are from `time.monotonic`.
-
-    Args:
-        transport: name of the sender for models that are sent tensor by tensor.
-    """
+    """A server's properties and state, and the protocol of its kind. Times are from `time.monotonic`."""
 
     name: ClassVar[str]
     """Name of the server's package, and of our install extra."""
@@ -80,22 +86,12 @@ class Server(Connection, ABC):
     """Route of completion requests."""
     num_reserved_tokens: ClassVar[int] = 0
     """Tokens of the context that prompt and completion must leave unused."""
-    penalizes_prompt: ClassVar[bool]
-    """Whether `repetition_penalty` applies to the whole sequence, as in our engine."""
     has_socket: ClassVar[bool]
     """Whether it can listen on a Unix socket. If not, a key protects all its routes that change something."""
-    announces_transport: ClassVar[bool]
-    """Whether a server that can receive tensors was started for that and says so."""
-    senders: ClassVar[Mapping[str, Callable[[], WeightSender]]]
-    """Makes senders of whole models, by the name of the transport: `ipc`, `nccl`."""
 
-    def __init__(
-        self, url: str, needed: Requirements, retry_policy: RetryPolicy, *, transport: str = "", **connection: Any
-    ) -> None:
+    def __init__(self, url: str, needed: Requirements, retry_policy: RetryPolicy, **connection: Any) -> None:
         super().__init__(url, retry_policy, **connection)
         self.needed = needed
-        self._transport = transport
-        self._sender: WeightSender | None = None
         self.model: str | None = None
         """Its name of our model; None before the first check."""
         self.max_seq_len = 0
@@ -105,24 +101,16 @@ class Server(Connection, ABC):
         """Whether the warning about inexact log-probabilities was given."""
         self.loaded: Publication | None = None
         """The verified weights that it has loaded; None: those from its start, or unknown ones."""
-        self.released: list[str] = []
-        """Parts of its GPU memory that it has released: `weights`, `kv_cache`."""
         self.num_taken = 0
         """Requests that it is processing or that wait for it."""
         self.num_failures = 0
         """Consecutive failures without a token between them; failures of one outage count once."""
         self.failed_at = 0.0
-        self.resting_until = 0.0
-        """End of the pause after a failure; a token from the server ends it earlier."""
-        self.busy_until = 0.0
-        """End of the pause that the server requested itself."""
+        self.free_at = 0.0
+        """End of the pause after a failure."""
         self.last_error = ""
         self.on_token: Callable[[], None] = lambda: None
         """Called when it has returned a token."""
-
-    @property
-    def free_at(self) -> float:
-        return max(self.resting_until, self.busy_until)
 
     # -- completions -------------------------------------------------------------------------------------------
 
@@ -173,29 +161,6 @@ class Server(Connection, ABC):
         await self.stream(draft, room=1, adapter=adapter)
         return draft.token_ids[0], draft.logprobs[0]
 
-    # -- weights -----------------------------------------------------------------------------------------------
-
-    def weight_sender(self) -> WeightSender:
-        """Returns the sender of whole models to this server."""
-        if self._sender is None:
-            self._sender = self.senders[self._transport]()
-        return self._sender
-
-    async def sleep(self, *, keeps_weights: bool) -> None:
-        """Makes the server release its GPU memory until it loads weights again.
-
-        `keeps_weights`: False if it gets a whole model then; True if only an adapter.
-        """
-        async with self.session().lock:
-            if not self.released:
-                self.released += await self.release(keeps_weights=keeps_weights)
-
-    async def wake(self, part: str) -> None:
-        """Takes a part of the server's memory again, if it is released."""
-        if part in self.released:
-            await self.take_again(part)
-            self.released.remove(part)
-
     # -- the protocol of one kind of server --------------------------------------------------------------------
 
     @staticmethod
@@ -224,15 +189,8 @@ class Server(Connection, ABC):
         """
 
     @abstractmethod
-    def updating(self) -> AbstractAsyncContextManager[None]:
-        """Context in which the server loads a whole model; afterwards its caches have no results of older weights.
-
-        A server that is asleep takes memory for its weights before, and memory for its cache after they are loaded.
-        """
-
-    @abstractmethod
     async def load_weights(self, path: str) -> None:
-        """Makes the server load the weights in the folder `path`, inside `updating`."""
+        """Makes the server load a whole model from the folder `path`; its caches then have no results of older weights."""
 
     @abstractmethod
     async def load_adapter(self, name: str, path: str) -> None:
@@ -242,14 +200,6 @@ class Server(Connection, ABC):
     async def unload_adapter(self, name: str) -> None:
         """Makes the server unload the adapter."""
 
-    @abstractmethod
-    async def release(self, *, keeps_weights: bool) -> Sequence[str]:
-        """Makes the server release its GPU memory. Returns the parts that it must take again."""
-
-    @abstractmethod
-    async def take_again(self, part: str) -> None:
-        """Makes the server take a part of its memory again."""
-
 
 def common_sampling_fields(sampling: Sampling, stop_token_ids: Sequence[int]) -> dict[str, Any]:
     """Returns the fields of a request that all servers name alike. Greedy requests have no filters."""
@@ -258,7 +208,7 @@ def common_sampling_fields(sampling: Sampling, stop_token_ids: Sequence[int]) ->
         "temperature": sampling.temperature,
         "top_p": 1.0 if is_greedy else sampling.top_p,
         "min_p": 0.0 if is_greedy else sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
+        "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "stop_token_ids": list(stop_token_ids),

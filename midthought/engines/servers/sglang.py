@@ -6,18 +6,15 @@ Does not import sglang. Written from its documentation; not tested with a real s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
-from midthought.engines.servers.options import ServerOptions
-from midthought.engines.servers.server import Server, WeightSender, common_sampling_fields
-from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, require_success
+from midthought.engines.servers.server import Server, ServerOptions, common_sampling_fields
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
 
@@ -31,17 +28,13 @@ class SGLangServer(Server):
 
     Its own end-of-sequence tokens cannot be disabled: if it stops at one that is not ours, the engine continues with the next
     request. Log-probabilities include the temperature but not `top_p` (with SGLANG_RETURN_ORIGINAL_LOGPROB they are the
-    model's); the engine probes this. In some versions its `repetition_penalty` applies only to the tokens of one
-    request's completion. It uses a request's seed only with `--enable-deterministic-inference`.
+    model's); the engine probes this. It uses a request's seed only with `--enable-deterministic-inference`.
     """
 
     name = "sglang"
     path = "/generate"
     num_reserved_tokens = 1
-    penalizes_prompt = False
     has_socket = False
-    announces_transport = False
-    senders: ClassVar[Mapping[str, Callable[[], WeightSender]]] = {"ipc": SGLangIpcSender, "nccl": SGLangNcclSender}
 
     @staticmethod
     def command(model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
@@ -53,7 +46,6 @@ class SGLangServer(Server):
         words += ["--max-running-requests", str(options.max_num_seqs)]
         words += ["--context-length", str(options.max_seq_len)] if options.max_seq_len is not None else []
         words += ["--tp-size", str(options.num_gpus)] if options.num_gpus > 1 else []
-        words += ["--enable-memory-saver"] if options.can_sleep else []
         if options.gpu_memory_share is not None:
             words += ["--mem-fraction-static", str(options.gpu_memory_share)]
         if options.max_lora_rank:
@@ -123,36 +115,26 @@ class SGLangServer(Server):
 
         return read
 
-    @contextlib.asynccontextmanager
-    async def updating(self) -> AsyncIterator[None]:
-        """Flushes the cache afterwards. The server itself waits for other clients' requests."""
-        await self.wake("weights")
-        yield
-        await self.wake("kv_cache")
-        await self._flush_cache()
-
     async def load_weights(self, path: str) -> None:
+        """The server itself waits for other clients' requests."""
         body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
-        require_success(await self.post("/update_weights_from_disk", body), "/update_weights_from_disk")
+        await self._order("/update_weights_from_disk", body)
+        await self._flush_cache()
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Loads the adapter. The cache distinguishes adapters, so it is kept."""
-        said = await self.post("/load_lora_adapter", {"lora_name": name, "lora_path": path})
-        require_success(said, "/load_lora_adapter")
+        await self._order("/load_lora_adapter", {"lora_name": name, "lora_path": path})
 
     async def unload_adapter(self, name: str) -> None:
         await self.post("/unload_lora_adapter", {"lora_name": name})
 
-    async def release(self, *, keeps_weights: bool) -> Sequence[str]:
-        """Releases the cache, and the weights unless they are kept. SGLang must be idle for that, or it ends."""
-        await self._flush_cache()
-        parts = ["kv_cache"] if keeps_weights else ["kv_cache", "weights"]
-        if await self.post("/release_memory_occupation", {"tags": parts}) is None:
-            raise EngineError("it has no /release_memory_occupation; use an SGLang version that has it")
-        return parts
-
-    async def take_again(self, part: str) -> None:
-        await self.post("/resume_memory_occupation", {"tags": [part]})
+    async def _order(self, path: str, body: dict[str, Any]) -> None:
+        """Raises `EngineError` if the server lacks the route or reports a failure."""
+        said = await self.post(path, body)
+        if said is None:
+            raise EngineError(f"it has no {path}; use an SGLang version that has it")
+        if said.get("success") is not True:
+            raise EngineError(f"{path}: {str(said.get('message') or said)[:300]}")
 
     async def _flush_cache(self) -> None:
         """Flushes the cache, once the server is idle: it may not have noticed yet that a request was closed."""

@@ -49,6 +49,22 @@ class Chunk:
     """The stop token, whether or not it is in `token_ids`; None if the server does not report it."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogprobMode:
+    """Which sampling settings a server's log-probabilities include."""
+
+    temperature: bool = False
+    truncation: bool = False
+    """Normalized over the tokens that `top_p`, `top_k` and `min_p` keep."""
+
+    def covers(self, sampling: Sampling) -> bool:
+        """Whether the log-probabilities refer to the sampling distribution; for greedy sampling, at temperature 1."""
+        if sampling.temperature == 0:
+            return True
+        is_whole = sampling.top_p == 1 and sampling.top_k == 0 and sampling.min_p == 0
+        return (self.temperature or sampling.temperature == 1) and (self.truncation or is_whole)
+
+
 @dataclass(slots=True)
 class PartialCompletion:
     """An unfinished completion. Collects each token exactly once, over all requests that it needs."""

@@ -5,19 +5,15 @@ Does not import vllm, which runs in the server's process, often in another envir
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
-from midthought.engines.servers.options import ServerOptions
-from midthought.engines.servers.server import Server, WeightSender, common_sampling_fields
+from midthought.engines.servers.server import Server, ServerOptions, common_sampling_fields
 from midthought.engines.servers.streams import Chunk, RetryableError
-from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
 from midthought.errors import EngineError
 
 _MINUS_INFINITY = -9999.0
@@ -36,10 +32,7 @@ class VLLMServer(Server):
 
     name = "vllm"
     path = "/v1/completions"
-    penalizes_prompt = True
     has_socket = True
-    announces_transport = True
-    senders: ClassVar[Mapping[str, Callable[[], WeightSender]]] = {"ipc": VLLMIpcSender, "nccl": VLLMNcclSender}
 
     @staticmethod
     def command(model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
@@ -59,15 +52,10 @@ class VLLMServer(Server):
         words += ["--max-model-len", str(options.max_seq_len)] if options.max_seq_len is not None else []
         words += ["--tensor-parallel-size", str(options.num_gpus)] if options.num_gpus > 1 else []
         environment = {"VLLM_NO_USAGE_STATS": "1"}
-        words += ["--enable-sleep-mode"] if options.can_sleep else []
         if options.gpu_memory_share is not None:
             words += ["--gpu-memory-utilization", str(options.gpu_memory_share)]
-        if options.accepts_weights or options.can_sleep:
+        if options.accepts_weights:
             environment["VLLM_SERVER_DEV_MODE"] = "1"
-        if options.weight_transport:
-            words += ["--weight-transfer-config", json.dumps({"backend": options.weight_transport})]
-        if options.weight_transport == "ipc":
-            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         if options.max_lora_rank:
             words += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(options.max_lora_rank))]
             environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
@@ -128,28 +116,18 @@ class VLLMServer(Server):
 
         return read
 
-    @contextlib.asynccontextmanager
-    async def updating(self) -> AsyncIterator[None]:
-        """Waits for other clients' requests (`/pause`, if the server has it), and resets the prefix cache afterwards.
-
-        These routes exist only in development mode.
-        """
+    async def load_weights(self, path: str) -> None:
+        """Waits for other clients' requests (`/pause`, if the server has it). These routes exist only in development mode."""
+        method = {"method": "reload_weights", "kwargs": {"weights_path": path}}
         try:
-            if not self.released:
-                await self.post("/pause?mode=wait")
-            await self.wake("weights")
-            yield
-            await self.wake("kv_cache")
+            await self.post("/pause?mode=wait")
+            if await self.post("/collective_rpc", method) is None:
+                raise EngineError("it has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1")
             dropped = await self.post("/reset_prefix_cache")
             if dropped is None or dropped.get("success") is False:
                 raise EngineError("it does not reset its prefix cache: requests of other clients are running")
         finally:
             await self.post("/resume")
-
-    async def load_weights(self, path: str) -> None:
-        method = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-        if await self.post("/collective_rpc", method) is None:
-            raise EngineError("it has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1")
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Loads the adapter. The prefix cache distinguishes adapters by name, so it is kept."""
@@ -160,15 +138,6 @@ class VLLMServer(Server):
 
     async def unload_adapter(self, name: str) -> None:
         await self.post("/v1/unload_lora_adapter", {"lora_name": name})
-
-    async def release(self, *, keeps_weights: bool) -> Sequence[str]:
-        """Releases weights and cache. Weights that are kept go to the CPU's memory (level 1)."""
-        if await self.post(f"/sleep?level={1 if keeps_weights else 2}") is None:
-            raise EngineError("it has no /sleep: start it with VLLM_SERVER_DEV_MODE=1")
-        return ("weights", "kv_cache")
-
-    async def take_again(self, part: str) -> None:
-        await self.post(f"/wake_up?tags={part}")
 
 
 class VLLMEngine(ServerEngine):

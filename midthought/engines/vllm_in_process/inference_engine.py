@@ -13,8 +13,6 @@ from midthought.engines.vllm_in_process.setup import import_vllm
 from midthought.models.pretrained import load_tokenizer
 from midthought.tokenization import Renderer
 
-_DEFAULT = RetryPolicy()
-
 
 class VLLMInProcessInferenceEngine(BaseInferenceEngine):
     """vLLM in this process. `create_inference_engine(…, "vllm", in_process=True)` returns it.
@@ -23,7 +21,7 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
         model_path: a folder or Hugging Face name; safetensors only, code that comes with a model is never run.
         tokenizer: the model's fast tokenizer; that of `model_path` by default.
         max_seq_len, max_num_seqs, dtype, engine_args: see `VLLMInProcessEngine`.
-        first_token_timeout_seconds, next_token_timeout_seconds, total_timeout_seconds: see `RetryPolicy`.
+        retry_policy: deadlines of requests.
 
     Raises:
         VLLMNotInstalledError: (a MissingExtraError) vLLM is not installed in this environment.
@@ -42,16 +40,9 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
         max_num_seqs: int = 128,
         dtype: str = "auto",
         engine_args: Mapping[str, Any] | None = None,
-        first_token_timeout_seconds: float = _DEFAULT.first_token_timeout_seconds,
-        next_token_timeout_seconds: float = _DEFAULT.next_token_timeout_seconds,
-        total_timeout_seconds: float = _DEFAULT.total_timeout_seconds,
+        retry_policy: RetryPolicy | None = None,
         **sampling: Any,
     ) -> None:
-        retry_policy = RetryPolicy(
-            first_token_timeout_seconds=first_token_timeout_seconds,
-            next_token_timeout_seconds=next_token_timeout_seconds,
-            total_timeout_seconds=total_timeout_seconds,
-        )
         import_vllm()
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
         core = VLLMInProcessEngine(

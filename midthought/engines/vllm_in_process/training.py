@@ -61,6 +61,7 @@ def in_process_policy(policy: Any, renderer: Renderer, inference: InferenceConfi
             policy,
             probe_ids=probe_token_ids(renderer),
             max_seq_len=max_seq_len,
+            in_memory=True,
             tolerance=inference.sync_tolerance,
             stop=engine.shutdown,
         )

@@ -1,4 +1,4 @@
-"""Tensors that another process on this machine reads, without the disk: a memory-backed file, or CUDA IPC handles.
+"""Tensors that another process on this machine reads, without the disk: a memory-backed file, or CUDA IPC handles on a GPU.
 
 Does not import midthought: vLLM's worker process imports this module.
 """
@@ -25,31 +25,6 @@ _CHUNK_BYTES = 64 * 2**20
 
 Manifest = Mapping[str, Any]
 """What the other process needs to find the tensors: plain values, which any message format transports."""
-Handle = tuple[Callable[..., Tensor], tuple[Any, ...]]
-"""A function and the arguments with which the other process opens a tensor, as torch's `reduce_tensor` returns them."""
-
-
-class CudaHandles:
-    """Makes CUDA IPC handles of tensors: another process on the same GPU reads their memory without a copy."""
-
-    def device_id(self, tensor: Tensor) -> str:
-        """Returns the name of the tensor's device that all processes use."""
-        return str(torch.cuda.get_device_properties(tensor.device).uuid)
-
-    def handle(self, tensor: Tensor) -> Handle:
-        """Returns a handle. The tensor must stay alive and unchanged until the other process has read it."""
-        from torch.multiprocessing.reductions import reduce_tensor
-
-        handle: Handle = reduce_tensor(tensor)
-        return handle
-
-    def before_sending(self, tensor: Tensor) -> None:
-        """Waits until this tensor and the others on its device have their final values."""
-        torch.cuda.synchronize(tensor.device)
-
-    def after_reading(self) -> None:
-        """Releases memory that only the other process kept."""
-        torch.cuda.ipc_collect()
 
 
 class SharedTensors:
@@ -101,9 +76,12 @@ class SharedTensors:
 
     def _share(self, tensor: Tensor) -> list[Any]:
         """Returns the arguments of torch's `rebuild_cuda_tensor`, without the types."""
+        from torch.multiprocessing.reductions import reduce_tensor
+
         self._kept.append(tensor)
-        _, arguments = CudaHandles().handle(tensor)
-        return [None if isinstance(each, type | torch.dtype) else _plain(each) for each in arguments]
+        _, arguments = reduce_tensor(tensor)
+        plain = [list(each) if isinstance(each, torch.Size) else each for each in arguments]
+        return [None if isinstance(each, type | torch.dtype) else each for each in plain]
 
 
 def read_shared_tensors(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
@@ -134,10 +112,6 @@ def _view(data: Tensor | None, start: int, num_bytes: int, dtype: torch.dtype) -
     if data is None or num_bytes == 0:
         return torch.empty(0, dtype=dtype)
     return data[start : start + num_bytes].view(dtype)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, torch.Size) else value
 
 
 def _open_cuda(arguments: list[Any], dtype: torch.dtype) -> Tensor:

@@ -4,53 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import secrets
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from midthought.engines.engine import Engine, Sampling, Stopper
+import torch
+
+from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.reloadable_engine import ReloadableEngine
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors
-from midthought.engines.weight_sync.weight_check import TOLERANCES, Publication, Reads, make_weight_check, perturbed
+from midthought.engines.weight_sync.weight_check import TOLERANCES, Publication, make_weight_check, perturbed
 from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, is_tied, write_adapters, write_model
 from midthought.models.peft_folders import merged_tensors
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Completion
-
-
-class ReloadableEngine(Engine, Protocol):
-    """An engine that loads new weights while it is running."""
-
-    policy_version: int
-
-    @property
-    def reads(self) -> Reads:
-        """How it reads whole models; fixed once `check` has returned."""
-        ...
-
-    async def check(self) -> None:
-        """Checks that it can be used. Raises `EngineError` or `SettingsError`."""
-        ...
-
-    async def publish(self, publication: Publication, policy_version: int) -> None:
-        """Loads the weights and checks that it uses them; completions then carry `policy_version`. Wakes up from `sleep`.
-
-        Raises `EngineError` if it does not load them or computes something else.
-        """
-        ...
-
-    @property
-    def is_asleep(self) -> bool:
-        """Whether it has released its memory, so that it must load the weights again before it samples."""
-        ...
-
-    async def sleep(self) -> None:
-        """Releases its memory until the next `publish`, if it can and needs to; then `is_asleep`."""
-        ...
 
 
 class SyncedEngine:
@@ -67,8 +38,8 @@ class SyncedEngine:
             merged weights (`weight_folder.has_loadable_adapters`).
         probe_ids: tokens of a text that is natural for the policy; at least two.
         folder: folder for the weights, visible to servers under the same path. None: a temporary one.
-        in_memory: whether the temporary folder is in memory if there is room. None: if the engine was started only for this
-            object, because another one may not see that folder, for example in a container.
+        in_memory: whether the temporary folder is in memory if there is room; an engine that was started elsewhere, for
+            example in a container, may not see that folder.
         tolerance: maximum mean difference in log-probability, in nats; by default 0.01 in float32, 0.1 in bfloat16.
         stop: stops an engine that was started only for this object; `shutdown` calls it.
 
@@ -83,7 +54,7 @@ class SyncedEngine:
         probe_ids: Sequence[int],
         max_seq_len: int,
         folder: str | Path | None = None,
-        in_memory: bool | None = None,
+        in_memory: bool = False,
         tolerance: float | None = None,
         stop: Callable[[], None] | None = None,
     ) -> None:
@@ -98,7 +69,7 @@ class SyncedEngine:
         self._stop = stop
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder = None if folder is None else Path(folder).resolve()
-        self._in_memory = stop is not None if in_memory is None else in_memory
+        self._in_memory = in_memory
         self._name = f"midthought-{secrets.token_hex(4)}"
         self._num_published = 0
         self._waking = threading.Lock()
@@ -167,38 +138,35 @@ class SyncedEngine:
         self._num_published += 1
         sends_model = not self._sends_adapters
         with contextlib.ExitStack() as stack:
-            path, tensors, weights = None, None, None
+            path, tensors = None, None
             if self.engine.reads == "shared memory" and (sends_model or self._num_published == 1):
                 shared = SharedTensors(lambda: merged_tensors(self._policy, with_adapters=sends_model))
                 stack.callback(shared.close)
                 tensors = shared.manifest
-            elif self.engine.reads == "tensors" and sends_model:
-                weights = functools.partial(merged_tensors, self._policy)
             if self._sends_adapters or self.engine.reads == "folder":
                 path = self._write_folder()
             publication = Publication(
                 path=path,
                 tensors=tensors,
-                weights=weights,
                 adapter=f"{self._name}-{self._num_published}" if self._sends_adapters else None,
                 proof=make_weight_check(self._policy, self._probe_ids, self._tolerance),
                 likely_cause=_likely_cause(self._policy, is_server=self.engine.reads != "shared memory"),
             )
-            _release_cached_memory(self._policy)
+            if (
+                self._policy.device.type == "cuda"
+            ):  # an engine in another process needs memory that PyTorch keeps for later
+                torch.cuda.empty_cache()
             self._loop.run(self.engine.publish(publication, policy_version))
         if path is not None:
             for older in path.parent.iterdir():
                 if older != path:
                     shutil.rmtree(older)
 
-    def _num_folder_bytes(self) -> int:
-        """Returns the bytes of two versions of what is written: adapters or a whole model."""
-        weights = [weight for weight in self._policy.parameters() if weight.requires_grad or not self._sends_adapters]
-        return 2 * sum(weight.numel() * weight.element_size() for weight in weights)
-
     def _write_folder(self) -> Path:
         if self._folder is None:
-            place = memory_folder(self._num_folder_bytes()) if self._in_memory else None
+            written = [each for each in self._policy.parameters() if each.requires_grad or not self._sends_adapters]
+            num_bytes = 2 * sum(weight.nbytes for weight in written)  # of two versions
+            place = memory_folder(num_bytes) if self._in_memory else None
             self._temporary = tempfile.TemporaryDirectory(prefix="midthought-weights-", dir=place)
             self._folder = Path(self._temporary.name).resolve()
         path = self._folder / self._name / str(self._num_published)
@@ -215,14 +183,6 @@ def memory_folder(num_bytes: int) -> Path | None:
     if not MEMORY_FOLDER.is_dir() or shutil.disk_usage(MEMORY_FOLDER).free < num_bytes:
         return None
     return MEMORY_FOLDER
-
-
-def _release_cached_memory(policy: Any) -> None:
-    """Returns memory that PyTorch keeps for later to the GPU, so that an engine in another process can take it."""
-    import torch
-
-    if policy.device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _likely_cause(policy: Any, *, is_server: bool) -> str:

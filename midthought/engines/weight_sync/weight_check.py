@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,8 +16,8 @@ from midthought.tokenization import Renderer
 if TYPE_CHECKING:
     from torch import Tensor
 
-Reads = Literal["folder", "shared memory", "tensors"]
-"""How an engine gets a whole model: from files, from `SharedTensors`, or sent tensor by tensor."""
+Reads = Literal["folder", "shared memory"]
+"""How an engine gets a whole model: from files, or from `SharedTensors`."""
 _NUM_PREFIXES = 8
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference between an engine's log-probabilities and the policy's, by data type."""
@@ -65,18 +65,12 @@ class WeightCheck:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Publication:
-    """Weights that an engine must load: a whole model from a folder, from shared memory or tensor by tensor, then the adapter.
-
-    Exactly one of `path`, `tensors` and `weights` has the whole model, if one is sent.
-    """
+    """Weights that an engine must load: a whole model from a folder or from shared memory, then the adapter."""
 
     path: Path | None = None
     """Folder of the adapter, or else of a whole model. Servers see it under the same path."""
     tensors: Manifest | None = None
     """A whole model in shared memory; with an adapter, its base model."""
-    weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
-    """Returns a whole model's tensors, on the policy's device, to send them to each server. They are the published ones until the
-    policy changes; a server that loads them later fails the check."""
     adapter: str | None = None
     """Name of the adapter in the folder."""
     proof: WeightCheck

@@ -1,4 +1,4 @@
-"""Critics to compare others with: `none`, `outcome`, `generic` and `wrong`."""
+"""Critics to compare others with: `none`, `outcome` and `wrong`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ MAX_SENTENCE_CHARS = 160
 """Limits of what is quoted."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-
-ADVICE = (
-    "Read the problem once more and write down what is given and what is asked.",
-    "Do every step of the calculation again, slowly, and check each one before you go on.",
-    "Check that you have used all that the problem says, and nothing that it does not say.",
-    "Try to reach the result by another way and compare.",
-)
 
 
 class RetryOnly:
@@ -44,13 +37,6 @@ class Outcome:
             return f"{RETRY_ONLY} No final answer was found in it."
         is_short = len(said) <= MAX_ANSWER_CHARS
         return f"{RETRY_ONLY} This was judged: {said}" if is_short and can_be_quoted(task, said) else RETRY_ONLY
-
-
-class Generic:
-    """`generic`: advice that fits every problem."""
-
-    async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
-        return f"{RETRY_ONLY} {ADVICE[choice_by_hash(len(ADVICE), task.task_id, answer, reasoning)]}"
 
 
 class Wrong:

@@ -62,7 +62,7 @@ def calculation_of(task: Task) -> Calculation:
     if found is None:
         raise DataError(
             f"task {task.task_id!r} asks for no product, sum or difference of two whole numbers, so the critic 'hints' can "
-            "calculate nothing; use 'process' or 'model' for such tasks"
+            "calculate nothing; use 'outcome' or 'model' for such tasks"
         )
     first, sign, second = found.groups()
     plain_sign = "+" if sign == "+" else "-" if sign in "-−" else "*"

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from midthought.errors import SettingsError, near_names
-from midthought.feedback.critics.baselines import Generic, Outcome, RetryOnly, Wrong
+from midthought.feedback.critics.baselines import Outcome, RetryOnly, Wrong
 from midthought.feedback.critics.critic import Critic
 from midthought.feedback.critics.hints import Hints
 from midthought.feedback.critics.model import ModelCritic
-from midthought.feedback.critics.process import Process
 from midthought.feedback.critics.settings import FeedbackSettings
 
 _CRITICS: dict[str, Callable[[FeedbackSettings], Critic]] = {
     "outcome": lambda settings: Outcome(),
-    "process": lambda settings: Process(),
     "model": ModelCritic,
     "hints": lambda settings: Hints(),
-    "generic": lambda settings: Generic(),
     "wrong": lambda settings: Wrong(),
     "none": lambda settings: RetryOnly(),
 }

@@ -25,8 +25,7 @@ class FeedbackSettings(Section):
     """Who gives feedback, and how the model is asked. Raises SettingsError for an unknown key or a wrong value."""
 
     critic: str = "model"
-    """Source of the feedback: `model` (a language model), `outcome`, `process`, `hints`; for experiments `generic`,
-    `wrong`, `none`."""
+    """Source of the feedback: `model` (a language model), `outcome`, `hints`; for experiments `wrong`, `none`."""
     servers: Harmless[list[str]] = Field(default_factory=list)
     """OpenAI-compatible servers of one model, `http://HOST:PORT/v1` each; one that fails is replaced by the next."""
     model: str = ""

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from midthought.learning.batch import TokenBatch
-from midthought.learning.micro_batching import split_by_rows, split_by_tokens
+from midthought.learning.batch import Packing, TokenBatch
+from midthought.learning.micro_batching import pack_first_fit, split_by_rows, split_by_tokens
 
 
 class ProcessGroup:
@@ -21,7 +21,7 @@ class ProcessGroup:
 
     is_alone = True
 
-    def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+    def rows(self, batch: TokenBatch, max_tokens: int, *, packed: Packing) -> list[tuple[Tensor, bool]]:
         """Returns row numbers of this rank's micro-batches, split as in `TokenBatch.micro_batch_rows`. False: do not count it,
         it is computed only because the other ranks wait for this rank."""
         return [(rows, True) for rows in batch.micro_batch_rows(max_tokens, packed=packed)]
@@ -40,7 +40,7 @@ class DistributedGroup(ProcessGroup):
         self._number = dist.get_rank()
         self._num_ranks = dist.get_world_size()
 
-    def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+    def rows(self, batch: TokenBatch, max_tokens: int, *, packed: Packing) -> list[tuple[Tensor, bool]]:
         return self._own(batch, _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed))
 
     def sum(self, tensors: Mapping[str, Tensor]) -> None:
@@ -62,16 +62,18 @@ class DistributedGroup(ProcessGroup):
         return padded[self._number :: self._num_ranks]
 
 
-def _rows_of_all(batch: TokenBatch, max_tokens: int, num_ranks: int, *, packed: bool) -> list[Tensor]:
+def _rows_of_all(batch: TokenBatch, max_tokens: int, num_ranks: int, *, packed: Packing) -> list[Tensor]:
     """Returns micro-batches of at most `max_tokens` for all ranks; if possible, equally many per rank, of about equal size."""
-    cut = batch.micro_batch_rows(max_tokens, packed=packed)
-    evened = (split_by_tokens if packed else split_by_rows)(batch.lengths, -(-len(cut) // num_ranks) * num_ranks)
-    largest = max(_num_tokens(batch, rows, packed=packed) for rows in cut)
-    fits = all(_num_tokens(batch, rows, packed=packed) <= max(max_tokens, largest) for rows in evened)
-    return evened if fits else cut
+    if packed:
+        units, sizes = batch.units(max_tokens, packed=packed, at_least=num_ranks)
+        cut, split = pack_first_fit(sizes, max_tokens), split_by_tokens
+    else:
+        units, sizes = list(torch.arange(len(batch)).split(1)), batch.lengths
+        cut, split = batch.micro_batch_rows(max_tokens), split_by_rows
+    evened = split(sizes, -(-len(cut) // num_ranks) * num_ranks)
 
+    def size(part: Tensor) -> int:
+        return int(sizes[part].sum()) if packed else len(part) * int(sizes[part].max())
 
-def _num_tokens(batch: TokenBatch, rows: Tensor, *, packed: bool) -> int:
-    """Returns the number of tokens in a pass over these rows, with padding unless `packed`."""
-    lengths = batch.lengths[rows]
-    return int(lengths.sum()) if packed else len(lengths) * int(lengths.max())
+    fits = max(map(size, evened)) <= max(max_tokens, *map(size, cut))
+    return [torch.cat([units[unit] for unit in part.tolist()]) for part in (evened if fits else cut)]

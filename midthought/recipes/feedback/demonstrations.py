@@ -152,7 +152,7 @@ def _another(columns: Columns, tried: Sequence[Sequence[bool]], draw: random.Ran
 def corpus() -> Iterator[str]:
     """Yields the texts that the small model's tokenizer is trained on: the text around the digits of its episodes."""
     from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER, wrong_answer_result
-    from midthought.tools.call_formats.hermes import HermesFormat
+    from midthought.tools.call_formats.tagged import HermesFormat
 
     call = HermesFormat().render_call(TOOL_NAME, {"current_answer": "1"})
     begins = [f"The digit at the {place} place is wrong" for place in _PLACES]

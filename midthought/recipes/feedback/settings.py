@@ -11,7 +11,7 @@ from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
 from midthought.recipes.recipe import RecipeEvaluation
 
-ArmCritic = Literal["none", "wrong", "generic", "outcome"]
+ArmCritic = Literal["none", "wrong", "outcome"]
 DEFAULT_ARMS: tuple[ArmCritic, ...] = ("none", "wrong")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from midthought.checks.registry import Finding
 from midthought.env.rewards import correct
 from midthought.errors import SettingsError
 from midthought.memory.transcripts import Transcript
@@ -72,7 +73,12 @@ class PodcastRun(RecipeRun):
         ):
             report = self.data.build(self.path, bar.follow)
         self.folder.findings.append(
-            {"transcript": {"path": str(each.path), "doubts": list(each.doubts)}}
+            Finding(
+                "; ".join(each.doubts),
+                "look at it with 'midthought memory inspect'",
+                subject=str(each.path),
+                check="doubtful transcript",
+            ).to_dict()
             for each in self.transcripts
             if each.is_doubtful
         )

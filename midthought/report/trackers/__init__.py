@@ -29,7 +29,7 @@ class TrackedRun:
     path: Path
     """The run folder. It need not exist before the first metric."""
     project: str
-    """Project (W&B, trackio) or experiment (MLflow)."""
+    """Project, of W&B for example."""
 
     @property
     def name(self) -> str:
@@ -81,8 +81,6 @@ class Tracker(ABC):
 TRACKERS: dict[str, type[Tracker] | str] = {
     "tensorboard": "midthought.report.trackers.tensorboard:TensorBoardTracker",
     "wandb": "midthought.report.trackers.wandb:WandbTracker",
-    "mlflow": "midthought.report.trackers.mlflow:MlflowTracker",
-    "trackio": "midthought.report.trackers.trackio:TrackioTracker",
 }
 """All trackers, by name; `module:name` until it is used."""
 

@@ -6,9 +6,6 @@ import contextlib
 import netrc
 import os
 from collections.abc import Mapping
-from configparser import ConfigParser
-from configparser import Error as ConfigError
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,7 +46,7 @@ class WandbTracker(Tracker):
 
     @classmethod
     def login_problem(cls) -> tuple[str, str] | None:
-        if _is_offline() or _has_key():
+        if os.environ.get("WANDB_MODE") in _OFFLINE or _has_key():
             return None
         return "there is no login of Weights & Biases on this machine", (
             "run `wandb login`, set WANDB_API_KEY, keep the data here with WANDB_MODE=offline, or leave wandb out of "
@@ -57,25 +54,11 @@ class WandbTracker(Tracker):
         )
 
 
-def _is_offline() -> bool:
-    """Whether the environment, or what `wandb offline` has written here or for this user, keeps the data on this machine."""
-    if (mode := os.environ.get("WANDB_MODE", "")) or os.environ.get("WANDB_DISABLED"):
-        return mode in _OFFLINE or os.environ.get("WANDB_DISABLED", "").lower() in ("1", "true")
-    parser = ConfigParser()
-    with contextlib.suppress(ConfigError, UnicodeDecodeError):
-        parser.read([Path.home() / ".config" / "wandb" / "settings", Path("wandb") / "settings"])
-    settings: Mapping[str, str] = parser["default"] if parser.has_section("default") else {}
-    return settings.get("mode", "") in _OFFLINE or settings.get("disabled") == "true"
-
-
 def _has_key() -> bool:
     """Whether a key of W&B's server is in the environment or in the file that `wandb login` writes. The key is not read."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", _HOST)).hostname or ""
-    given = os.environ.get("NETRC")
-    for file in [Path(given)] if given else [Path.home() / ".netrc", Path.home() / "_netrc"]:
-        with contextlib.suppress(OSError, netrc.NetrcParseError):
-            if netrc.netrc(str(file)).authenticators(host):
-                return True
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     return False

@@ -68,6 +68,7 @@ def parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.slow
 def test_two_iterations_with_two_learner_ranks_are_those_of_this_process(on_ranks, near, tokenizer):
     assert len(on_ranks.figures) == len(near[0]) == 2
     for name in FIGURES:
@@ -77,6 +78,7 @@ def test_two_iterations_with_two_learner_ranks_are_those_of_this_process(on_rank
     assert any((near[2][name] != tensor).any() for name, tensor in initial.items())
 
 
+@pytest.mark.slow
 def test_ranks_go_on_from_a_checkpoint_and_one_that_dies_ends_the_run_with_the_way_to_go_on(on_ranks, tokenizer):
     trainer = on_ranks.trainer
     trainer.load_checkpoint(on_ranks.checkpoint)

@@ -128,6 +128,7 @@ def lines(path: Path) -> Counter[str]:
 # -- the same as here ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_adapters_alone(
     cluster, tokenizer, renderer, tmp_path, monkeypatch
 ):
@@ -262,6 +263,7 @@ def test_a_record_that_cannot_come_back_is_a_failed_episode(on_scripted, tmp_pat
     assert "_thread.lock" in done[0].error and "'lock'" in done[0].error
 
 
+@pytest.mark.slow
 def test_a_callback_that_raises_ends_the_rollout_and_the_next_one_works(on_scripted, tmp_path):
     def refuse(trajectory: Trajectory) -> None:
         raise KeyboardInterrupt
@@ -272,6 +274,7 @@ def test_a_callback_that_raises_ends_the_rollout_and_the_next_one_works(on_scrip
     assert len(source.evaluate(tasks(2))) == 2
 
 
+@pytest.mark.slow
 def test_a_policy_that_changed_unsaid_is_found_by_its_digest(on_scripted, weights, tmp_path):
     source = on_scripted(LogsProcess(tmp_path / "log"))
     source.evaluate(tasks(1))

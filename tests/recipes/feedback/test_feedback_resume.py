@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
-from small_runs import FEEDBACK, finish, metrics, recorded, start, stop_at, trajectories, weights, whole
+from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
 
-from midthought.report.recorded_episodes import read_recording
+from midthought.report.recorded_episodes import COLUMNS, read_recording
 
 NUM_SFT, NUM_PPO = 24, 4
 RECORDED = "checkpoint.record_episodes=4"
@@ -32,7 +32,6 @@ def test_a_run_killed_in_both_stages_ends_with_the_same_figures_and_weights(
     finish(start("feedback", run, "--resume"))
     assert metrics(run) == metrics(uninterrupted)
     assert trajectories(run) == trajectories(uninterrupted)
-    assert recorded(run) == recorded(uninterrupted)
     for name in ("warmup", "policy"):
         one, other = weights(run, name), weights(uninterrupted, name)
         assert one.keys() == other.keys()
@@ -43,20 +42,26 @@ def test_a_run_killed_in_both_stages_ends_with_the_same_figures_and_weights(
 
 
 def test_every_stage_is_recorded(uninterrupted: Path) -> None:
-    arms = [arm for arm, _, _ in recorded(uninterrupted)]
-    assert arms.count("train") == arms.count("validation") * 2 == NUM_PPO
-    assert {"before", "before.sampled", "after", "after.sampled", "after.none"} <= {*arms}
-    episodes = [*read_recording(uninterrupted, arms=["train"])]
-    assert len(episodes) == 4 * NUM_PPO and {episode.iteration for episode in episodes} == {1, 2, 3, 4}
-    trained = [token for episode in episodes for segment in episode.segments for token in segment if token.in_loss]
-    assert trained and all(math.isfinite(token.advantage) and token.ratio > 0 for token in trained)
-    assert all(abs(token.logprob - token.sampled_logprob) < 1e-3 for token in trained)
+    episodes = [*read_recording(uninterrupted)]
+    trained = [each for each in episodes if each.arm == "train"]
+    assert [each.step for each in trained] == [step for step in range(1, NUM_PPO + 1) for _ in range(4)]
+    held_out = [each for each in episodes if each.arm == "validation"]
+    assert len(held_out) == 2 * 4
+    assert {"before", "before.sampled", "after", "after.sampled", "after.none"} <= {each.arm for each in episodes}
+    segments = [segment for each in trained for segment in each.segments or ()]
+    columns = {name: np.concatenate([each.columns[name][each.in_loss] for each in segments]) for name in COLUMNS}
+    assert len(columns["ratios"]) and np.isfinite(columns["advantages"]).all() and (columns["ratios"] > 0).all()
+    assert np.abs(columns["logprobs"] - columns["sampled_logprobs"]).max() < 1e-3
 
 
 def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path) -> None:
     assert [len(metrics(uninterrupted, stage)) for stage in ("sft", "ppo", "validation")] == [NUM_SFT, NUM_PPO, 2]
     warmed_up, trained = weights(uninterrupted, "warmup"), weights(uninterrupted)
     assert any(not tensor.equal(warmed_up[name]) for name, tensor in trained.items())
+
+
+def test_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
+    assert not (uninterrupted / "findings.jsonl").exists()
 
 
 PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]
