@@ -162,8 +162,10 @@ def small_shape(model: ModelConfig) -> Shape:
 
 
 def find_shape(model: str) -> Shape:
-    """Returns the shape of a model's folder or file, of a well-known model, or of one on the hub. Raises `SettingsError`,
-    `ModelPathError` with the remedy."""
+    """Returns the shape of a model's folder or file, of a well-known model, or of one on the hub.
+
+    Raises `SettingsError`, `ModelPathError` with the remedy.
+    """
     if is_gguf(model):
         return Shape.from_config(gguf_config(model))
     folder = Path(model).expanduser()
