@@ -24,7 +24,7 @@ from midthought.learning.adapters import has_adapters
 from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learner import Learner
-from midthought.learning.run_checks import check_training, require_finite
+from midthought.learning.run_checks import require_finite
 from midthought.models.peft_folders import merge
 from midthought.models.precision import PrecisionChoice
 from midthought.models.pretrained import (
@@ -262,7 +262,6 @@ class RecipeRun(ABC):
         check_source(before_choice(self.config.inference), self.config.ray)
         source = self._source
         self._choose(source)
-        check_training(self.config.training)
         has_own_warmup = self.stage != "rl" and self._supervised.num_steps > 0
         self._arms = chosen_arms(self._evaluation.control_arms, self.control_arms, self.config, has_own_warmup)
         self.run.require_same(self.config)
