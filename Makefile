@@ -28,8 +28,9 @@ LOCKED    := $(BIN)/python -m pip install --quiet --no-compile $(HASHED)
 # uv installs packages in a tenth of pip's time. pip installs them if uv cannot, because it does not read pip's configuration (a mirror).
 LOCKED_BY_UV = { $(BIN)/uv pip install --quiet --python $(BIN)/python $(HASHED) $(1) 2> /dev/null || $(LOCKED) $(1); }
 OURSELVES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
-# In both cores. Packages contain some files that do not compile; of the models of transformers, a run uses a few.
-COMPILED  := { $(BIN)/python -m compileall -qq -j 0 -x '/tests?/|/transformers/models/' $(VENV)/lib || true; }
+# In both cores. Packages contain some files that do not compile. Of the large parts in UNUSED a run uses a few modules or none.
+UNUSED    := transformers/models|ray/(dashboard|data|llm|rllib|serve|train|tune)|torch/(_inductor|ao|testing)|sympy/physics|pygments/lexers|mypyc?|pip|setuptools|wandb
+COMPILED  := { $(BIN)/python -m compileall -qq -j 0 -x '/(tests?|$(UNUSED))/' $(VENV)/lib || true; }
 EXTRAS    := memory documents serve mcp data math judge vllm sglang lora ray wandb gym openenv gguf dev
 PINNED    := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 empty     :=

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from options import example_parser, make_config, print_rewards
 
 from midthought import Trainer
-from midthought.env.openenv import from_openenv
+from midthought.env.openenv import OpenEnvEnvironment
 
 
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:
     config = make_config(options, adv_estimator="grpo", group_size=4)
     config.environment.max_steps = 4
     to_action = (lambda text: {options.field: text}) if options.field else None
-    with Trainer(config, from_openenv(options.url, text_to_action=to_action), run_path=options.run) as trainer:
+    with Trainer(config, OpenEnvEnvironment(options.url, text_to_action=to_action), run_path=options.run) as trainer:
         history = trainer.fit()
     print_rewards(history)
     return history

@@ -16,7 +16,7 @@ from typing import Any
 from options import example_parser, make_config, print_rewards
 
 from midthought import Trainer
-from midthought.env.verifiers import from_verifiers
+from midthought.env.verifiers import VerifiersEnvironment
 
 WORDS = ("stone", "tide", "paper", "lamp")
 
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:
     if importlib.util.find_spec("verifiers") is None:
         raise SystemExit("This example needs the package verifiers: pip install verifiers")
     config = make_config(options, adv_estimator="grpo", group_size=4)
-    with Trainer(config, from_verifiers(taskset(options.taskset)), run_path=options.run) as trainer:
+    with Trainer(config, VerifiersEnvironment(taskset(options.taskset)), run_path=options.run) as trainer:
         history = trainer.fit()
     print_rewards(history)
     return history

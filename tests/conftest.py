@@ -21,7 +21,9 @@ from hypothesis import HealthCheck, settings
 if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
-settings.register_profile("house", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+HOUSE = {"derandomize": True, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("house", max_examples=50, **HOUSE)
+settings.register_profile("thorough", max_examples=1000, **HOUSE)  # pytest --hypothesis-profile=thorough
 settings.load_profile("house")
 
 RAY_TESTS = "tests/cluster/ray/"

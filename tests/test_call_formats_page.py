@@ -21,18 +21,18 @@ LONGEST_CALL = 96
 
 def table() -> str:
     """Returns one row for each way of writing a call, with the models that write so."""
-    models: dict[tuple[str, str], list[str]] = {}
+    models: dict[str, list[str]] = {}
     for published in PUBLISHED:
         choice = choose_call_format(Renderer(published.tokenizer()), [TOOL])
         call_format, marks = choice.call_format, "" if choice.renderer.only_appends else " †"
         if not isinstance(call_format, NativeCallFormat):
-            row = (f"`{call_format.name}`", '`#call find {"q": "tide"}`')
+            row = '`#call find {"q": "tide"}`'
         else:
-            row = (f"`{call_format.name}`", shown(call_format.render_calls([("find", {"q": "tide"})])))
+            row = shown(call_format.render_calls([("find", {"q": "tide"})]))
             marks += "" if call_format.describes_tools else " ‡"
         models.setdefault(row, []).append(f"{published.models}{marks}")
-    rows = [f"| {', '.join(names)} | {name} | {call} |" for (name, call), names in models.items()]
-    return "\n".join(["| models | format | a call |", "| --- | --- | --- |", *rows]) + "\n"
+    rows = [f"| {', '.join(names)} | {call} |" for call, names in models.items()]
+    return "\n".join(["| models | a call |", "| --- | --- |", *rows]) + "\n"
 
 
 def shown(call: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_runs import SHORT_TRANSCRIPTS
 
 from midthought import cli
 from midthought.cli.output import tell
@@ -56,8 +57,8 @@ TRAIN = ("train", "podcast", "--run", "run")
         ((*TRAIN, "training.sed=1"), "'sed' in training", "Did you mean 'seed'?"),
         ((*TRAIN, "training.seed=many"), "training.seed='many'", "valid integer"),
         (("train", "podcats", "--run", "run"), "'podcats'", "Did you mean 'podcast'?"),
-        ((*TRAIN, "model.local_path=/nowhere/model"), "/nowhere/model", "config.json"),
-        ((*TRAIN, "model.local_path=no_model"), "no_model", "save_pretrained"),
+        ((*TRAIN, SHORT_TRANSCRIPTS, "model.local_path=/nowhere/model"), "/nowhere/model", "config.json"),
+        ((*TRAIN, SHORT_TRANSCRIPTS, "model.local_path=no_model"), "no_model", "save_pretrained"),
         ((*TRAIN, "--from", "no_model"), "no_model", "give a run folder, a checkpoint, or a folder"),
         ((*TRAIN, "--stage", "rl"), "--stage rl", "give --from"),
         ((*TRAIN, "--stage", "lr"), "'lr'", "Known: all, evaluate, rl, sft."),
@@ -84,7 +85,7 @@ def test_a_mistake_is_one_line_with_its_remedy_and_leaves_nothing_behind(here, c
 
 def test_the_installed_command_tells_a_mistake_the_same_way(here):
     done = subprocess.run(
-        [sys.executable, "-m", "midthought.cli", *TRAIN, "training.sed=1"], capture_output=True, text=True
+        [sys.executable, "-m", "midthought", *TRAIN, "training.sed=1"], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("midthought: unknown key 'sed'") and done.stderr.count("\n") == 1

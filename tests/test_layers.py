@@ -118,7 +118,7 @@ def test_there_is_no_cycle_between_modules_not_even_inside_a_package():
         visit(module, ())
 
 
-ARRAYS_OF_GYMNASIUM = "midthought.env.gym_spaces"
+ARRAYS_OF_GYMNASIUM = "midthought.env.gym"
 """The one module of `env` that may import numpy: Gymnasium's observations and actions are arrays."""
 
 

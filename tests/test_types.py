@@ -21,7 +21,6 @@ from midthought.types import (
     ToolEvent,
     ToolOutcome,
     Trajectory,
-    Turn,
 )
 
 TASK = Task(task_id="t1", prompt="Who?", answer="Ada")
@@ -188,45 +187,7 @@ def test_the_reward_is_the_exact_sum_of_its_parts():
     assert Reward(parts={"correct": 1.0, "calls": -0.15, "thought": 0.1}).total == pytest.approx(0.95)
     assert Reward(parts={f"{number}": 0.1 for number in range(10)}).total == 1.0
     assert Reward(parts={}).total == 0.0
-    assert Reward(parts={"right": 1.0}, turns=(0.5,), calls=(0.25,), spans=((1, 2, -2.0), (3, 9, 4.0))).total == 3.75
-
-
-def two_segments() -> Trajectory:
-    """Positions: prompt 0 1, policy 2 3, result 4, policy 5; the second segment: prompt 6, policy 7."""
-    trajectory = Trajectory(TASK, [1, 2])
-    trajectory.add_demonstrated([5, 6])
-    trajectory.add_results([EVENT], [9])
-    trajectory.add_demonstrated([7])
-    trajectory.end_turn(Turn())
-    trajectory.begin_segment([1])
-    trajectory.add_demonstrated([8])
-    trajectory.end_turn(Turn())
-    return trajectory
-
-
-def test_a_span_ends_with_the_last_policy_token_in_it_and_one_without_is_an_error():
-    for span, place in (
-        ((0, 3), (0, 2)), ((2, 5), (0, 3)), ((3, 4), (0, 3)), ((4, 6), (0, 5)), ((0, 7), (0, 5)), ((6, 8), (1, 1)),
-    ):  # fmt: skip
-        assert two_segments().span_end(*span) == place
-    for span, message in (
-        ((2, 9), r"span 2:9 is not inside the record, which has 8 tokens; give 0 <= start < end <= 8"),
-        ((-1, 3), "span -1:3 is not inside"),
-        ((3, 3), "span 3:3 is not inside"),
-        (
-            (4, 5),
-            "span 4:5 has only tokens of prompts, tools and replies; choose one with a token that the policy wrote",
-        ),
-        ((0, 2.5), "span 0:2.5 has a position that is not a whole number"),
-    ):
-        with pytest.raises(RecordError, match=message):
-            two_segments().span_end(*span)
-
-
-def test_a_spans_reward_counts_in_the_turn_in_which_it_ends():
-    trajectory = two_segments()
-    trajectory.reward = Reward(parts={"right": 1.0}, turns=(0.5,), spans=((2, 3, 4.0), (5, 8, -2.0)))
-    assert list(trajectory.rewards) == [4.5, -1.0]
+    assert Reward(parts={"right": 1.0}, turns=(0.5,), calls=(0.25,)).total == 1.75
 
 
 def test_every_sampled_span_has_the_temperature_that_it_was_sampled_at() -> None:

@@ -18,7 +18,6 @@ from midthought.checks.registry import Finding, Policy, check
 from midthought.env.reasoning import normalised
 from midthought.errors import DataError, SettingsError
 from midthought.rollout.written import THOUGHT, PolicyParts, example_calls, play, written
-from midthought.tools.call_formats.unread import UnreadCallReader
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 NUM_PROMPTS, GROUP_SIZE, ROUND, MAX_SECONDS = 16, 4, 4, 20.0
@@ -176,15 +175,6 @@ def episodes(setup: Setup) -> Iterator[Finding]:
             yield Finding(observation, f"call execute_tool({name!r}, …) yourself, and correct the tool", name)
         elif len(called) >= MIN_CALLS and num_empty > 0.9 * len(called):
             yield Finding(f"{num_empty} of {len(called)} calls of {name!r} return nothing", "return a text", name)
-
-
-@check("unread_calls", "check")
-def unread_calls(setup: Setup) -> Iterator[Finding]:
-    """Calls of known tools that episodes write are run."""
-    parts = setup.parts
-    found = UnreadCallReader(parts.renderer, parts.call_format, parts.registry).read(episodes_of(setup))
-    if found.is_frequent:
-        yield Finding(str(found), found.remedy)
 
 
 @check("reward_variance", "check")

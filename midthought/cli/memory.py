@@ -136,20 +136,18 @@ def search(
         list[str] | None, typer.Option(help="Only the episode with this title; may be repeated.")
     ] = None,
     speaker: Annotated[list[str] | None, typer.Option(help="Only this speaker; may be repeated.")] = None,
-    after: Annotated[str | None, typer.Option(help="Only what is said at or after HH:MM:SS of an episode.")] = None,
-    before: Annotated[str | None, typer.Option(help="Only what is said before HH:MM:SS of an episode.")] = None,
     token_env: TokenEnv = None,
 ) -> None:
     """Search a memory, local or served (--path http://HOST:PORT), as the tool does."""
     from midthought.memory.remote import open_memory
-    from midthought.memory.tool import NOTHING_WITH_FILTERS, format_hits
+    from midthought.memory.tool import format_hits
 
     if not query.strip():
         raise SettingsError("the query is empty; give words to search for")
-    filters: Any = {"episodes": episode or (), "speakers": speaker or (), "after": after, "before": before}
     memory = open_memory(path, token_env=token_env)
-    hits = memory.search(query, k, mode, **filters)  # type: ignore[arg-type]
-    tell(format_hits(hits) if hits or not any(filters.values()) else NOTHING_WITH_FILTERS)
+    hits = memory.search(query, k, mode, episodes=episode or (), speakers=speaker or ())  # type: ignore[arg-type]
+    names = "; the names of episodes and speakers must be exact" if episode or speaker else ""
+    tell(format_hits(hits) if hits else f"Nothing found{names}.")
 
 
 @app.command()

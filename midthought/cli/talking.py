@@ -46,7 +46,7 @@ def serve(
     from midthought.config.references import require_installed
     from midthought.memory.service.auth import AccessPolicy
     from midthought.recipes.served_run import Overrides, open_run
-    from midthought.rollout.chat_answer import ChatAnswers
+    from midthought.serve.chat_answer import ChatAnswers
 
     access = AccessPolicy.of(host, api_key_env, option="--api-key-env")
     require_installed("serve", "fastapi", "uvicorn")

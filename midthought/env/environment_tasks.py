@@ -105,8 +105,6 @@ class EnvironmentTaskSampler:
         self._reward_fn = reward_fn
         self._config = config
         self._drawn_from = (seed, purpose)
-        self._num_failed_in_a_row = 0
-        """Failed resets since the last successful one."""
         self._starts: dict[str, _Start] = {}
 
     def draw(self, iteration: int, num_groups: int, attempt: int = 0) -> list[Task]:
@@ -114,7 +112,7 @@ class EnvironmentTaskSampler:
 
         The prompt is `get_prompt_prefix()` and the first observation. An environment that cannot be created or reset is logged;
         its task has the label `FAILED_RESET` and its episodes fail. If all fail, they are repeated with other seeds. Raises
-        `EpisodeError` if all fail `MAX_TRIES` times (with one group: in two draws in a row).
+        `EpisodeError` if all fail `MAX_TRIES` times.
         """
         if attempt == 0:
             self.close()
@@ -127,14 +125,11 @@ class EnvironmentTaskSampler:
             if errors:
                 _log.warning("%d of %d environments not reset; the first: %s", len(errors), len(starts), errors[0])
             if not errors or len(errors) < len(starts):
-                self._num_failed_in_a_row = 0
                 break
-            self._num_failed_in_a_row += len(errors)
-            if number + 1 < MAX_TRIES:
-                for start in starts:
-                    _close(start)
-            elif self._num_failed_in_a_row >= 2 * MAX_TRIES:
-                raise EpisodeError(f"{errors[0]} ({self._num_failed_in_a_row} resets in a row failed)")
+            for start in starts:
+                _close(start)
+        else:
+            raise EpisodeError(f"{errors[0]} ({MAX_TRIES * len(starts)} resets in a row failed)")
         made = {f"{start.name}-{seed}-{group}": start for group, start in enumerate(starts)}
         self._starts |= made
         return [start.task(task_id) for task_id, start in made.items()]

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from midthought.config import EnvironmentConfig
 from midthought.config.references import optional
 from midthought.env.environment import BaseEnvironment, StepResult
-from midthought.env.gym_spaces import action_reader, described, listed, name_reader, observation_writer
 from midthought.errors import SettingsError
+
+MAX_NUMBERS = 256
+"""Numbers of one Box space that are written as text; a larger space is an error."""
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 class GymnasiumEnvironment(BaseEnvironment):
     """Adapter for a `gymnasium.Env`. Observations become text, the policy's text becomes an action.
 
-    Observations of the spaces Text, Discrete, MultiDiscrete, MultiBinary, Box (at most 256 numbers, no images), and Tuple and
-    Dict of them are converted by `gym_spaces`; so are actions, except of Tuple, Dict and arrays of several dimensions, and the
-    prompt states their form. An action for which `text_to_action` raises ValueError or KeyError, or one outside the space, is not
-    executed: the observation is the reason, the reward is 0, and it counts as a step. `done` is `terminated or truncated`;
-    `info["truncated"]` says which. Besides the limits of `gym_env`, `config.max_steps` holds.
+    An observation is its text, or JSON with 4 significant digits. An action of a Text space is the text, of a Discrete space the
+    last integer of the text, of a Box of at most one dimension the numbers of the text; the prompt states the form. An action
+    for which `text_to_action` raises ValueError or KeyError, or one outside the space, is not executed: the observation is the
+    reason, the reward is 0, and it counts as a step. `done` is `terminated or truncated`; `info["truncated"]` says which.
+    Besides the limits of `gym_env`, `config.max_steps` holds.
 
     Args:
         gym_env: a single environment. It is deep-copied for every episode; if that fails, give the trainer a factory.
-        observation_to_text: converts an observation; required for other spaces, for example images.
+        observation_to_text: converts an observation; required for images and for more than `MAX_NUMBERS` numbers.
         text_to_action: converts the policy's text to an action; required for other spaces.
         action_names: names of the actions of a Discrete space, such as `["left", "down", "right", "up"]`, in order. The last name
             in the policy's text counts.
@@ -43,21 +51,16 @@ class GymnasiumEnvironment(BaseEnvironment):
     ) -> None:
         super().__init__(config)
         _check_environment(gym_env)
-        space = gym_env.action_space
         self.gym_env = gym_env
-        self._observation_to_text = observation_to_text or observation_writer(gym_env.observation_space)
-        self._instructions = ""
-        if text_to_action is not None:
-            if action_names is not None:
-                raise SettingsError("text_to_action and action_names say the same thing twice; give one of them")
-            self._text_to_action = text_to_action
-        elif action_names is not None:
-            self._text_to_action = name_reader(space, action_names)
-            self._instructions = f"Answer with {listed(action_names)}."
-        else:
-            self._text_to_action = action_reader(space)
-            is_text = isinstance(space, optional("gymnasium", "gym").spaces.Text)
-            self._instructions = "" if is_text else f"Answer with {described(space)}."
+        if observation_to_text is None:
+            _check_size(gym_env.observation_space, "observation_to_text")
+        self._observation_to_text = observation_to_text or as_text
+        if text_to_action is not None and action_names is not None:
+            raise SettingsError("text_to_action and action_names say the same thing twice; give one of them")
+        self._instructions, self._text_to_action = "", text_to_action
+        if text_to_action is None:
+            form, self._text_to_action = _action_reader(gym_env.action_space, action_names)
+            self._instructions = form and f"Answer with {form}."
 
     def get_prompt_prefix(self) -> str:
         """Returns the form of an action; empty with a `text_to_action` function, whose form is not known here."""
@@ -70,6 +73,7 @@ class GymnasiumEnvironment(BaseEnvironment):
 
     def step(self, action: str) -> StepResult:
         """Runs one step of the wrapped environment and adds `truncated` to its `info`."""
+        assert self._text_to_action is not None
         try:
             gym_action = self._text_to_action(action)
         except (ValueError, KeyError) as error:
@@ -86,6 +90,107 @@ class GymnasiumEnvironment(BaseEnvironment):
         """Returns `gym_env.render()` if it is text, else the last observation."""
         drawn = self.gym_env.render() if self.gym_env.render_mode == "ansi" else None
         return drawn if isinstance(drawn, str) else super().get_state_description()
+
+
+def as_text(observation: Any) -> str:
+    """Returns a text as it is, anything else as JSON. Raises `SettingsError` for what JSON does not have."""
+    try:
+        return observation if isinstance(observation, str) else json.dumps(_plain(observation), ensure_ascii=False)
+    except TypeError:
+        raise SettingsError(
+            f"the environment observed {observation!r:.80}, which cannot be converted to text; give observation_to_text=…"
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _check_size(space: Any, parameter: str) -> None:
+    """Raises `SettingsError` for images and for too many numbers, also in a part of the space."""
+    parts = getattr(space, "spaces", ())
+    for part in parts.values() if isinstance(parts, Mapping) else parts:
+        _check_size(part, parameter)
+    shape = () if parts else space.shape or ()
+    if len(shape) >= 2 and space.dtype == np.uint8:
+        raise SettingsError(f"{space} is an image; policies read text only; give {parameter}=…")
+    if np.prod(shape) > MAX_NUMBERS:
+        raise SettingsError(f"{space} has more than {MAX_NUMBERS} numbers, too many for a text; give {parameter}=…")
+
+
+def _action_reader(space: Any, names: Sequence[str] | None) -> tuple[str, Callable[[str], Any]]:
+    """Returns the form of an action for the prompt, and a function from text to an action. The function raises ValueError, with
+    the form, for any other text."""
+    spaces = optional("gymnasium", "gym").spaces
+    is_discrete = isinstance(space, spaces.Discrete)
+    if names is not None:
+        if not is_discrete or len(names) != space.n:
+            raise SettingsError(
+                f"action_names has {len(names)} names; the action space is {space}, one name per action"
+            )
+        form = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        return form, lambda text: _named_action(space, names, form, text)
+    if isinstance(space, spaces.Text):
+        expected = f"{space.min_length} to {space.max_length} of these characters: {space.characters}"
+        return "", lambda text: _contained(space, text if space.contains(text) else text.strip(), expected)
+    _check_size(space, "text_to_action")
+    if is_discrete:
+        form = f"an integer from {space.start} to {space.start + space.n - 1}"
+    elif isinstance(space, spaces.Box) and len(space.shape) <= 1:
+        form = _numbers_of(space)
+    else:
+        raise SettingsError(f"an action of {space} is more than a list of numbers; give text_to_action=…")
+    return form, lambda text: _contained(space, _numbers_in(text, space, is_discrete), form)
+
+
+def _contained(space: Any, action: Any, form: str) -> Any:
+    if action is None or not space.contains(action):
+        raise ValueError(f"answer with {form}")
+    return action
+
+
+def _named_action(space: Any, names: Sequence[str], form: str, text: str) -> int:
+    pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    found = re.findall(pattern, text, re.IGNORECASE)
+    if not found:
+        raise ValueError(f"answer with {form}")
+    return int(space.start) + [name.lower() for name in names].index(found[-1].lower())
+
+
+def _numbers_of(space: Any) -> str:
+    """Returns the form of an action of a Box: `a list of 2 integers, from 0 to 9`."""
+    num = space.shape[0] if space.shape else 1
+    noun = "integer" if _is_whole(space) else "number"
+    low, high = np.ravel(space.low), np.ravel(space.high)
+    bounds = f", from {_short(low)} to {_short(high)}" if num and np.isfinite([*low, *high]).all() else ""
+    return (f"1 {noun}" if num == 1 else f"a list of {num} {noun}s") + bounds
+
+
+def _numbers_in(text: str, space: Any, is_discrete: bool) -> Any:
+    """Returns the numbers of the text in the space's type; None if they are none of it."""
+    numbers = np.array([float(each) for each in _NUMBER.findall(_THOUSANDS.sub("", text) if is_discrete else text)])
+    if is_discrete or space.shape == ():
+        if not numbers.size:
+            return None
+        numbers = numbers[-1]
+    is_odd = _is_whole(space) and (np.round(numbers).clip(-(2**53), 2**53) != numbers).any()
+    if is_odd or not np.isfinite(numbers).all():
+        return None
+    return space.dtype.type(numbers) if is_discrete else numbers.astype(space.dtype)
+
+
+def _is_whole(space: Any) -> bool:
+    return np.dtype(space.dtype).kind in "iub"
+
+
+def _short(bounds: np.ndarray) -> str:
+    return f"{bounds[0]:.4g}" if (bounds == bounds[0]).all() else f"[{', '.join(f'{each:.4g}' for each in bounds)}]"
 
 
 def _check_environment(gym_env: Any) -> None:

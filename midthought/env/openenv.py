@@ -5,10 +5,8 @@ The package `openenv` is not imported. Needs the extra `openenv` (the package `w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,27 +23,20 @@ _MAX_REASON_CHARS = 1000
 """Characters of a reason for refusing an action that the policy reads."""
 
 
-def from_openenv(
-    url: str,
-    *,
-    text_to_action: Callable[[str], Any] | None = None,
-    observation_to_text: Callable[[Any], str] | None = None,
-    reset_options: Mapping[str, Any] | Callable[[int], Mapping[str, Any]] | None = None,
-    headers: Mapping[str, str] | None = None,
-    config: EnvironmentConfig | None = None,
-) -> BaseEnvironment:
-    """Returns an environment for an OpenEnv server at a URL.
+class OpenEnvEnvironment(BaseEnvironment):
+    """Environment on an OpenEnv server at a URL.
 
-    >>> world = from_openenv("http://localhost:8000", text_to_action=lambda text: {"code": text})
+    >>> world = OpenEnvEnvironment("http://localhost:8000", text_to_action=lambda text: {"code": text})
 
-    Every episode has its own session (a WebSocket connection), which is closed with the episode. The server must allow as many
-    sessions as there are episodes at once (`max_concurrent_envs`).
+    Every episode has its own session (a WebSocket connection), which the first `reset` opens and which is closed with the
+    episode; an environment is copied only before that. The server must allow as many sessions as there are episodes at once
+    (`max_concurrent_envs`). Its HTTP routes `/reset` and `/step` are not used: they create a new environment for every request.
 
     Args:
         url: `http://…` or `https://…`.
         text_to_action: converts the policy's text to an action, a mapping or a model of pydantic. An action that it refuses with
             ValueError, or that the server finds invalid, is not executed: the observation is the reason, the reward 0. Default:
-            the text, if the server's action has one required field and that is a string; else the JSON object in the text.
+            the JSON object in the text.
         observation_to_text: default: the observation if it is text, its only field if that is text, or its JSON; without
             `metadata`.
         reset_options: further arguments of the server's `reset`, also as a function of the seed, for example
@@ -54,31 +45,16 @@ def from_openenv(
 
     Raises `SettingsError` for an invalid URL, `MissingExtraError` without `websockets`.
     """
-    return OpenEnvEnvironment(
-        url,
-        text_to_action=text_to_action,
-        observation_to_text=observation_to_text or _as_text,
-        reset_options=reset_options or {},
-        headers=headers or {},
-        config=config,
-    )
-
-
-class OpenEnvEnvironment(BaseEnvironment):
-    """See `from_openenv`. The connection is made by the first `reset`; an environment is copied only before that.
-
-    The server's HTTP routes `/reset` and `/step` are not used: they create a new environment for every request.
-    """
 
     def __init__(
         self,
         url: str,
         *,
-        text_to_action: Callable[[str], Any] | None,
-        observation_to_text: Callable[[Any], str],
-        reset_options: Mapping[str, Any] | Callable[[int], Mapping[str, Any]],
-        headers: Mapping[str, str],
-        config: EnvironmentConfig | None,
+        text_to_action: Callable[[str], Any] | None = None,
+        observation_to_text: Callable[[Any], str] | None = None,
+        reset_options: Mapping[str, Any] | Callable[[int], Mapping[str, Any]] | None = None,
+        headers: Mapping[str, str] | None = None,
+        config: EnvironmentConfig | None = None,
     ) -> None:
         super().__init__(config)
         if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
@@ -86,25 +62,16 @@ class OpenEnvEnvironment(BaseEnvironment):
                 f"{url!r} is not the address of an OpenEnv server; give one like 'http://localhost:8000'"
             )
         self._url = url.rstrip("/")
-        self._text_to_action = text_to_action
-        self._observation_to_text = observation_to_text
-        self._reset_options = reset_options
-        self._headers = dict(headers)
-        self._instructions = ""
-        """Form of an action, by the server's schema; known after the first `reset`."""
+        self._text_to_action = text_to_action or _json_in
+        self._observation_to_text = observation_to_text or _as_text
+        self._reset_options = reset_options or {}
+        self._headers = dict(headers or {})
         self._socket: Any = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> OpenEnvEnvironment:
+    def __getstate__(self) -> dict[str, Any]:
         if self._socket is not None:
             raise TypeError("a session with an OpenEnv server cannot be copied after its first reset")
-        return OpenEnvEnvironment(
-            self._url,
-            text_to_action=self._text_to_action,
-            observation_to_text=self._observation_to_text,
-            reset_options=self._reset_options,
-            headers=self._headers,
-            config=None if self.config is self._default_config else self.config,
-        )
+        return self.__dict__
 
     async def reset(self, seed: int | None = None) -> str:
         """Starts an episode. Raises `EpisodeError` if the server cannot be reached, has no free session, or fails."""
@@ -114,13 +81,10 @@ class OpenEnvEnvironment(BaseEnvironment):
             options.setdefault("seed", seed)
         if self._socket is None:
             self._socket = await _connected(self._url, self._headers)
-            if self._text_to_action is None:
-                self._instructions, self._text_to_action = _action_form(await _schema(self._url, self._headers))
         return self._observation_to_text((await self._request("reset", options)).get("observation"))
 
     async def step(self, action: str) -> StepResult:
         """Executes the action of the text."""
-        assert self._text_to_action is not None, "reset comes first"
         try:
             converted = self._text_to_action(action)
             data = converted.model_dump() if hasattr(converted, "model_dump") else converted
@@ -133,10 +97,6 @@ class OpenEnvEnvironment(BaseEnvironment):
         info = {"metadata": metadata} if metadata else {}
         observation = self._observation_to_text(result.get("observation"))
         return observation, result.get("reward") or 0.0, bool(result.get("done")), info
-
-    def get_prompt_prefix(self) -> str:
-        """Returns the form of an action if the server's schema defines it; else empty."""
-        return self._instructions
 
     async def close(self) -> None:
         """Ends the session; the server closes its environment."""
@@ -194,36 +154,11 @@ async def _connected(url: str, headers: Mapping[str, str]) -> Any:
         ) from error
 
 
-async def _schema(url: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Returns the JSON schema of the server's action; an empty one if it does not publish any."""
-
-    def fetch() -> Mapping[str, Any]:
-        request = urllib.request.Request(f"{url}/schema", headers=dict(headers))  # noqa: S310  # http(s), see above
-        try:
-            with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310
-                return json.load(reply).get("action", {})
-        except (OSError, ValueError, AttributeError, RecursionError):
-            return {}
-
-    return await asyncio.to_thread(fetch)
-
-
-def _action_form(schema: Mapping[str, Any]) -> tuple[str, Callable[[str], Any]]:
-    """Returns the form of an action for the policy, and the function that reads one."""
-    fields = {name: part for name, part in schema.get("properties", {}).items() if name != "metadata"}
-    required = [name for name in schema.get("required", ()) if name in fields]
-    if len(required) == 1 and fields[required[0]].get("type") == "string":
-        return "", lambda text: {required[0]: text}
-    parts = ", ".join(f"{name} ({part.get('type', 'any')})" for name, part in fields.items())
-    form = f"a JSON object with {parts}" if parts else "a JSON object"
-
-    def read(text: str) -> Any:
-        try:
-            return json.loads(text[text.index("{") : text.rindex("}") + 1])
-        except (ValueError, RecursionError):
-            raise ValueError(f"answer with {form}") from None
-
-    return f"Answer with {form}.", read
+def _json_in(text: str) -> Any:
+    try:
+        return json.loads(text[text.index("{") : text.rindex("}") + 1])
+    except (ValueError, RecursionError):
+        raise ValueError("answer with a JSON object") from None
 
 
 def _as_text(observation: Any) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from midthought.env.environment import plain_scalar
-from midthought.errors import MidthoughtError, RecordError, RewardError
+from midthought.errors import MidthoughtError, RewardError
 from midthought.types import Reward, Trajectory
 
 _SIGNATURES = "write it as f(trajectory) or f(trajectory, environment)"
@@ -35,7 +35,7 @@ class WeightedReward:
 
     A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, its `turns` (one number for each
     of `trajectory.turns`) and `calls` (of `trajectory.tool_events`) are added, one by one, to the numbers of the other
-    functions, and its `spans` are appended, all times the weight of the function. A function that returns None does not apply
+    functions, all times the weight of the function. A function that returns None does not apply
     to the task: it has no part in this reward.
 
     `reward(trajectory, environment)` returns the `Reward`, or an awaitable of it if a part is `async`; `await
@@ -47,8 +47,8 @@ class WeightedReward:
     0.0
 
     The constructor raises `RewardError` for a function that takes neither `(trajectory)` nor `(trajectory, environment)` and for
-    a weight that is not finite; a call raises it if a function raises, or returns a number that is not finite, rewards for
-    another number of turns or calls, or a span without a policy token or outside the record; and if all return None.
+    a weight that is not finite; a call raises it if a function raises, or returns a number that is not finite or rewards for
+    another number of turns or calls, and if all return None.
     """
 
     parts: Mapping[str, tuple[float, AnyRewardFunction]]
@@ -97,7 +97,6 @@ class WeightedReward:
     def _weighted(self, values: Mapping[str, Any], trajectory: Trajectory) -> Reward:
         parts: dict[str, float] = {}
         steps: dict[str, list[float]] = {"turns": [], "calls": []}
-        spans: list[tuple[int, int, float]] = []
         applied = {name: values[name] for name in self.parts if values[name] is not None}
         if self.parts and not applied:
             raise RewardError(
@@ -113,13 +112,11 @@ class WeightedReward:
             parts |= found.parts
             for kind, sums in steps.items():
                 sums[:] = map(math.fsum, itertools.zip_longest(sums, getattr(found, kind), fillvalue=0.0))
-            spans += found.spans
-        return Reward(parts=parts, turns=tuple(steps["turns"]), calls=tuple(steps["calls"]), spans=tuple(spans))
+        return Reward(parts=parts, turns=tuple(steps["turns"]), calls=tuple(steps["calls"]))
 
 
 def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
-    """Returns what one function gave, times its weight: one part of its name, or the parts, turns, calls and spans of its
-    `Reward`."""
+    """Returns what one function gave, times its weight: one part of its name, or the parts, turns and calls of its `Reward`."""
     if not isinstance(value, Reward):
         task = f"for task {trajectory.task.task_id!r}"
         what = f"reward function {name!r} returned {value!r:.80} ({type(value).__name__}) {task}"
@@ -132,7 +129,7 @@ def checked_reward(
     name: str, value: Reward, trajectory: Trajectory, weight: float = 1.0, *, may_be_fewer: bool = False
 ) -> Reward:
     """Returns a reward function's `Reward` with finite numbers of Python, times a weight. `may_be_fewer`: turns and calls at the
-    end may be left out. Raises `RewardError` for other values, another number of turns or calls, or a span outside the record."""
+    end may be left out. Raises `RewardError` for other values or another number of turns or calls."""
     for noun, amounts, its_own, attribute in (
         ("turn", value.turns, trajectory.turns, "turns"),
         ("call", value.calls, trajectory.tool_events, "tool_events"),
@@ -152,19 +149,7 @@ def checked_reward(
     parts = {str(part): amount(number, f"part {part!r}") for part, number in value.parts.items()}
     turns = tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns))
     calls = tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls))
-    spans = []
-    for number, span in enumerate(value.spans):
-        try:
-            start, end, amount_of_span = span
-            trajectory.span_end(start, end)
-        except RecordError as error:
-            raise RewardError(f"reward function {name!r}: {error}") from error
-        except (TypeError, ValueError):
-            raise RewardError(
-                f"reward function {name!r}: span {number} is {span!r:.80}; give (start, end, value)"
-            ) from None
-        spans.append((int(start), int(end), amount(amount_of_span, f"span {start}:{end}")))
-    return Reward(parts=parts, turns=turns, calls=calls, spans=tuple(spans))
+    return Reward(parts=parts, turns=turns, calls=calls)
 
 
 def _times(weight: float, value: Any, message: str) -> float:

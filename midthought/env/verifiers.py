@@ -23,34 +23,26 @@ MAX_TASKS = 10_000
 """Tasks that are read from a taskset; an infinite one is cut here."""
 
 
-def from_verifiers(
-    env: Any, *, rows: Sequence[Any] | None = None, config: EnvironmentConfig | None = None
-) -> BaseEnvironment:
-    """Returns an environment for a `Taskset` or an `Env` of `verifiers.v1`.
+class VerifiersEnvironment(BaseEnvironment):
+    """Environment for a `Taskset` or an `Env` of `verifiers.v1`.
 
     Every `reset` draws one of `rows`, tasks of the taskset (None: its first 10,000). A taskset's task is one answer; an `Env` of
     one agent may exchange several turns with it. The task's rewards are the reward of the last step, also if `config.max_steps`
-    ends the episode; `info["metrics"]` are its metrics. A started episode cannot be copied: the other episodes of its group are
-    started again with the same seed.
+    ends the episode; `info["metrics"]` are its metrics. Copies share the tasks; a started episode cannot be copied: the other
+    episodes of its group are started again with the same seed.
 
     Raises `SettingsError` for an empty set of rows, for something else than these classes, and for tasks that need a runtime,
     tool servers or several agents.
     """
-    if not hasattr(env, "load") and not hasattr(env, "taskset"):
-        raise SettingsError(
-            f"{type(env).__name__} is neither a Taskset nor an Env of verifiers.v1; load one with verifiers.v1.load_taskset or "
-            "verifiers.v1.load_environment"
-        )
-    return VerifiersEnvironment(env, rows, config)
 
-
-class VerifiersEnvironment(BaseEnvironment):
-    """See `from_verifiers`. Copies share the tasks; a started episode cannot be copied."""
-
-    def __init__(self, env: Any, tasks: Sequence[Any] | None, config: EnvironmentConfig | None) -> None:
-        """`env`: a `Taskset` or an `Env` of one agent. Raises `SettingsError` if it needs more than a policy that answers."""
+    def __init__(self, env: Any, *, rows: Sequence[Any] | None = None, config: EnvironmentConfig | None = None) -> None:
         super().__init__(config)
-        self._source = _Source(env, tasks)
+        if not hasattr(env, "load") and not hasattr(env, "taskset"):
+            raise SettingsError(
+                f"{type(env).__name__} is neither a Taskset nor an Env of verifiers.v1; load one with verifiers.v1.load_taskset "
+                "or verifiers.v1.load_environment"
+            )
+        self._source = _Source(env, rows)
         self._conversation: _Conversation | None = None
 
     async def reset(self, seed: int | None = None) -> str:

@@ -338,7 +338,7 @@ def _rewards(trajectories: Sequence[Trajectory], rows: Sequence[_Row], starts: S
 
 
 def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
-    """Returns (segment, index) -> rewards credited there: each turn's, call's and span's at its end, the parts at the end of
+    """Returns (segment, index) -> rewards credited there: each turn's and call's at its end, the parts at the end of
     the episode."""
     reward = trajectory.reward
     if reward is None:
@@ -354,8 +354,6 @@ def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
             raise RecordError(f"{where}: rewards for {len(amounts)} {noun}s, but {len(ends)} were {past}")
         for number, (end, amount) in enumerate(zip(ends, amounts, strict=False)):
             paid[end].append(_finite(amount, f"{noun} {number}", where))
-    for start, stop, amount in reward.spans:
-        paid[trajectory.span_end(start, stop)].append(_finite(amount, f"span {start}:{stop}", where))
     paid[len(trajectory.segments), 0] = [_finite(amount, name, where) for name, amount in reward.parts.items()]
     return paid
 

@@ -70,11 +70,6 @@ class Chunk:
         return tuple(dict.fromkeys(speaker for _, speaker in self.turns)) or (self.speaker,)
 
     @property
-    def latest_time(self) -> str:
-        """`HH:MM:SS`: the latest of its sentences' times, which is not the last one's if the transcript's clock starts again."""
-        return max([self.time, *(time for _, time in self.times)])
-
-    @property
     def embedded_text(self) -> str:
         """The text that the vector is computed from."""
         return self.embedded or self.transcript
@@ -258,13 +253,6 @@ def _without_repeats(before: Chunk, after: Chunk) -> Chunk:
 def chunk_id_of(stem: str, number: int) -> str:
     """Returns the id of an episode's chunk; its neighbours have `number - 1` and `number + 1`."""
     return f"{stem}_{number}"
-
-
-def neighbour_ids(chunk: Chunk, reach: int = 1) -> list[str]:
-    """Returns the ids of the chunks at most `reach` before and after this one, in order. Ids past the episode's last
-    chunk do not exist in the memory."""
-    numbers = range(max(0, chunk.number - reach), chunk.number + reach + 1)
-    return [chunk_id_of(chunk.stem, number) for number in numbers if number != chunk.number]
 
 
 def _times(turn: Turn, words: list[str]) -> list[tuple[int, str]]:

@@ -120,8 +120,6 @@ class RemoteMemory:
         query: str,
         k: int = 3,
         mode: SearchMode = "hybrid",
-        *,
-        thought: str = "",
         **filters: Unpack[FilterOptions],
     ) -> list[Hit]:
         """The same as `MemoryStore.search`, on the service."""
@@ -130,7 +128,6 @@ class RemoteMemory:
             "query": _plain(query),
             "k": k,
             "mode": mode,
-            "thought": _plain(thought),
             **asdict(Filters.of(**filters)),
         }
         return [_on_one_line(hit) for hit in self._ask("POST", "/search", asked, schemas.Found).hits[:k]]

@@ -25,7 +25,7 @@ COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 """`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
 WINDOW_COLUMNS = ("turns", "embedded", "times")
 """Only in a table with windows: `Chunk.turns` and `Chunk.times` as JSON, `Chunk.embedded`. In the database it also has a list
-`speakers`, and `last_time` (`Chunk.latest_time`)."""
+`speakers`."""
 SENTENCES = "sentence_vectors"
 """Only in a table with windows: `sentence_vectors.packed` of `Chunk.embedded_sentences`."""
 
@@ -65,7 +65,6 @@ def rows_of(
             "embedded": pa.array([chunk.embedded for chunk in chunks], pa.string()),
             "speakers": pa.array([list(chunk.speakers) for chunk in chunks], pa.list_(pa.string())),
             "times": pa.array([json.dumps(chunk.times) for chunk in chunks], pa.string()),
-            "last_time": pa.array([chunk.latest_time for chunk in chunks], pa.string()),
         }
     if sentences is not None:
         columns[SENTENCES] = pa.array(sentences, pa.large_binary())

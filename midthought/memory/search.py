@@ -17,8 +17,8 @@ import regex
 from midthought.errors import SettingsError, near_names
 from midthought.memory import sentence_vectors
 from midthought.memory.duplicates import WordRun, is_repeated, word_runs
-from midthought.memory.rows import SENTENCES, has_any, is_among, places_of_json, quoted, sentences_of_rows
-from midthought.memory.turns import UNSPACED_LETTER, clock_time
+from midthought.memory.rows import SENTENCES, has_any, is_among, places_of_json, sentences_of_rows
+from midthought.memory.turns import UNSPACED_LETTER
 
 if TYPE_CHECKING:
     from midthought.memory.table import TableSnapshot
@@ -73,12 +73,6 @@ def check_search(k: int, mode: str) -> None:
         raise SettingsError(f"mode {mode!r} is not a search mode. {near_names(mode, get_args(SearchMode))}")
     if k < 1:
         raise SettingsError(f"k must be at least 1, not {k}")
-
-
-def with_thought(query: str, thought: str) -> str:
-    """Returns the text that is embedded for a query and the thought before it. The query is first: embedders cut long
-    texts at the end."""
-    return f"{query}\n{thought}" if thought else query
 
 
 def find(
@@ -267,44 +261,26 @@ class FilterOptions(TypedDict, total=False):
 
     episodes: Names
     speakers: Names
-    after: str | None
-    before: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Restricts a search to episodes, speakers and a part of the episodes. Names are compared exactly; an empty tuple
-    matches all."""
+    """Restricts a search to episodes and speakers. Names are compared exactly; an empty tuple matches all."""
 
     episodes: tuple[str, ...] = ()
     speakers: tuple[str, ...] = ()
-    after: str | None = None
-    """`HH:MM:SS`: only chunks with a sentence whose time is at or after it."""
-    before: str | None = None
-    """`HH:MM:SS`: only chunks whose first sentence is before it."""
 
     @classmethod
-    def of(
-        cls, episodes: Names = (), speakers: Names = (), after: str | None = None, before: str | None = None
-    ) -> Filters:
-        """Times are written `HH:MM:SS` or `MM:SS`. Raises SettingsError if one is not, or if a single string is given
-        instead of a list: its letters would be taken for names."""
+    def of(cls, episodes: Names = (), speakers: Names = ()) -> Filters:
+        """Raises SettingsError if a single string is given instead of a list: its letters would be taken for names."""
         for name, given in (("episodes", episodes), ("speakers", speakers)):
             if isinstance(given, str):
                 raise SettingsError(f"{name}={given!r} is a string; give a list of names, such as [{given!r}]")
-        for name, time in (("after", after), ("before", before)):
-            if time is not None and (":" not in time or clock_time(time) is None):
-                raise SettingsError(f"{name}={time!r} is not a time; write HH:MM:SS or MM:SS")
-        times = (time and clock_time(time) for time in (after, before))
-        return cls(tuple(dict.fromkeys(episodes)), tuple(dict.fromkeys(speakers)), *times)
+        return cls(tuple(dict.fromkeys(episodes)), tuple(dict.fromkeys(speakers)))
 
     def to_sql(self, has_windows: bool = False) -> str | None:
         """Returns the SQL condition for LanceDB, None if all chunks match. A window matches if one of its speakers does."""
         parts = [is_among("episode", self.episodes)] if self.episodes else []
         if self.speakers:
-            parts.append(
-                (has_any if has_windows else is_among)("speakers" if has_windows else "speaker", self.speakers)
-            )
-        parts += [f"{'last_time' if has_windows else 'time'} >= {quoted(self.after)}"] if self.after else []
-        parts += [f"time < {quoted(self.before)}"] if self.before else []
+            parts.append(has_any("speakers", self.speakers) if has_windows else is_among("speaker", self.speakers))
         return " AND ".join(parts) or None

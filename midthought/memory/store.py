@@ -21,7 +21,7 @@ from midthought.memory.embedding import Embedder, Progress, embed_queries, load_
 from midthought.memory.indices import warm_vector_index
 from midthought.memory.known_rows import EmbeddedVectors, GivenVectors, KnownRows, all_chunks, transcripts_in
 from midthought.memory.rows import is_among, require_columns
-from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find, with_thought
+from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find
 from midthought.memory.table import (
     BUILD_REMEDY,
     TableLocation,
@@ -189,20 +189,16 @@ class MemoryStore:
         query: str,
         k: int = 3,
         mode: SearchMode = "hybrid",
-        *,
-        thought: str = "",
         **filters: Unpack[FilterOptions],
     ) -> list[Hit]:
         """Returns the best `k` chunks, best first. The query is plain text in every mode, without query syntax.
 
         `full_text` ranks by words, higher if the query occurs as a phrase (best for quotes), `vector` by meaning,
-        `hybrid` by both rankings (`search.fuse`). `episodes`, `speakers` and times of the episode (`HH:MM:SS`,
-        `after` inclusive, `before` exclusive) restrict the search. The same memory returns the same hits; equal scores
-        are ordered by id. If more than max(2 k, 20) hits have equal scores (vector search in a large memory: more than
-        k), LanceDB decides which of them are returned. A `thought` is embedded after the query (`search.with_thought`);
-        `full_text` ignores it. Raises MemoryStoreError if the memory is not built.
+        `hybrid` by both rankings (`search.fuse`). `episodes` and `speakers` restrict the search. The same memory returns the
+        same hits; equal scores are ordered by id. If more than max(2 k, 20) hits have equal scores (vector search in a large
+        memory: more than k), LanceDB decides which of them are returned. Raises MemoryStoreError if the memory is not built.
         """
-        return self.search_batch([query], k, mode, thoughts=[thought], **filters)[0]
+        return self.search_batch([query], k, mode, **filters)[0]
 
     @in_one_sentence
     def search_batch(
@@ -211,14 +207,12 @@ class MemoryStore:
         k: int = 3,
         mode: SearchMode = "hybrid",
         *,
-        thoughts: Sequence[str] = (),
         vectors: Sequence[np.ndarray] | None = None,
         **filters: Unpack[FilterOptions],
     ) -> list[list[Hit]]:
         """Returns the hits of `search` for each query. Queries are embedded together.
 
-        `thoughts`: one for each query, or none. `vectors` are the unit vectors of the queries with their thoughts, float32
-        [D] each, if the caller has embedded them.
+        `vectors` are the unit vectors of the queries, float32 [D] each, if the caller has embedded them.
         """
         check_search(k, mode)
         queries = list(map(encodable, queries))
@@ -228,8 +222,7 @@ class MemoryStore:
         if mode != "full_text" and vectors is None:
             embedder = self.embedder
             self._check_embedding((embedder.name, embedder.dimension))
-            embedded = list(map(with_thought, queries, map(encodable, thoughts))) if thoughts else queries
-            vectors = list(embed_queries(embedded, embedder))
+            vectors = list(embed_queries(queries, embedder))
         nothing: list[np.ndarray | None] = [None] * len(queries)
         near: Sequence[np.ndarray | None] = vectors or nothing
         asked = list(zip(queries, near, strict=True))

@@ -17,7 +17,7 @@ from midthought.models.pretrained import load_model, load_tokenizer, placed, pol
 from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.foreign_settings import require_no_programs
 from midthought.report.run_folder import require_intact_run
-from midthought.rollout.chat_policy import ChatPolicy
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def shown_findings(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns title, `when`, observation, action and `start_step` of the findings of `findings.jsonl` in their order, each once: a
-    resumed run may report one again."""
+    """Returns title, `when`, observation, action and `start_step` of the findings of `findings.jsonl` in their order, each once:
+    a resumed run may report one again."""
     found: dict[Any, dict[str, Any]] = {}
     for row in rows:
         start, step = (int(row.get(key) or 0) for key in ("start_step", "step"))

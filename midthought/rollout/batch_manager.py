@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from midthought.engines.generation import (
@@ -31,8 +31,6 @@ class BatchInferenceManager:
         self,
         prompts: Prompt | Sequence[Prompt],
         max_tokens: int | None = None,
-        *,
-        on_progress: Callable[[int, int], None] | None = None,
         **sampling: Any,
     ) -> GenerationOutput:
         """Continues every prompt. The result equals that of one `generate` call with all prompts, whatever `batch_size` is.
@@ -40,7 +38,6 @@ class BatchInferenceManager:
         Args:
             prompts: texts or conversations, as `BaseInferenceEngine.generate` takes them.
             max_tokens: maximum tokens generated for each.
-            on_progress: called after every batch with the number of finished prompts and of all prompts.
             sampling: `temperature`, `top_p`, `seed`; the engine's values are the defaults.
 
         Raises:
@@ -63,8 +60,6 @@ class BatchInferenceManager:
                 raise EngineError(
                     f"the batch of {len(batch)} prompts from prompt {start} on ({batch[0]!r:.60}) failed: {error}"
                 ) from error
-            if on_progress is not None:
-                on_progress(start + len(batch), len(listed))
         return _joined(outputs, self.engine.pad_token_id)
 
 

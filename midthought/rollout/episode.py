@@ -16,6 +16,7 @@ from typing import Protocol
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError
+from midthought.rollout.openai_messages import result_messages
 from midthought.rollout.replay import Replay
 from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
@@ -238,12 +239,9 @@ class Episode:
         self.calls = []
         turn = self.trajectory.turns[-1]
         turn.tool_call = events[0].call
-        results = [self._parts.call_format.render_results([event]) for event in events]
-        turn.observation = "\n".join(results)
-        messages: list[Message] = [{"role": "tool", "content": result} for result in results]
         call_format = self._parts.call_format
-        if isinstance(call_format, NativeCallFormat):
-            messages = call_format.result_messages(calls, events, self._num_answered_calls)
+        turn.observation = "\n".join(call_format.render_results([event]) for event in events)
+        messages = result_messages(call_format, calls, events, self._num_answered_calls)
         self._remember(turn, messages, calls)
         token_ids = self._following(messages)
         fits = self._fits(token_ids)
@@ -388,22 +386,12 @@ class Episode:
         calls_left = inference.max_tool_calls_per_cot - (trajectory.num_calls - self._num_calls_before_reply)
         events = [] if self._replay is None else self._replay.events(len(calls))
         if not events:
-            calls = [self._with_thought(call) for call in calls]
             executor, started = self._parts.executor, time.perf_counter()
             try:
                 events = await executor.run(calls, trajectory.task, calls_left=calls_left, tools=self._tools)
             finally:
                 trajectory.tool_seconds += time.perf_counter() - started
         return [bounded(event, self._parts.renderer, inference.max_result_tokens) for event in events]
-
-    def _with_thought(self, call: ParsedAction) -> ParsedAction:
-        """Returns the call with what the policy wrote before it in this turn, since the latest result, if its tool reads that."""
-        tool = self._parts.executor.registry.get(call.tool_name or "")
-        if tool is None or not tool.reads_thought:
-            return call
-        runs = self.trajectory.segments[-1].sampled_runs(self._begun_at)
-        text = self._parts.renderer.decode(runs[-1]) if runs else ""
-        return dataclasses.replace(call, thought=text.partition(call.raw_text)[0] if call.raw_text else text)
 
     def _fits(self, token_ids: Sequence[int]) -> bool:
         """Whether these tokens fit into the episode's budget."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,15 +33,6 @@ class _Group:
     num_running: int = 0
     num_carried: int = 0
     """Number of iterations that this group was carried over."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """An episode that is about to run, with its own environment in `parts`."""
-
-    member: int
-    trajectory: Trajectory
-    parts: RolloutParts
 
 
 class InFlightEpisodes:
@@ -114,10 +105,10 @@ class InFlightEpisodes:
 
         Their records carry the group's number as `group`; it determines their seeds. Raises if the prompt cannot be rendered.
         """
-        starts = self._fresh(task, self.next_position, group_size)
-        group = _Group(self.next_position, [start.trajectory for start in starts])
+        group = _Group(self.next_position, self._fresh(task, self.next_position, group_size))
+        parts = {member: self._with_environment(task) for member in range(group_size)}
         self.next_position += 1
-        self._loop.run(self._begin(group, starts))
+        self._loop.run(self._begin(group, parts))
 
     def take(self, *, due_only: bool = False) -> list[Trajectory]:
         """Waits until a group is finished, removes it, and returns its episodes with rewards; first finished, first returned.
@@ -130,19 +121,20 @@ class InFlightEpisodes:
         """Interrupts all running episodes. The next `take` continues them with the weights of that time."""
         self._loop.run(self._pause())
 
-    async def _begin(self, group: _Group, starts: Sequence[_Start]) -> None:
+    async def _begin(self, group: _Group, parts: Mapping[int, RolloutParts]) -> None:
+        """Starts the episodes of the group's members in `parts`; the others have ended."""
         self._groups[group.position] = group
-        group.num_running = len(starts)
-        if not starts:
+        group.num_running = len(parts)
+        if not parts:
             self._ready.append(group)
-        for start in starts:
-            task = asyncio.ensure_future(self._run(group, start))
+        for member, own in parts.items():
+            task = asyncio.ensure_future(self._run(group, member, own))
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # ending without `drop` is no error
             self._running.add(task)
             task.add_done_callback(self._look_at)
 
-    async def _run(self, group: _Group, start: _Start) -> None:
-        await run_episode(start.parts, start.trajectory, group.position * _MAX_GROUP_SIZE + start.member)
+    async def _run(self, group: _Group, member: int, parts: RolloutParts) -> None:
+        await run_episode(parts, group.episodes[member], group.position * _MAX_GROUP_SIZE + member)
         group.num_running -= 1
         if not group.num_running:
             self._ready.append(group)
@@ -258,40 +250,29 @@ class InFlightEpisodes:
 
     # -- starts ------------------------------------------------------------------------------------------------
 
-    def _fresh(self, task: Task, position: int, group_size: int) -> list[_Start]:
+    def _fresh(self, task: Task, position: int, group_size: int) -> list[Trajectory]:
         prompt_ids = self._parts.renderer.prompt(self._parts.messages(task))
-        starts = []
-        for member in range(group_size):
-            trajectory = Trajectory(
-                task, prompt_ids, seed=seed_of(self._seed, "group", position, member), group=position
-            )
-            starts.append(_Start(member, trajectory, self._with_environment(task)))
-        return starts
+        seeds = [seed_of(self._seed, "group", position, member) for member in range(group_size)]
+        return [Trajectory(task, prompt_ids, seed=seed, group=position) for seed in seeds]
 
-    def _again(self, group: _Group, draw: Callable[[int], Task]) -> list[_Start]:
-        """Starts the unfinished episodes of a group from a checkpoint; the new trajectories replace their records."""
-        unfinished = [
-            member
-            for member, record in enumerate(group.episodes)
+    def _again(self, group: _Group, draw: Callable[[int], Task]) -> dict[int, RolloutParts]:
+        """Returns the parts of a restored group's unfinished episodes, whose records are replaced by new trajectories."""
+        records = dict(enumerate(group.episodes))
+        parts = {
+            member: replace(self._with_environment(record.task), record=record)
+            for member, record in records.items()
             if record.reward is None and record.stop_reason is not StopReason.FAILED
-        ]
-        starts = [self._replay(member, group.episodes[member]) for member in unfinished]
-        if not all(_follows_from_record(start.parts, group.episodes[start.member]) for start in starts):
-            known, task = group.episodes[0].task, draw(group.position)
-            fresh = self._fresh(task, group.position, len(group.episodes))
-            starts = [start for start in fresh if start.member in unfinished or task.prompt != known.prompt]
-        for start in starts:
-            group.episodes[start.member] = start.trajectory
-        return starts
-
-    def _replay(self, member: int, record: Trajectory) -> _Start:
-        first = record.segments[0]
-        trajectory = Trajectory(
-            record.task, first.token_ids[: first.spans[0].end], seed=record.seed, group=record.group
-        )
-        trajectory.num_cut = record.num_cut
-        trajectory.tool_seconds, trajectory.engine_seconds = record.tool_seconds, record.engine_seconds
-        return _Start(member, trajectory, replace(self._with_environment(record.task), record=record))
+        }
+        if all(_follows_from_record(own, records[member]) for member, own in parts.items()):
+            for member in parts:
+                group.episodes[member] = _replayed(records[member])
+            return parts
+        task = draw(group.position)
+        again = list(records if task.prompt != records[0].task.prompt else parts)
+        fresh = self._fresh(task, group.position, len(records))
+        for member in again:
+            group.episodes[member] = fresh[member]
+        return {member: self._with_environment(task) for member in again}
 
     def _with_environment(self, task: Task) -> RolloutParts:
         """Returns the parts with an environment that is created now, because some exist only for the newest task.
@@ -307,6 +288,15 @@ class InFlightEpisodes:
 
 def _raise(error: Exception, task: Task) -> EpisodeEnvironment:
     raise error
+
+
+def _replayed(record: Trajectory) -> Trajectory:
+    """Returns the trajectory of an unfinished episode at its start, with what its replay does not count again."""
+    first = record.segments[0]
+    trajectory = Trajectory(record.task, first.token_ids[: first.spans[0].end], seed=record.seed, group=record.group)
+    trajectory.num_cut = record.num_cut
+    trajectory.tool_seconds, trajectory.engine_seconds = record.tool_seconds, record.engine_seconds
+    return trajectory
 
 
 def _follows_from_record(parts: RolloutParts, record: Trajectory) -> bool:

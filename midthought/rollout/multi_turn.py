@@ -6,30 +6,26 @@ training reads.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
 from midthought.env.environment import BaseEnvironment
-from midthought.env.reasoning import THINK_CLOSE
+from midthought.env.episode import EnvironmentEpisode, call_blocking
+from midthought.env.question import NullEnvironment
 from midthought.errors import EngineError, SettingsError, near_names
-from midthought.rollout.conversation import (
-    Conversation,
-    ConversationEnvironment,
-    NoCalls,
-    close_all,
-    first_message,
-    play_all,
-)
-from midthought.rollout.episode import RolloutParts
+from midthought.rollout.episode import Episode, EpisodeEnvironment, RolloutParts, open_tools, run_episode
+from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
+from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.types import SpanKind, StopReason, Task, Trajectory
+from midthought.types import ParsedAction, StopReason, Task, Trajectory
+from midthought.types.task import with_system
 
 
 class MultiTurnInferenceEngine:
@@ -74,22 +70,19 @@ class MultiTurnInferenceEngine:
         self.engine = engine
         self.max_turns = _positive(max_turns)
         self.tool_manager = tool_manager
-        self.trajectories: list[Trajectory] = []
-        """Records of the latest conversation or episodes."""
+        self._trajectory: Trajectory | None = None
         tools = tool_manager if enable_tools else None
         self._tools = tools
-        self._call_format = (tools.parser if tools else NoCalls()).call_format
+        self._call_format = (tools.action_parser if tools else _NoCalls()).call_format
         self._executor = tools.executor if tools else ToolExecutor(ToolRegistry())
-        about_tools = tools.get_system_prompt() if tools else ""
-        self._system_prompt = "\n\n".join(filter(None, (system_prompt, about_tools)))
+        self._system_prompts = (system_prompt or "", tools.get_system_prompt() if tools else "")
         self._inference = InferenceConfig(
             max_tokens=sys.maxsize,
             max_tool_calls_per_cot=max_tool_calls_per_cot,
             max_result_tokens=max_result_tokens,
             keep_thoughts=keep_thoughts,
         )
-        self._may_warn = keep_thoughts
-        self._conversation: Conversation | None = None
+        self._conversation: _Conversation | None = None
 
     @property
     def trajectory(self) -> Trajectory:
@@ -97,9 +90,9 @@ class MultiTurnInferenceEngine:
 
         The record of a manual conversation has no `stop_reason` until it ends, and no `reward` unless you set one.
         """
-        if not self.trajectories:
+        if self._trajectory is None:
             raise EngineError("there is no conversation yet; call start_conversation(prompt) first")
-        return self.trajectories[-1]
+        return self._trajectory
 
     def format_conversation(self) -> str:
         """Returns the conversation as the engine sees it, decoded from its token ids, including control tokens."""
@@ -109,11 +102,13 @@ class MultiTurnInferenceEngine:
 
     def start_conversation(self, prompt: str) -> None:
         """Starts a new conversation with this user message."""
-        _check_text(prompt)
+        opening = _first_message(None, prompt)
         self._close_conversation()
-        started = self._new(prompt, ConversationEnvironment(None), self.engine.sampling(), self.max_turns)
-        self._conversation, self.trajectories = started, [started.trajectory]
-        self._look_back(started.trajectory)
+        environment = NullEnvironment()
+        parts, trajectory, number = self._new(opening, environment, self.engine.sampling(), self.max_turns)
+        tools = open_tools(parts, trajectory, environment)
+        self._conversation = _Conversation(Episode(parts, trajectory, number, tools), number, tools)
+        self._follow(trajectory)
 
     @property
     def awaits_policy(self) -> bool:
@@ -153,14 +148,15 @@ class MultiTurnInferenceEngine:
             raise EngineError("the policy has answered; give step a user_message, or start another conversation")
         how = self._how(sampling)
         outcome = self.engine.run(self._take_turn(conversation, user_message, how, environment_obs))
-        self._look_back(trajectory)
+        self._follow(trajectory)
         return outcome
 
     async def _take_turn(
-        self, conversation: Conversation, message: str | None, how: Sampling, environment_obs: str | None
+        self, conversation: _Conversation, message: str | None, how: Sampling, environment_obs: str | None
     ) -> dict[str, Any]:
         # Never opened in the engine: deterministic waves would wait for a conversation that waits for its user.
-        trajectory, episode = conversation.trajectory, conversation.episode
+        episode = conversation.episode
+        trajectory = episode.trajectory
         num_turns, num_events = len(trajectory.turns), len(trajectory.tool_events)
         episode.answers, trajectory.seed = how, how.seed
         stop: StopReason | None = StopReason.CANCELLED
@@ -183,7 +179,7 @@ class MultiTurnInferenceEngine:
         finally:
             if stop is not None:
                 trajectory.stop_reason, self._conversation = stop, None
-                await close_all(self.engine.core, [conversation])
+                await self._close(conversation)
         if len(trajectory.turns) == num_turns:
             raise EngineError(
                 f"the conversation's {len(trajectory.token_ids)} tokens fill the engine's context; begin another, "
@@ -195,10 +191,13 @@ class MultiTurnInferenceEngine:
         return {"response": turn.model_output, "tool_call": turn.tool_call, "tool_result": result}
 
     def _close_conversation(self) -> None:
-        """Closes the conversation in the engine, if it is still open."""
         left, self._conversation = self._conversation, None
         if left is not None:
-            self.engine.run(close_all(self.engine.core, [left]))
+            self.engine.run(self._close(left))
+
+    async def _close(self, conversation: _Conversation) -> None:
+        self.engine.core.close(conversation.number)
+        await conversation.tools.close()
 
     # -- episodes ----------------------------------------------------------------------------------------------
 
@@ -217,61 +216,39 @@ class MultiTurnInferenceEngine:
         episode is the answer to `initial_prompt`, including all its calls.
 
         Returns:
-            `num_turns`, `total_reward`, `turns` (a list of `Turn`), `tools` (see `tool_metrics`), `stop_reason` and `error`.
+            `num_turns`, `total_reward`, `turns` (a list of `Turn`), `tools` (see `tool_metrics`) and `stop_reason`.
 
         Raises:
             EngineError: the episode failed, or its prompt leaves no room; if the environment raised an error, it is the cause.
             SettingsError: neither an environment nor None; an invalid limit or sampling option.
         """
-        (episode,) = self._play([environment], [initial_prompt], max_turns, sampling)
-        self._look_back(episode.trajectory)
-        if episode.trajectory.stop_reason is StopReason.FAILED:
-            raise EngineError(f"the episode broke: {episode.trajectory.error}") from episode.environment.error
-        return _summary(episode.trajectory)
-
-    def run_episodes(
-        self,
-        environments: Sequence[BaseEnvironment | None],
-        initial_prompts: Sequence[str],
-        max_turns: int | None = None,
-        **sampling: Any,
-    ) -> list[dict[str, Any]]:
-        """Runs many episodes concurrently, each with its own environment; `trajectories` are their records, in order.
-
-        Like `run_episode`, but an episode that fails does not raise: its `total_reward` is None, and `error` says why.
-        """
-        episodes = self._play(environments, initial_prompts, max_turns, sampling)
-        return [_summary(episode.trajectory) for episode in episodes]
-
-    def _play(
-        self,
-        environments: Sequence[BaseEnvironment | None],
-        prompts: Sequence[str],
-        max_turns: int | None,
-        sampling: Mapping[str, Any],
-    ) -> list[Conversation]:
-        _check_environments(environments, prompts)
-        max_turns = self.max_turns if max_turns is None else _positive(max_turns)
-        hows = [self._how(sampling, row) for row in range(len(prompts))]
+        if not isinstance(environment, BaseEnvironment | None):
+            raise SettingsError(f"environment={environment!r:.80}: give an instance of a BaseEnvironment, or None")
+        limit = self.max_turns if max_turns is None else _positive(max_turns)
+        how = self._how(sampling)
+        opening = _first_message(environment, initial_prompt)
         self._close_conversation()
-        openings = [
-            first_message(environment, prompt) for environment, prompt in zip(environments, prompts, strict=True)
-        ]
-        episodes = [
-            self._new(opening, ConversationEnvironment(environment), how, max_turns)
-            for environment, opening, how in zip(environments, openings, hows, strict=True)
-        ]
-        self.trajectories = [episode.trajectory for episode in episodes]
-        self.engine.run(play_all(self.engine.core, self._executor, episodes))
-        for trajectory in self.trajectories:
-            self._warn_of_thoughts(trajectory)
-        return episodes
+        played = NullEnvironment() if environment is None else _PlayedEnvironment(environment)
+        parts, trajectory, number = self._new(opening, played, how, limit)
+        self._trajectory = trajectory
+        self.engine.run(_play(parts, trajectory, number))
+        self._follow(trajectory)
+        if trajectory.stop_reason is StopReason.FAILED:
+            raise EngineError(f"the episode broke: {trajectory.error}") from getattr(played, "error", None)
+        return {
+            "num_turns": len(trajectory.turns),
+            "total_reward": None if trajectory.reward is None else trajectory.reward.total,
+            "turns": list(trajectory.turns),
+            "tools": tool_metrics(trajectory.tool_events),
+            "stop_reason": trajectory.stop_reason,
+        }
 
     # -- both --------------------------------------------------------------------------------------------------
 
-    def _new(self, opening: str, environment: ConversationEnvironment, how: Sampling, max_turns: int) -> Conversation:
-        number = self.engine.next_episode()
-        messages = self._messages(opening)
+    def _new(
+        self, opening: str, environment: EpisodeEnvironment, how: Sampling, max_turns: int
+    ) -> tuple[RolloutParts, Trajectory, int]:
+        messages = with_system([{"role": "user", "content": opening}], *self._system_prompts)
         parts = RolloutParts(
             engine=self.engine.core,
             renderer=self.engine.renderer,
@@ -282,74 +259,77 @@ class MultiTurnInferenceEngine:
             inference=self._inference.changed(max_turns=max_turns),
             answers=how,
         )
+        number = self.engine.next_episode()
         task = Task(task_id=f"conversation-{number}", prompt=opening, answer="")
-        trajectory = Trajectory(task, self.engine.renderer.prompt(messages), seed=how.seed)
-        return Conversation(parts, trajectory, number, environment)
+        return parts, Trajectory(task, self.engine.renderer.prompt(messages), seed=how.seed), number
 
-    def _messages(self, opening: str) -> list[dict[str, str]]:
-        user = {"role": "user", "content": opening}
-        if not self._system_prompt:
-            return [user]
-        messages = [{"role": "system", "content": self._system_prompt}, user]
-        try:
-            self.engine.renderer.prompt(messages)
-        except SettingsError:  # the chat template takes no system message
-            return [{"role": "user", "content": f"{self._system_prompt}\n\n{opening}"}]
-        return messages
-
-    def _how(self, sampling: Mapping[str, Any], number: int = 0) -> Sampling:
+    def _how(self, sampling: Mapping[str, Any]) -> Sampling:
         if unknown := sorted(sampling.keys() - set(SAMPLING_OPTIONS)):
             raise SettingsError(f"unknown sampling option {unknown[0]!r}. {near_names(unknown[0], SAMPLING_OPTIONS)}")
-        return self.engine.sampling(number, **sampling)
+        return self.engine.sampling(**sampling)
 
-    def _look_back(self, trajectory: Trajectory) -> None:
+    def _follow(self, trajectory: Trajectory) -> None:
+        self._trajectory = trajectory
         if self._tools is not None:
             self._tools.follow(trajectory.turns, trajectory.tool_events)
-        self._warn_of_thoughts(trajectory)
-
-    def _warn_of_thoughts(self, trajectory: Trajectory) -> None:
-        """Warns once that serving would differ, if a thought precedes a user message."""
-        was_replied_to = any(span.kind is SpanKind.REPLY for span in trajectory.spans)
-        thought_before = any(THINK_CLOSE in turn.model_output for turn in trajectory.turns[:-1])
-        if self._may_warn and was_replied_to and thought_before and not self.engine.renderer.only_appends:
-            self._may_warn = False
-            warnings.warn(
-                "this chat template drops the thoughts of earlier answers; here they stay in the context, so that it is "
-                "exactly what was sampled. keep_thoughts=False leaves them out, as serving does",
-                stacklevel=4,
-            )
 
 
-def _check_text(prompt: str) -> None:
-    if not isinstance(prompt, str):
-        raise SettingsError(f"a conversation begins with what the user says, a text; got {prompt!r:.80}")
+@dataclasses.dataclass
+class _Conversation:
+    """A manual conversation that has not ended."""
+
+    episode: Episode
+    number: int
+    tools: EpisodeTools
+    awaits_policy: bool = True
 
 
-def _check_environments(environments: Sequence[BaseEnvironment | None], prompts: Sequence[str]) -> None:
-    if len(environments) != len(prompts):
-        raise SettingsError(f"{len(environments)} environments for {len(prompts)} prompts; give as many of each")
-    for prompt in prompts:
-        _check_text(prompt)
-    for environment in environments:
-        if not isinstance(environment, BaseEnvironment | None):
-            raise SettingsError(f"environment={environment!r:.80}: give an instance of a BaseEnvironment, or None")
-    played = [id(environment) for environment in environments if environment is not None]
-    if len(set(played)) < len(played):
-        raise SettingsError("the same environment stands twice in the list; every episode needs an instance of its own")
+class _PlayedEnvironment(EnvironmentEpisode):
+    """Keeps the error that the environment raised. The environment stays its caller's: it is not closed."""
+
+    error: Exception | None = None
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        try:
+            return await super().reply(trajectory)
+        except Exception as error:
+            self.error = error
+            raise
+
+    async def close(self) -> None:
+        return None
+
+
+class _NoCalls(ActionParser):
+    """Parser for conversations without tools: no text is a call."""
+
+    def parse_all(self, text: str) -> list[ParsedAction]:
+        return []
+
+
+async def _play(parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
+    parts.engine.open(number)
+    with parts.executor.rollout():
+        await run_episode(parts, trajectory, number)
+
+
+def _first_message(environment: BaseEnvironment | None, initial_prompt: str) -> str:
+    """Returns the first user message. Afterwards the environment is in its state after `reset`."""
+    if not isinstance(initial_prompt, str):
+        raise SettingsError(f"a conversation begins with what the user says, a text; got {initial_prompt!r:.80}")
+    if environment is None:
+        return initial_prompt
+    progress = environment._episode_so_far
+    observation = progress.observation
+    if not progress.has_started or progress.num_steps:
+        seconds = environment.config.step_timeout_seconds
+        observation = call_blocking(environment.reset, seconds, f"{type(environment).__name__}.reset")
+    prefix = environment.get_prompt_prefix()
+    words = ["" if prefix in initial_prompt else prefix, initial_prompt]
+    return "\n".join(filter(None, [*words, "" if observation in initial_prompt else observation]))
 
 
 def _positive(max_turns: int) -> int:
     if max_turns < 1:
         raise SettingsError(f"max_turns={max_turns}: an episode has at least one turn")
     return max_turns
-
-
-def _summary(trajectory: Trajectory) -> dict[str, Any]:
-    return {
-        "num_turns": len(trajectory.turns),
-        "total_reward": None if trajectory.reward is None else trajectory.reward.total,
-        "turns": list(trajectory.turns),
-        "tools": tool_metrics(trajectory.tool_events),
-        "stop_reason": trajectory.stop_reason,
-        "error": trajectory.error,
-    }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from midthought.errors import DataError
 from midthought.tokenization.chat_template import ROLES, Message
-from midthought.types import ToolCall, ToolEvent, ToolOutcome
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 MAX_DEPTH = 100
 """Levels of lists and objects in arguments and schemas."""
@@ -22,16 +24,16 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
     found = [_in_one_form(given) for given in messages]
     for number, message in enumerate(found):
         calls = message.get("tool_calls") if isinstance(message, dict) else None
-        calls = calls if isinstance(calls, list) else None
-        following = itertools.takewhile(
-            lambda each: isinstance(each, Mapping) and each.get("role") == "tool", found[number + 1 :]
-        )
-        results = list(following) if calls else []
-        places = {str(call.get("id")): place for place, call in enumerate(calls or ()) if isinstance(call, Mapping)}
-        if len(results) == len(places) and {str(result.get("tool_call_id")) for result in results} == places.keys():
-            results.sort(key=lambda result: places[str(result.get("tool_call_id"))])
+        ids = [str(call.get("id")) for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+        results = list(itertools.takewhile(_is_result, found[number + 1 :])) if ids else []
+        if len(results) == len(set(ids)) and {str(result.get("tool_call_id")) for result in results} == set(ids):
+            results.sort(key=lambda result: ids.index(str(result.get("tool_call_id"))))
             found[number + 1 : number + 1 + len(results)] = results
     return found
+
+
+def _is_result(message: Any) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "tool"
 
 
 def _in_one_form(given: Any) -> Any:
@@ -130,6 +132,15 @@ def events_of(answer: Message, results: Sequence[str]) -> list[ToolEvent]:
     return [result_event(name, given, result) for (name, given), result in zip(calls, results, strict=True)]
 
 
+def result_messages(
+    call_format: ToolCallFormat, calls: Sequence[ParsedAction], events: Sequence[ToolEvent], num_before: int
+) -> list[Message]:
+    """Returns the results of a turn's calls as messages for the chat template. `num_before`: number of calls in earlier turns."""
+    if isinstance(call_format, NativeCallFormat):
+        return call_format.result_messages(calls, events, num_before)
+    return [{"role": "tool", "content": call_format.render_results([event])} for event in events]
+
+
 def result_event(name: str | None, arguments: Mapping[str, Any], result: str) -> ToolEvent:
     """Returns the event of a call that ended with this result."""
     done = ToolCall(tool_name=name, parameters=arguments, success=True, result=result)
@@ -198,3 +209,29 @@ def _arguments(given: Any) -> dict[str, Any]:
     if not isinstance(found, Mapping):
         raise ValueError
     return dict(found)
+
+
+def with_our_ids(messages: Sequence[Message], make_id: Callable[[str, int], str]) -> list[Message]:
+    """Returns the messages with the ids of `make_id(name of the tool, number of the call)`, and the names of tools beside
+    results."""
+    said: list[Message] = []
+    known: dict[str, tuple[str, str]] = {}
+    waiting: list[tuple[str, str]] = []
+    num_calls = 0
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            waiting, renamed = [], []
+            for call in calls:
+                name = call["function"]["name"]
+                ours = make_id(name, num_calls)
+                num_calls += 1
+                waiting.append((ours, name))
+                known[call.get("id") or ours] = (ours, name)
+                renamed.append({**call, "id": ours, "type": "function"})
+            message = {**message, "content": message.get("content") or "", "tool_calls": renamed}
+        elif message["role"] == "tool":
+            first = waiting.pop(0) if waiting else ("", "")
+            ours, name = known.get(message.get("tool_call_id") or "", first)
+            message = {**message, "tool_call_id": ours, "name": name}
+        said.append(message)
+    return said

@@ -83,14 +83,14 @@ def trained_groups(trajectories: Sequence[Trajectory], training: TrainingConfig)
 def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> bool:
     """Whether the estimator compares episodes within a group and all rewards of this group are equal (up to rounding, `TIE`).
 
-    An estimator that gives credit to turns or calls also compares the rewards of each turn, call and span. With a teacher, every
+    An estimator that gives credit to turns or calls also compares the rewards of each turn and call. With a teacher, every
     group is trained on.
     """
     if "groups" not in training.needs or training.teacher:
         return False
     by_step = bool(training.needs & {"turns", "calls"})
     rewards = [trajectory.reward for trajectory in group if trajectory.reward is not None]
-    steps = {(reward.turns, reward.calls, reward.spans) if by_step else () for reward in rewards}
+    steps = {(reward.turns, reward.calls) if by_step else () for reward in rewards}
     totals = [reward.total for reward in rewards]
     return len(steps) <= 1 and (not totals or math.isclose(min(totals), max(totals), rel_tol=TIE))
 

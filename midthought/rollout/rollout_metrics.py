@@ -35,8 +35,6 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics["reward/turns"] = sum(sum(reward.turns) for reward in judged) / len(judged)
     if any(reward.calls for reward in judged):  # a part may have the name `calls`
         metrics["reward/per_call"] = sum(sum(reward.calls) for reward in judged) / len(judged)
-    if any(reward.spans for reward in judged):
-        metrics["reward/per_span"] = sum(value for reward in judged for _, _, value in reward.spans) / len(judged)
     count = len(trajectories)
     metrics["episode/calls"] = sum(trajectory.num_calls for trajectory in trajectories) / count
     metrics["episode/policy_tokens"] = sum(trajectory.num_sampled for trajectory in trajectories) / count

@@ -31,20 +31,15 @@ from midthought.types import (
 
 EPISODES_FOLDER = "episodes"
 """Folder in a run folder with one file of records per iteration."""
-_AT_START = ("seed", "group")
-_AS_THEY_ARE = ("error", "policy_versions", "num_cut", "tool_seconds", "engine_seconds")
-_READ = ("stop_reason", "turn_ends", "call_ends", "values")
-"""Fields of a Trajectory that are JSON values: arguments of the constructor; set as they are; converted when read."""
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """Returns the record as JSON values. Values of an environment's `info` that JSON cannot represent are written as text."""
-    reward = trajectory.reward
-    row = {name: getattr(trajectory, name) for name in (*_AT_START, *_AS_THEY_ARE, *_READ)} | {
+    row = vars(trajectory) | {
         "task": trajectory.task.to_dict(),
         "segments": [_segment_to_json(segment) for segment in trajectory.segments],
         "tool_events": [asdict(event) for event in trajectory.tool_events],
-        "reward": None if reward is None else reward.to_dict(),
+        "reward": None if trajectory.reward is None else trajectory.reward.to_dict(),
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
     }
     return {name: json_value(value) for name, value in row.items()}
@@ -54,15 +49,13 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
     """Returns the record that `trajectory_to_json` wrote; numbers that were not finite are NaN. Raises RecordError if it is
     invalid."""
     segments = [_segment_from_json(segment) for segment in row["segments"]]
-    start = {name: row[name] for name in _AT_START}
-    trajectory = Trajectory(Task.from_dict(row["task"]), segments[0].token_ids, **start)
-    for name in _AS_THEY_ARE:
-        setattr(trajectory, name, row[name])
-    trajectory.segments = segments
+    task = Task.from_dict(row["task"])
+    trajectory = Trajectory(task, segments[0].token_ids)
+    vars(trajectory).update({name: row[name] for name in vars(trajectory)})
+    trajectory.task, trajectory.segments = task, segments
     trajectory.tool_events = [_event_from_json(event) for event in row["tool_events"]]
     trajectory.stop_reason = None if row["stop_reason"] is None else StopReason(row["stop_reason"])
-    if row["reward"] is not None:
-        trajectory.reward = Reward.from_dict(row["reward"])
+    trajectory.reward = None if row["reward"] is None else Reward.from_dict(row["reward"])
     trajectory.turns = [turn_from_json(turn) for turn in row["turns"]]
     trajectory.turn_ends = [(segment, index) for segment, index in row["turn_ends"]]
     trajectory.call_ends = [(segment, index) for segment, index in row["call_ends"]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from midthought.config import InferenceConfig
@@ -56,15 +55,6 @@ class _FixedResult(ToolExecutor):
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         return ToolOutput(self.result)
-
-
-async def _nothing(trajectory: Trajectory) -> None:
-    return None
-
-
-def no_reward(task: Task) -> Any:
-    """Returns an environment without replies and reward."""
-    return SimpleNamespace(reply=_nothing, score=_nothing)
 
 
 def written(

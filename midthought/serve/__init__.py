@@ -1,1 +1,1 @@
-"""A trained policy behind an OpenAI-compatible HTTP endpoint. Conversations: `midthought.rollout.chat_answer`."""
+"""A trained policy behind an OpenAI-compatible HTTP endpoint. Conversations: `midthought.serve.chat_answer`."""

@@ -21,8 +21,8 @@ from midthought.engines.generation import BaseInferenceEngine
 from midthought.errors import DataError, SettingsError
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.middleware import SecurityMiddleware
-from midthought.rollout.answer_stream import Piece
-from midthought.rollout.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
+from midthought.serve.answer_stream import Piece
+from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.responses import Completion, error_body
 from midthought.serve.schemas import MAX_BODY_BYTES, MAX_SEED, ChatCompletionRequest
 

@@ -6,8 +6,9 @@ import dataclasses
 import random
 
 from midthought.engines.generation import BaseInferenceEngine
-from midthought.rollout.chat_answer import ChatAnswer, ChatAnswers, ChatRequest, OnPiece
-from midthought.rollout.chat_policy import ChatPolicy
+from midthought.serve.answer_stream import OnPiece
+from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization.chat_template import Message
 
 
@@ -34,9 +35,8 @@ class ChatSession:
         """Returns the answer; `on_piece` gets its text as it arrives, in another thread. An answer that is interrupted or fails
         leaves the conversation as it was. Raises as `ChatAnswers.answer`."""
         messages: list[Message] = [*self.messages, {"role": "user", "content": question}]
-        request = ChatRequest(
-            messages=messages, seed=self._seed, max_tokens=self._max_tokens, temperature=self._temperature
-        )
+        sampling = {} if self._temperature is None else {"temperature": self._temperature}
+        request = ChatRequest(messages=messages, seed=self._seed, max_tokens=self._max_tokens, sampling=sampling)
         answer = self._engine.run(self._answers.answer(request, on_piece))
         self._seed += 1
         self.messages = [*messages, {"role": "assistant", "content": answer.content}]

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from midthought.errors import MidthoughtError
 from midthought.report.console import StyledStream, printable
-from midthought.rollout.answer_stream import Piece, PieceKind
+from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_session import ChatSession
 
 HELP = """/reset         start a new conversation

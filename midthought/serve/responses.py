@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from midthought.rollout.answer_stream import Piece, PieceKind
-from midthought.rollout.chat_answer import ChatAnswer, ClientCall
+from midthought.serve.answer_stream import Piece, PieceKind
+from midthought.serve.chat_answer import ChatAnswer, ClientCall
 from midthought.tokenization import Renderer
 
 ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from midthought.errors import DataError
-from midthought.rollout.chat_answer import ChatRequest
-from midthought.rollout.chat_messages import TOOL_NAME, checked_messages
 from midthought.rollout.openai_messages import require_shallow
+from midthought.serve.chat_answer import ChatRequest
+from midthought.serve.chat_messages import TOOL_NAME, checked_messages
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.template_schema import MAX_SCHEMA_CHARS
 
@@ -57,6 +57,7 @@ class ResponseFormat(BaseModel):
     type: Literal["text"]
 
 
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -72,7 +73,7 @@ class ChatCompletionRequest(_Given):
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=MAX_COUNT)
+    top_k: Annotated[int, Field(ge=-1, le=MAX_COUNT), AfterValidator(lambda given: max(given, 0))] | None = None
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
@@ -104,10 +105,7 @@ class ChatCompletionRequest(_Given):
             "messages": checked_messages(self.messages),
             "tools": [] if self.tool_choice == "none" else [_definition(tool.function) for tool in self.tools or ()],
             "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": max(self.top_k or 0, 0),
-            "min_p": self.min_p or 0.0,
+            "sampling": {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None},
             "stop": stop,
         }
         return [ChatRequest(**common, seed=(seed + number) % MAX_SEED) for number in range(self.n or 1)]

@@ -29,6 +29,8 @@ _MARK = f"content{uuid.uuid4().hex}"
 """Surrounds the contents of a rendered conversation; no text contains it."""
 _MARKED = re.compile(rf"{_MARK}n(\d+)([bi])(.*?){_MARK}e", flags=re.DOTALL)
 _NOW = re.compile(r"""\bstrftime_now\(\s*(?:format\s*=\s*)?(["'])(.*?)\1\s*\)""")
+_GENERATION = re.compile(r"{%[-+]?\s*(?:end)?generation\s*[-+]?%}")
+"""Blocks that transformers adds to Jinja."""
 _OURS = frozenset({"messages", "tools", "add_generation_prompt"})
 _OF_TRANSFORMERS = frozenset({"raise_exception", "strftime_now", "documents", "continue_final_message"})
 
@@ -85,22 +87,12 @@ class ChatTemplate:
         if not self.is_given:
             return []
         from jinja2 import Environment, TemplateSyntaxError, meta
-        from jinja2.ext import Extension, loopcontrols
-        from jinja2.nodes import CallBlock, Name, Node, Test
-        from jinja2.parser import Parser
+        from jinja2.ext import loopcontrols
+        from jinja2.nodes import Name, Test
 
-        class Generation(Extension):
-            """Accepts `{% generation %}` blocks, which transformers adds to Jinja."""
-
-            tags = {"generation"}  # noqa: RUF012
-
-            def parse(self, parser: Parser) -> Node:
-                line = next(parser.stream).lineno
-                body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-                return CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
-
+        source = _GENERATION.sub("", self._source)
         try:
-            parsed = Environment(extensions=[loopcontrols, Generation]).parse(self._source)  # noqa: S701  # only parsed
+            parsed = Environment(extensions=[loopcontrols]).parse(source)  # noqa: S701  # only parsed
         except TemplateSyntaxError as error:
             raise SettingsError(f"the chat template is not valid Jinja: {error}") from None
         own = {name.name for name in parsed.find_all(Name) if name.ctx == "store"}

@@ -8,15 +8,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jsonschema
 import referencing
 import referencing.exceptions
-import regex
 from jsonschema import validators
 from jsonschema.exceptions import ValidationError
 from referencing.jsonschema import specification_with
@@ -35,9 +32,6 @@ TYPES = {
 _MAX_SHOWN = 60
 """Characters of a wrong value in an error message."""
 _MAX_CHOICES_SHOWN = 12
-_MAX_PATTERN_SECONDS = 0.05
-_MAX_PATTERNS_SECONDS = 0.2
-_seconds_left = ContextVar("midthought_pattern_seconds", default=_MAX_PATTERNS_SECONDS)  # of the present check
 _MAX_DEPTH = 64
 """Levels of lists and objects. The validator fails at Python's recursion limit, and readers of MCP servers at about 200."""
 
@@ -61,8 +55,8 @@ class ArgumentsChecker:
         except (jsonschema.SchemaError, RecursionError) as error:
             words = getattr(error, "message", "it is nested too deeply")
             raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
-        own = {"pattern": _pattern, "patternProperties": _one_by_one(dialect.VALIDATORS["patternProperties"])}
-        keywords = {name: _with_null(keyword) for name, keyword in {**dialect.VALIDATORS, **own}.items()}
+        keywords = {name: _with_null(keyword) for name, keyword in dialect.VALIDATORS.items()}
+        keywords |= dict.fromkeys(("pattern", "patternProperties"), _unchecked)
         self._validator = validators.extend(dialect, keywords)(
             schema, registry=referencing.Registry(), _resolver=resolver
         )
@@ -70,11 +64,10 @@ class ArgumentsChecker:
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Raises `ArgumentsError` for the first mistake; a missing argument comes before all others.
 
-        `nullable: true` in a schema accepts null, as in OpenAPI and in transformers' schemas. What a pattern does not decide is
-        left to the tool: it is JavaScript's and means nothing here, or its search takes over 0.05 s, all searches over 0.2 s.
+        `nullable: true` in a schema accepts null, as in OpenAPI and in transformers' schemas. Regular expressions are left to the
+        tool: pydantic (of a function's parameters) and MCP servers check them, and `re` may take days for one.
         """
         _require_shallow(arguments)
-        _seconds_left.set(_MAX_PATTERNS_SECONDS)
         try:
             error = self._first_error(arguments)
             if error is not None:
@@ -143,32 +136,14 @@ def _references(part: Any) -> Iterator[str]:
 def _with_null(keyword: Any) -> Any:
     def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         if instance is not None or schema.get("nullable") is not True:
-            with contextlib.suppress(re.error):  # of patternProperties; also additionalProperties reads them
+            with contextlib.suppress(re.error):  # `additionalProperties` reads `patternProperties`
                 yield from keyword(validator, value, instance, schema) or ()
 
     return checked
 
 
-def _one_by_one(pattern_properties: Any) -> Any:
-    def checked(validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
-        for pattern, value in patterns.items():
-            with contextlib.suppress(re.error):
-                yield from pattern_properties(validator, {pattern: value}, instance, schema)
-
-    return checked
-
-
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """Not with `re`: a search may take days, and nothing can stop it."""
-    seconds_left = _seconds_left.get()
-    if not isinstance(instance, str) or seconds_left <= 0:
-        return
-    found, started = True, time.perf_counter()
-    with contextlib.suppress(regex.error, TimeoutError, RecursionError, OverflowError, MemoryError):
-        found = regex.search(pattern, instance, timeout=min(_MAX_PATTERN_SECONDS, seconds_left)) is not None
-    _seconds_left.set(seconds_left - (time.perf_counter() - started))
-    if not found:
-        yield ValidationError("does not match")
+def _unchecked(*_: Any) -> Iterator[ValidationError]:
+    return iter(())
 
 
 # -- messages --------------------------------------------------------------------------------------------------
@@ -187,9 +162,8 @@ def _explain(error: ValidationError) -> str:
         return _explain_unknown(error, where)
     if expected := _expected(error):
         return _should_be(expected, error)
-    if explain := _RULES.get(error.validator):
-        return f"{where} {explain(error.validator_value, error.instance)}"
-    return f"{where} does not fit {error.validator}: {shown(error.validator_value)}"
+    rule = _RULES.get(error.validator, f"should fit {error.validator}")
+    return f"{where} {rule} {shown(error.validator_value)}, got {shown(error.instance)}"
 
 
 def _where(error: ValidationError) -> str:
@@ -258,40 +232,15 @@ def _either(words: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _count(number: Any, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-_RULES: dict[str, Callable[[Any, Any], str]] = {
-    "minimum": lambda limit, value: f"should be at least {limit}, got {shown(value)}",
-    "maximum": lambda limit, value: f"should be at most {limit}, got {shown(value)}",
-    "exclusiveMinimum": lambda limit, value: f"should be more than {limit}, got {shown(value)}",
-    "exclusiveMaximum": lambda limit, value: f"should be less than {limit}, got {shown(value)}",
-    "multipleOf": lambda factor, value: f"should be a multiple of {factor}, got {shown(value)}",
-    "minLength": lambda limit, value: f"should have at least {_count(limit, 'character')}, got {shown(value)}",
-    "maxLength": lambda limit, value: f"should have at most {_count(limit, 'character')}, got {len(value)}",
-    "pattern": lambda pattern, value: f"should match the pattern {shown(pattern)}, got {shown(value)}",
-    "minItems": lambda limit, value: f"should have at least {_count(limit, 'item')}, got {len(value)}",
-    "maxItems": lambda limit, value: f"should have at most {_count(limit, 'item')}, got {len(value)}",
-    "uniqueItems": lambda _, value: f"should not hold an item twice, got {shown(value)}",
-    "contains": lambda schema, value: f"should hold an item that fits {shown(schema)}, got {shown(value)}",
-    "items": lambda _, value: f"has too many items, got {len(value)}",
-    "additionalItems": lambda _, value: f"has too many items, got {len(value)}",
-    "unevaluatedItems": lambda _, value: f"has too many items, got {len(value)}",
-    "minProperties": lambda limit, value: f"should have at least {_count(limit, 'key')}, got {len(value)}",
-    "maxProperties": lambda limit, value: f"should have at most {_count(limit, 'key')}, got {len(value)}",
-    "dependentRequired": lambda needs, value: f"should have {_also(needs, value)}",
-    "not": lambda _, value: f"is not allowed to be {shown(value)}",
-    "oneOf": lambda _, value: f"fits several of the allowed forms, it should fit one; got {shown(value)}",
+_RULES = {
+    "minimum": "should be at least",
+    "maximum": "should be at most",
+    "exclusiveMinimum": "should be more than",
+    "exclusiveMaximum": "should be less than",
+    "multipleOf": "should be a multiple of",
+    "minLength": "should have a length of at least",
+    "maxLength": "should have a length of at most",
+    "minItems": "should have a length of at least",
+    "maxItems": "should have a length of at most",
 }
-"""The sentence after the location of the mistake, from the rule's value and the wrong value."""
-
-
-def _also(needs: Mapping[str, Sequence[str]], value: Mapping[str, Any]) -> str:
-    return next(
-        f"{shown(other)} if it has {shown(name)}"
-        for name, others in needs.items()
-        if name in value
-        for other in others
-        if other not in value
-    )
+"""Words between the place of the mistake and the value of the rule. Other rules are named."""

@@ -21,11 +21,10 @@ from typing import Any, TypeVar
 
 from midthought.errors import EngineError
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.deadline import contained, retrieve_exception
+from midthought.tools.deadline import contained
 
 T = TypeVar("T")
 
-_LOOP_NAME = "midthought-tools"
 _CANCEL_SECONDS = 0.25
 """Time for a cancelled coroutine to end."""
 _IDLE_SECONDS = 30.0
@@ -33,7 +32,7 @@ _numbers = itertools.count()
 _Future = concurrent.futures.Future[tuple[Any, Exception | None]]
 _Job = tuple[_Future, Callable[[], Any]]
 _log = logging.getLogger(__name__)
-_loop = BackgroundLoop(_LOOP_NAME)
+_loop = BackgroundLoop("midthought-tools")
 """It outlives rollouts, so that a tool may keep a client open. A loop that a tool blocks is replaced."""
 
 
@@ -132,45 +131,33 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
         raise
 
 
-def require_other_loop() -> None:
-    """Raises `EngineError` on the tools' event loop: who blocks it may wait for a tool that needs it."""
-    if threading.current_thread().name == _LOOP_NAME:
-        raise EngineError(
-            "an async tool cannot wait here: other tools need its event loop; call this from a plain function instead"
-        )
-
-
 async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> Any:
     global _loop
-    loop = _loop
-    task: asyncio.Task[Any] | None = None
-    is_cancelled = False
+    loop, is_cancelled = _loop, False
+    has_ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-    async def call() -> Any:
-        nonlocal task
-        if is_cancelled:
-            raise asyncio.CancelledError
-        task = asyncio.current_task()
-        return await contained(start_call())
+    async def call() -> tuple[Any, Exception | None]:
+        try:
+            return (None if is_cancelled else await contained(start_call())), None
+        except Exception as error:
+            return None, error
+        finally:
+            has_ended.set_result(None)
 
-    async def cancel() -> None:
-        if task is not None:
-            task.cancel()
-
-    ended = asyncio.wrap_future(loop.start(call()))
-    ended.add_done_callback(retrieve_exception)
     try:
-        await asyncio.wait((ended,))
+        value, error = await asyncio.wrap_future(loop.start(call()))
     except asyncio.CancelledError:
         is_cancelled = True
-        answered = loop.start(cancel())
-        await asyncio.wait((ended,), timeout=_CANCEL_SECONDS)
-        if loop is _loop and not ended.done() and not answered.done():
+        answered = loop.start(asyncio.sleep(0))
+        await asyncio.wait((asyncio.wrap_future(has_ended),), timeout=_CANCEL_SECONDS)
+        if loop is _loop and not answered.done():
             _log.warning(
                 "the async tool %r, or another one, blocks the event loop of all async tools: further calls get a new one, and "
                 "clients that were opened on this one are lost; let it await, or make its `execute` a plain function",
                 name,
             )
-            _loop = BackgroundLoop(_LOOP_NAME)
+            _loop = BackgroundLoop("midthought-tools")
         raise
-    return ended.result()
+    if error is not None:
+        raise error
+    return value

@@ -187,16 +187,10 @@ class Tool(ABC):
     """True if, during one rollout, equal arguments give equal results and a call has no side effects. Equal calls then run
     once for all episodes."""
     timeout_seconds: float | None = None
-    """Deadline of one call, retries included; None: that of the tool executor."""
+    """Deadline of one call; None: that of the tool executor."""
     max_concurrency: int | None = None
     """Limit on simultaneous calls of this tool in a tool executor; None: only the limit of all tools. Set it if calls
     compute rather than wait: more calls than processors only bring each call closer to its deadline."""
-    retries: int | None = None
-    """Number of retries of a call that raised; set it only if a retry does no harm. None: the tool executor's number for a
-    pure tool, otherwise 0."""
-    reads_thought: bool = False
-    """Whether `execute` is also passed `thought`: what the policy wrote before the call, since its prompt or the latest result.
-    The model cannot pass it, and it is not in the record of the call. Empty if a call does not come from an episode."""
 
     def __init__(self, definition: ToolDefinition | None = None) -> None:
         """Sets the definition; None: it is a class attribute. A subclass with its own `__init__` need not call this."""

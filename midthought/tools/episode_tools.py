@@ -1,6 +1,6 @@
 """The stateful tools of one episode: opened by the first call of each, closed with the episode.
 
-Does not depend on call formats, limits or retries.
+Does not depend on call formats or limits.
 """
 
 from __future__ import annotations

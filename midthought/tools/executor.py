@@ -10,12 +10,10 @@ import contextlib
 import copy
 import functools
 import inspect
-import random
 import time
-import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from midthought.errors import SettingsError
@@ -33,36 +31,26 @@ _CUT = " …[cut]"
 """The rollout loop marks results that exceed `inference.max_result_tokens` in the same way."""
 _MAX_LINGERING = 4
 """Threads of calls that missed their deadline, per thread of `max_threads`: each keeps its memory until its call returns."""
-_RETRY_SECONDS = 0.1
-"""Mean pause before the first retry; doubled for each further retry."""
-_jitter = random.Random()
-"""Separate from the global generator, whose draws depend on the run's seed."""
+MAX_RESULT_CHARS = 400_000
+"""Longer results are cut here."""
 _tools: ContextVar[EpisodeTools | None] = ContextVar("midthought_tools", default=None)
 """The stateful tools of the calling episode. Not a parameter of `answer`, so evaluation arms can override `answer`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Result of a call, before it is assigned to an episode."""
-
-    outcome: ToolOutcome
-    text: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _CallFailure(Exception):
     """A failed call: its outcome, and the message for the model."""
 
-    def __init__(self, outcome: ToolOutcome, message: str) -> None:
+    def __init__(self, outcome: ToolOutcome, message: str, metadata: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.outcome = outcome
+        self.metadata = metadata or {}
 
 
 class _LoopState:
     """State that belongs to one event loop; a tool executor may be used on several."""
 
     def __init__(self, max_concurrency: int, max_threads: int) -> None:
-        self.result_cache = ResultCache[_Answer](lambda answer: answer.outcome is ToolOutcome.OK)
+        self.result_cache = ResultCache[ToolOutput]()
         self._all = asyncio.Semaphore(max_concurrency)
         self._threads = asyncio.Semaphore(max_threads)
         self._by_tool: dict[str, asyncio.Semaphore] = {}
@@ -93,9 +81,6 @@ class ToolExecutor:
     `max_concurrency` is an additional limit. While four times `max_threads` calls that missed their deadline still run, further
     calls that need a thread fail at once (UNAVAILABLE).
 
-    Retries: a call that raised is run again after a short pause and before its deadline, `tool.retries` times, or `retries`
-    times if the tool is `pure`. Then `metadata["num_attempts"]` of the event is the number of runs.
-
     Equal calls of a `pure` tool share one run while it is in progress, and within a `rollout` all of them do, over all
     episodes: the result depends only on the arguments. The events of all but the first have `metadata["shared"]`. A failure
     is shared only by the calls that waited for it. Arms answer by task, so their calls are not shared.
@@ -116,26 +101,18 @@ class ToolExecutor:
         timeout_seconds: float = 10.0,
         max_concurrency: int = 1024,
         max_threads: int = 128,
-        retries: int = 0,
-        max_result_chars: int = 400_000,
     ) -> None:
         if not timeout_seconds > 0:
             raise SettingsError(f"timeout_seconds must be more than 0, not {timeout_seconds}")
-        limits = {"max_concurrency": max_concurrency, "max_threads": max_threads, "max_result_chars": max_result_chars}
-        for name, limit in {**limits, "retries": retries}.items():
-            least = int(name != "retries")
-            if limit < least:
-                raise SettingsError(f"{name} must be {least} or more, not {limit}")
+        for name, limit in (("max_concurrency", max_concurrency), ("max_threads", max_threads)):
+            if limit < 1:
+                raise SettingsError(f"{name} must be 1 or more, not {limit}")
         self.registry = registry
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
         self.max_threads = max_threads
-        self.retries = retries
-        self.max_result_chars = max_result_chars
         self._threads = DaemonThreads("midthought-tool")
-        self._loop_states: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
 
     @contextlib.contextmanager
     def rollout(self) -> Iterator[None]:
@@ -159,7 +136,7 @@ class ToolExecutor:
         """Returns one event per call, in order. Calls beyond `calls_left` are not run; their event says "no calls left".
 
         `tools` are the stateful tools of the calling episode; None: these calls are an episode of their own. Cancelling
-        cancels the running calls, except runs that another episode waits for.
+        cancels the running calls; a call of a `pure` tool, which another episode may share, ends by itself or at its deadline.
         """
         if tools is None:
             tools = self.for_episode(ToolEpisode(task=task))
@@ -171,18 +148,12 @@ class ToolExecutor:
         settling = [self._settle(action, task, tools, number < num_allowed) for number, action in enumerate(calls)]
         if len(settling) == 1:
             return [await settling[0]]
-        if not settling:
-            return []
-        running = [asyncio.ensure_future(one) for one in settling]
-        try:
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
-            for one in done:
-                one.result()
-            return [one.result() for one in running]
-        finally:
-            cancelled = [one for one in running if one.cancel()]  # when this task is cancelled or one of them raised
-            if cancelled:
-                await asyncio.wait(cancelled)
+        events: list[ToolEvent] = []
+        for each in await asyncio.gather(*settling, return_exceptions=True):  # waits for all, also when it is cancelled
+            if isinstance(each, BaseException):
+                raise each
+            events.append(each)
+        return events
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         """Runs one valid call: the tool exists, the arguments fit its schema, defaults are filled in. Raise to fail.
@@ -199,20 +170,20 @@ class ToolExecutor:
 
     async def _settle(self, action: ParsedAction, task: Task, tools: EpisodeTools, is_allowed: bool) -> ToolEvent:
         started = time.perf_counter()
+        outcome = ToolOutcome.OK
         try:
             tool, valid = self._validated(action, is_allowed)
+            output = await self._run_or_share(tool, valid, task, tools)
         except _CallFailure as failure:
-            answer = _Answer(failure.outcome, str(failure))
-        else:
-            answer = await self._run_or_share(tool, valid, task, tools)
+            outcome, output = failure.outcome, ToolOutput(str(failure), failure.metadata)
         call = ToolCall(
             tool_name=action.tool_name,
             parameters=action.parameters,
-            success=answer.outcome is ToolOutcome.OK,
-            result=answer.text,
+            success=outcome is ToolOutcome.OK,
+            result=output.text,
         )
         seconds = time.perf_counter() - started
-        return ToolEvent(call=call, outcome=answer.outcome, seconds=seconds, metadata=answer.metadata)
+        return ToolEvent(call=call, outcome=outcome, seconds=seconds, metadata=output.metadata)
 
     def _validated(self, action: ParsedAction, is_allowed: bool) -> tuple[Tool, ParsedAction]:
         if not is_allowed:
@@ -228,73 +199,48 @@ class ToolExecutor:
             arguments = self.registry.arguments(action.tool_name, action.parameters)
         except ArgumentsError as error:
             raise _CallFailure(ToolOutcome.BAD_ARGUMENTS, str(error)) from None
-        if tool.reads_thought:
-            arguments["thought"] = action.thought
         return tool, replace(action, parameters=arguments)
 
-    async def _run_or_share(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> _Answer:
+    async def _run_or_share(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> ToolOutput:
         """Runs the call, or waits for the run of an equal call."""
         key = key_of(tool.definition.name, action.parameters) if tool.pure and not self._is_arm else None
         run = functools.partial(self._run_call, tool, action, task, tools)
         if key is None:
             return await run()
-        answer, is_shared = await self._loop_state().result_cache.get(key, run)
+        ended, is_shared = await self._loop_state().result_cache.get(key, run)
+        shared = {"shared": True} if is_shared else {}
         try:
-            metadata = copy.deepcopy(dict(answer.metadata))
+            output = ended.result()
+            return ToolOutput(output.text, {**copy.deepcopy(dict(output.metadata)), **shared})
+        except _CallFailure as failure:
+            raise _CallFailure(failure.outcome, str(failure), shared) from None
         except Exception:
             message = f"the metadata of {tool.definition.name!r} cannot be copied; let it hold JSON values only"
-            return _Answer(ToolOutcome.RAISED, message)
-        return replace(answer, metadata={**metadata, "shared": True} if is_shared else metadata)
+            raise _CallFailure(ToolOutcome.RAISED, message) from None
 
-    async def _run_call(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> _Answer:
-        """Runs the call within the limits, retries included. An arm is not retried."""
-        num_attempts = 0
+    async def _run_call(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> ToolOutput:
+        """Runs the call within the limits."""
+        async with tools.turn(tool), self._loop_state().place(tool):
+            num_lingering = self._threads.num_lingering
+            if _needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
+                message = f"{num_lingering} earlier calls still run after their deadline; go on without it"
+                raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
+            timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
+            try:
+                output = await within(timeout_seconds, self._answer(action, task, tools))
+            except TooLateError:
+                message = f"no answer within {timeout_seconds:g} seconds; go on without it"
+                raise _CallFailure(ToolOutcome.TIMED_OUT, message) from None
+            except Exception as error:
+                raise _CallFailure(ToolOutcome.RAISED, short_error_text(error)) from error
+        text = output.text
+        if len(text) > MAX_RESULT_CHARS:
+            text = text[:MAX_RESULT_CHARS] + _CUT
+        return replace(output, text=encodable(text))
 
-        async def attempts(num_retries: int, ends_at: float) -> ToolOutput:
-            nonlocal num_attempts
-            _tools.set(tools)
-            while True:
-                num_attempts += 1
-                try:
-                    return await self.answer(action, task)
-                except Exception:
-                    pause_seconds = _RETRY_SECONDS * 2 ** (num_attempts - 1) * _jitter.uniform(0.5, 1.5)
-                    would_be_late = asyncio.get_running_loop().time() + pause_seconds >= ends_at
-                    if num_attempts > num_retries or would_be_late:
-                        raise
-                await asyncio.sleep(pause_seconds)
-
-        own_retries = self.retries if tool.pure else 0
-        num_retries = 0 if self._is_arm else own_retries if tool.retries is None else tool.retries
-        try:
-            async with tools.turn(tool), self._loop_state().place(tool):
-                output = await self._before_deadline(tool, functools.partial(attempts, num_retries))
-            text = output.text
-            if len(text) > self.max_result_chars:
-                text = text[: self.max_result_chars] + _CUT
-            answer = _Answer(ToolOutcome.OK, encodable(text), output.metadata)
-        except _CallFailure as failure:
-            answer = _Answer(failure.outcome, str(failure))
-        if num_attempts > 1:
-            answer = replace(answer, metadata={**answer.metadata, "num_attempts": num_attempts})
-        return answer
-
-    async def _before_deadline(
-        self, tool: Tool, attempts: Callable[[float], Coroutine[Any, Any, ToolOutput]]
-    ) -> ToolOutput:
-        num_lingering = self._threads.num_lingering
-        if _needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
-            message = f"{num_lingering} earlier calls still run after their deadline; go on without it"
-            raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
-        timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
-        ends_at = asyncio.get_running_loop().time() + timeout_seconds
-        try:
-            return await within(timeout_seconds, attempts(ends_at))
-        except TooLateError:
-            message = f"no answer within {timeout_seconds:g} seconds; go on without it"
-            raise _CallFailure(ToolOutcome.TIMED_OUT, message) from None
-        except Exception as error:
-            raise _CallFailure(ToolOutcome.RAISED, short_error_text(error)) from error
+    async def _answer(self, action: ParsedAction, task: Task, tools: EpisodeTools) -> ToolOutput:
+        _tools.set(tools)
+        return await self.answer(action, task)
 
     @property
     def _is_arm(self) -> bool:
@@ -303,5 +249,6 @@ class ToolExecutor:
     def _loop_state(self) -> _LoopState:
         loop = asyncio.get_running_loop()
         if loop not in self._loop_states:
+            self._loop_states = {other: state for other, state in self._loop_states.items() if not other.is_closed()}
             self._loop_states[loop] = _LoopState(self.max_concurrency, self.max_threads)
         return self._loop_states[loop]

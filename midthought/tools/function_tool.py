@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import re
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from pydantic.fields import FieldInfo
 
 from midthought.errors import SettingsError
 from midthought.tools.annotations import ParameterType
 from midthought.tools.definition import Tool, ToolDefinition
-from midthought.tools.docstrings import parameters as documented_parameters
-from midthought.tools.docstrings import purpose
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_HEADER = re.compile(r"(?:Args|Arguments|Parameters):\s*")
+_ENTRY = re.compile(r"(\w+)\s*(?:\(.*?\))?:(?:\s+(.*))?")
 
 
 class FunctionTool(Tool, Generic[P, R]):
@@ -32,7 +35,6 @@ class FunctionTool(Tool, Generic[P, R]):
         pure: bool = False,
         timeout_seconds: float | None = None,
         max_concurrency: int | None = None,
-        retries: int | None = None,
     ) -> None:
         if not (inspect.isfunction(function) or inspect.ismethod(function) or hasattr(function, "__wrapped__")):
             remedy = (
@@ -50,10 +52,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.pure = pure
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
-        self.retries = retries
         self._function: Callable[..., Any] = function
-        parameters = inspect.signature(function).parameters
-        self._fields = {name: each for name, each in parameters.items() if isinstance(each.default, FieldInfo)}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -63,8 +62,7 @@ class FunctionTool(Tool, Generic[P, R]):
 
     def _converted(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Converts JSON values to the annotated types: enum members, floats for whole numbers, …"""
-        defaults = {name: _default(each) for name, each in self._fields.items() if name not in parameters}
-        return defaults | {name: self._types[name].convert(value, name) for name, value in parameters.items()}
+        return {name: self._types[name].convert(value, name) for name, value in parameters.items()}
 
 
 class _AsyncFunctionTool(FunctionTool[P, R]):
@@ -84,7 +82,6 @@ def tool(
     pure: bool = False,
     timeout_seconds: float | None = None,
     max_concurrency: int | None = None,
-    retries: int | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -93,12 +90,12 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     The model reads the function's name, the first paragraph of its docstring, and its parameters: `str`, `int`,
     `float`, `bool`, `list[...]`, `dict[str, ...]`, `Literal`, an `Enum`, `... | None` and other unions, `set[...]`,
-    `tuple[...]`, dates and times, `Path`, `Decimal`, `UUID`, a dataclass, a `NamedTuple`, a `TypedDict`, a pydantic model.
-    Their descriptions come from the docstring (in the style of Google, NumPy, reST or Epytext), from
-    `Annotated[int, "How many."]`, or from pydantic's `Field`, which may also have limits: `Annotated[int, Field(ge=1)]`.
+    `tuple[...]`, dates and times, `Path`, `Decimal`, `UUID`, a dataclass, a `TypedDict`, a pydantic model.
+    Their descriptions come from the docstring (in Google's style), from `Annotated[int, "How many."]`, or from pydantic's
+    `Field`, which may also have limits: `Annotated[int, Field(ge=1)]`.
     Enum members are shown and passed by value.
 
-    Options: `name`, `description`, and `pure`, `timeout_seconds`, `max_concurrency`, `retries` as on `Tool`.
+    Options: `name`, `description`, and `pure`, `timeout_seconds`, `max_concurrency` as on `Tool`.
     Raises `SettingsError` if the function has no docstring (and there is no `description`), if it yields, or if a parameter has
     no type or a type that JSON Schema cannot express.
 
@@ -146,14 +143,16 @@ def _types(function: Callable[..., Any], name: str) -> dict[str, ParameterType]:
                 remedy = f"of a method, make the tool from the object: tool(object.{name})"
             raise SettingsError(f"{where} has no type; {remedy}")
         hint = hints[parameter.name]
-        try:
-            types[parameter.name] = ParameterType(
-                Annotated[hint, parameter.default] if isinstance(parameter.default, FieldInfo) else hint
+        if isinstance(parameter.default, FieldInfo):
+            raise SettingsError(
+                f"{where} has a Field as its default; write {parameter.name}: Annotated[type, Field(…)] = default"
             )
+        try:
+            types[parameter.name] = ParameterType(hint)
         except ValueError as error:
             raise SettingsError(
                 f"{where}: the type {inspect.formatannotation(hint)} is not supported ({error}); use str, int, float, bool, "
-                "list[...], dict[str, ...], Literal, Enum, unions, a dataclass, NamedTuple, TypedDict or pydantic model"
+                "list[...], dict[str, ...], Literal, Enum, unions, a dataclass, TypedDict or pydantic model"
             ) from None
     return types
 
@@ -165,15 +164,15 @@ def _definition(
     function: Callable[..., Any], name: str, description: str | None, types: Mapping[str, ParameterType]
 ) -> ToolDefinition:
     docstring = inspect.getdoc(function) or ""
-    description = purpose(docstring) if description is None else description
+    description = _purpose(docstring) if description is None else description
     if not description:
         raise SettingsError(
             f"tool {name!r}: the function has no docstring; write one (the model reads its first paragraph)"
         )
-    documented = documented_parameters(docstring)
+    documented = _documented(docstring)
     properties, required = {}, []
     for parameter in inspect.signature(function).parameters.values():
-        kind, default = types[parameter.name], _default(parameter)
+        kind, default = types[parameter.name], parameter.default
         described = kind.description or documented.get(parameter.name) or kind.schema.get("description", "")
         properties[parameter.name] = {**kind.schema, "description": described}
         if default is parameter.empty:
@@ -184,9 +183,29 @@ def _definition(
     return ToolDefinition(name, description, schema)
 
 
-def _default(parameter: inspect.Parameter) -> Any:
-    """Returns the default value; `empty` if there is none. Of pydantic's `Field(3, description=…)` it is 3."""
-    given = parameter.default
-    if not isinstance(given, FieldInfo):
-        return given
-    return parameter.empty if given.is_required() else given.get_default(call_default_factory=True)
+# -- docstrings in Google's style -------------------------------------------------------------------------------
+
+
+def _purpose(docstring: str) -> str:
+    """Returns the first paragraph, on one line; empty if the docstring starts with its parameters."""
+    lines = docstring.splitlines()
+    return " ".join(itertools.takewhile(lambda line: line.strip() and not _HEADER.fullmatch(line), lines))
+
+
+def _documented(docstring: str) -> dict[str, str]:
+    """Returns the descriptions under `Args:`: indented entries `name (type): text`, each with its continuation lines."""
+    found: dict[str, str] = {}
+    indent: int | None = None
+    name, in_section = "", False
+    for line in filter(str.strip, docstring.splitlines()):
+        depth = len(line) - len(line.lstrip())
+        if not depth:
+            in_section, indent, name = _HEADER.fullmatch(line) is not None, None, ""
+        elif in_section:
+            indent = depth if indent is None else indent
+            entry = _ENTRY.fullmatch(line.strip()) if depth == indent else None
+            if entry:
+                name, found[entry[1]] = entry[1], entry[2] or ""
+            elif name:
+                found[name] = f"{found[name]} {line.strip()}".strip()
+    return found

@@ -17,7 +17,7 @@ from midthought.errors import McpServerError, SettingsError, near_names
 from midthought.http.network import keep_keys
 from midthought.tools.arguments import ArgumentsChecker
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
-from midthought.tools.mcp_connection import LONGEST_PAUSE_SECONDS, Connection, Remote, Started
+from midthought.tools.mcp_connection import Connection, Remote, Started
 from midthought.tools.template_schema import OF_DATA
 
 _MAX_RESULT_CHARS = 100_000
@@ -37,7 +37,6 @@ def mcp_tools(
     allowed_tools: Sequence[str] | None = None,
     timeout_seconds: float = 30.0,
     start_seconds: float = 60.0,
-    restart_seconds: float = 1.0,
 ) -> McpTools:
     """Connects to an MCP server and lists its tools: `with mcp_tools(command=["uvx", "some-server"]) as tools: ...`.
 
@@ -45,14 +44,13 @@ def mcp_tools(
     and those in `environment`. `url` is the address of a running server (streamable HTTP); `headers` are sent with every
     request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `allowed_tools` are the
     server's names of the tools to use; None: all. `timeout_seconds` is the limit of one call, `start_seconds` that of
-    connecting. A server that ends is started again after `restart_seconds`; the pause doubles each time, up to a minute.
+    connecting. A server that ends is started again after a second; the pause doubles each time, up to a minute.
     The tools are listed once: if the server changes its list, a call of a tool that is gone fails with the server's message. A
     tool whose schema is invalid or has a reference to a location outside of it is left out, with a warning.
 
-    Raises `SettingsError` unless exactly one of `command` and `url` is given, for `restart_seconds` that are not positive or
-    above 60, values of `environment` and `headers` that are no texts, keys that would go unencrypted to another machine, and
-    names in `allowed_tools` that the server does not list; `McpServerError` if the server cannot be reached or none of its tools
-    can be used; `MissingExtraError` without the SDK.
+    Raises `SettingsError` unless exactly one of `command` and `url` is given, for values of `environment` and `headers` that are
+    no texts, keys that would go unencrypted to another machine, and names in `allowed_tools` that the server does not list;
+    `McpServerError` if the server cannot be reached or none of its tools can be used; `MissingExtraError` without the SDK.
     """
     if (command is None) == (url is None):
         raise SettingsError("mcp_tools takes either command=[...] (starts a server) or url=... (a running one)")
@@ -60,10 +58,6 @@ def mcp_tools(
         raise SettingsError(f"mcp_tools: allowed_tools must be a list like [{allowed_tools!r}]")
     if isinstance(command, str) or (command is not None and not command):
         raise SettingsError(f"mcp_tools: command must be a list like ['python', 'server.py'], not {command!r}")
-    if not 0 < restart_seconds <= LONGEST_PAUSE_SECONDS:
-        raise SettingsError(
-            f"mcp_tools: restart_seconds must be more than 0 and at most {LONGEST_PAUSE_SECONDS:g}, not {restart_seconds!r}"
-        )
     for what, given in (("environment", environment or {}), ("headers", headers or {})):
         for name, value in given.items():
             if not isinstance(value, str):  # not shown: it may be a key
@@ -73,7 +67,7 @@ def mcp_tools(
     keep_keys(environment or {})
     keep_keys(headers or {}, str(url))
     server = Started(command, environment, folder) if command is not None else Remote(str(url), headers)
-    connection = Connection(server, timeout_seconds, start_seconds, restart_seconds)
+    connection = Connection(server, timeout_seconds, start_seconds)
     try:
         return McpTools(connection, prefix, allowed_tools)
     except BaseException:  # an invalid list of tools

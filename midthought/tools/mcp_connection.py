@@ -19,8 +19,8 @@ from midthought.errors import McpServerError
 from midthought.http.network import without_keys
 from midthought.tools.background_loop import BackgroundLoop
 
-LONGEST_PAUSE_SECONDS = 60.0
-"""Before a server is started again; after a session of this length the pauses begin anew."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+"""Before a server is started again; after a session of the longest pause the pauses begin anew."""
 _LATER_SECONDS = 1.0
 """The SDK's deadline is this much later than the tool's own, so that the tool executor reports the timeout."""
 _CLOSE_SECONDS = 15.0
@@ -110,16 +110,12 @@ class Started:
 
 
 class Connection:
-    """A client of the SDK. One task enters and exits it, as the SDK requires, and again if the server ends: after
-    `restart_seconds`, then twice as long each time."""
+    """A client of the SDK. One task enters and exits it, as the SDK requires, and again if the server ends."""
 
-    def __init__(
-        self, server: Started | Remote, timeout_seconds: float, start_seconds: float, restart_seconds: float
-    ) -> None:
+    def __init__(self, server: Started | Remote, timeout_seconds: float, start_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
         self._server = server
         self._start_seconds = start_seconds
-        self._restart_seconds = restart_seconds
         self._is_closed = False
         self._session: asyncio.Future[Any]
         """The client; calls wait for it."""
@@ -162,7 +158,7 @@ class Connection:
         self._loop.close()
 
     async def _serve(self, ready: concurrent.futures.Future[list[Any]]) -> None:
-        pause = self._restart_seconds
+        pause = FIRST_PAUSE_SECONDS
         loop = asyncio.get_running_loop()
         self._session = loop.create_future()
         self._has_ended = asyncio.Event()
@@ -180,7 +176,7 @@ class Connection:
                 if self._session.done():
                     self._session = loop.create_future()
                 if loop.time() - started > LONGEST_PAUSE_SECONDS:
-                    pause = self._restart_seconds
+                    pause = FIRST_PAUSE_SECONDS
                 _log.warning("%s; it is %s in %g seconds", words, self._server.again, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

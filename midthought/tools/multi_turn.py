@@ -10,7 +10,6 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.concurrency import require_other_loop
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
@@ -60,7 +59,7 @@ class MultiTurnManager:
         if max_turns < 1:
             raise SettingsError(f"max_turns={max_turns}: a conversation has at least one turn")
         self.executor = tool_registry if isinstance(tool_registry, ToolExecutor) else ToolExecutor(tool_registry)
-        self.parser = action_parser
+        self.action_parser = action_parser
         self.environment = environment
         self.max_turns = max_turns
         self._tools: EpisodeTools | None = None
@@ -71,15 +70,9 @@ class MultiTurnManager:
         """The tools."""
         return self.executor.registry
 
-    @property
-    def action_parser(self) -> ActionParser:
-        """`parser` under its name in the setup package."""
-        return self.parser
-
     def reset(self) -> None:
         """Starts a new conversation: removes the turns and closes stateful tools. The environment is not changed."""
         if self._tools is not None:
-            require_other_loop()
             _loop.run(self._tools.close())
             self._tools = None
         self.turns: list[Turn] = []
@@ -92,11 +85,10 @@ class MultiTurnManager:
 
         `Turn.tool_call` is the first call; it is falsy and has no result if there was no call. The result of a failed call
         is an error message for the model. `Turn.observation` holds the results of the calls, one per line; without a call it is
-        `environment_obs`. Never refuses a turn: ask
-        `should_continue` when to stop. Works inside running event loops; blocks until the last call has ended. Raises
-        `EngineError` in an async tool, whose event loop the calls may need.
+        `environment_obs`. Never refuses a turn: ask `should_continue` when to stop. Works inside running event loops, except that
+        of the async tools; blocks until the last call has ended.
         """
-        actions = self.parser.parse_all(model_output)
+        actions = self.action_parser.parse_all(model_output)
         events = self._run(actions, environment_obs or "") if actions else []
         turn = Turn(
             turn_number=len(self.turns) + 1,
@@ -125,12 +117,12 @@ class MultiTurnManager:
 
     def get_system_prompt(self) -> str:
         """Returns the description of the tools and of the syntax of a call; empty without tools."""
-        return self.parser.call_format.instructions(self.executor.registry.definitions())
+        return self.action_parser.call_format.instructions(self.executor.registry.definitions())
 
     def get_tool_results(self) -> str:
         """Returns the results of all calls of the last `step` in the call format; empty without calls."""
         events = self.tool_events[len(self.tool_events) - self._num_new_events :]
-        call_format = self.parser.call_format
+        call_format = self.action_parser.call_format
         if not events or call_format.stops_at_call:
             return call_format.render_results(events) if events else ""
         return "\n".join(call_format.render_results([event]) for event in events)
@@ -140,7 +132,6 @@ class MultiTurnManager:
         return {"num_turns": len(self.turns), **tool_metrics(self.tool_events), "turns": list(self.turns)}
 
     def _run(self, actions: Sequence[ParsedAction], prompt: str) -> list[ToolEvent]:
-        require_other_loop()
         task = Task(task_id=f"turn-{len(self.turns)}", prompt=prompt, answer="")
         if self._tools is None:
             self._tools = self.executor.for_episode(ToolEpisode(task=task, environment=self.environment))

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.json_action import JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
-from midthought.tools.call_formats.tagged import FunctionCallingFormat
+from midthought.tools.call_formats.tagged import FunctionCallingFormat, HermesFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
 

@@ -68,10 +68,6 @@ class ToolRegistry:
             if parameter.type not in TYPES:
                 where = f"tool {definition.name!r}, parameter {parameter.name!r}"
                 raise SettingsError(f"{where}: unknown type {parameter.type!r}. {near_names(parameter.type, TYPES)}")
-        if tool.reads_thought and any(parameter.name == "thought" for parameter in definition.parameters):
-            raise SettingsError(
-                f"tool {definition.name!r} reads the thought (reads_thought): rename its parameter 'thought'"
-            )
         try:
             self._checkers[definition.name] = ArgumentsChecker(definition.parameters_schema())
         except SettingsError as error:
@@ -210,7 +206,6 @@ def _require_tool(tool: Any) -> None:
     limits: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
         ("timeout_seconds", "more than 0", lambda value: value > 0),
         ("max_concurrency", "1 or more", lambda value: value >= 1),
-        ("retries", "0 or more", lambda value: value >= 0),
     )
     for limit, least, fits in limits:
         value = getattr(tool, limit)

@@ -9,28 +9,20 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Run(Generic[T]):
-    task: asyncio.Task[T]
-    num_waiting: int = 0
-
-
 class ResultCache(Generic[T]):
-    """The runs of one event loop, by key. A run is cancelled only when nobody waits for it any more.
+    """The runs of one event loop, by key. A run ends by itself, also if no call waits for it.
 
-    Results that satisfy `is_cacheable` are kept while a `rollout` is open. Other results and exceptions, and all of them
-    outside of a rollout, are shared only by the calls that wait for the run; the next call starts another run.
+    Results are kept while a `rollout` is open. Exceptions, and outside of a rollout results, too, are shared only by the calls
+    that wait for the run; the next call starts another run.
     """
 
-    def __init__(self, is_cacheable: Callable[[T], bool]) -> None:
-        self._is_cacheable = is_cacheable
-        self._runs: dict[str, _Run[T]] = {}
+    def __init__(self) -> None:
+        self._runs: dict[str, asyncio.Task[T]] = {}
         """In progress or finished."""
         self._num_rollouts = 0
 
@@ -45,34 +37,19 @@ class ResultCache(Generic[T]):
             if not self._num_rollouts:
                 self._runs.clear()
 
-    async def get(self, key: str, compute: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, bool]:
-        """Returns the result and whether it is shared, that is, an earlier call started the run. All callers get the same
-        object."""
+    async def get(self, key: str, compute: Callable[[], Coroutine[Any, Any, T]]) -> tuple[asyncio.Task[T], bool]:
+        """Returns the ended run and whether it is shared, that is, an earlier call started it."""
         run = self._runs.get(key)
         is_shared = run is not None
         if run is None:
-            run = self._runs[key] = _Run(asyncio.ensure_future(compute()))
-            run.task.add_done_callback(lambda task: self._finish(key, run))
-        if not run.task.done():
-            run.num_waiting += 1
-            try:
-                await asyncio.wait((run.task,))
-            finally:
-                run.num_waiting -= 1
-                if not run.num_waiting and not run.task.done():
-                    self._remove(key, run)
-                    run.task.cancel()
-                    await asyncio.wait((run.task,))
-        return run.task.result(), is_shared
+            run = self._runs[key] = asyncio.ensure_future(compute())
+            run.add_done_callback(lambda ended: self._finish(key, ended))
+        await asyncio.wait((run,))
+        return run, is_shared
 
-    def _finish(self, key: str, run: _Run[T]) -> None:
-        task = run.task
-        has_result = not task.cancelled() and task.exception() is None and self._is_cacheable(task.result())
-        if not (has_result and self._num_rollouts):
-            self._remove(key, run)
-
-    def _remove(self, key: str, run: _Run[T]) -> None:
-        if self._runs.get(key) is run:
+    def _finish(self, key: str, run: asyncio.Task[T]) -> None:
+        has_result = not run.cancelled() and run.exception() is None
+        if not (has_result and self._num_rollouts) and self._runs.get(key) is run:
             del self._runs[key]
 
 

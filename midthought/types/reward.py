@@ -1,4 +1,4 @@
-"""The reward of an episode: its parts, and rewards of turns, calls and spans of tokens."""
+"""The reward of an episode: its parts, and rewards of turns and calls."""
 
 from __future__ import annotations
 
@@ -10,36 +10,28 @@ from typing import Any, Self
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
-    """An episode's reward: `total` is the sum of `parts` (already weighted), `turns`, `calls` and the values of `spans`.
+    """An episode's reward: `total` is the sum of `parts` (already weighted), `turns` and `calls`.
 
     The parts are credited to the episode's last policy token, `turns[i]` to the last policy token of turn i, `calls[i]` (for
-    `trajectory.tool_events[i]`) to the last policy token before the result of call i. A span is `(start, end, value)`: the
-    value of the record's tokens `start:end`, credited to the last policy token among them. Positions count the tokens of all
-    segments, prompts and results included; with one segment they are indices of `trajectory.token_ids`.
+    `trajectory.tool_events[i]`) to the last policy token before the result of call i.
     """
 
     parts: Mapping[str, float] = field(default_factory=dict)
     turns: tuple[float, ...] = ()
     calls: tuple[float, ...] = ()
-    spans: tuple[tuple[int, int, float], ...] = ()
 
     @property
     def total(self) -> float:
-        return math.fsum((*self.parts.values(), *self.turns, *self.calls, *(value for _, _, value in self.spans)))
+        return math.fsum((*self.parts.values(), *self.turns, *self.calls))
 
     def to_dict(self) -> dict[str, Any]:
-        return {"parts": dict(self.parts), "turns": self.turns, "calls": self.calls, "spans": self.spans}
+        return {"parts": dict(self.parts), "turns": self.turns, "calls": self.calls}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Self:
         """Returns the reward that `to_dict` gave, also after it was written as JSON, where NaN is null."""
         turns, calls = (tuple(map(_number, row.get(name, ()))) for name in ("turns", "calls"))
-        return cls(
-            parts={name: _number(value) for name, value in row["parts"].items()},
-            turns=turns,
-            calls=calls,
-            spans=tuple((start, end, _number(value)) for start, end, value in row.get("spans", ())),
-        )
+        return cls(parts={name: _number(value) for name, value in row["parts"].items()}, turns=turns, calls=calls)
 
 
 def _number(value: float | None) -> float:

@@ -9,7 +9,6 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from typing import Any
 
 from midthought.errors import RecordError
@@ -253,14 +252,13 @@ class Trajectory:
 
     @_by_turn
     def rewards(self) -> list[float]:
-        """Reward by turn, with the rewards of its calls and spans; the episode's reward is added to the last turn. Before
+        """Reward by turn, with the rewards of its calls; the episode's reward is added to the last turn. Before
         scoring: the environment's rewards."""
         if self.reward is None:
             return [turn.reward for turn in self.turns]
         by_turn = [*self.reward.turns, *[0.0] * (len(self.turns) - len(self.reward.turns))]
         if by_turn:
-            spans = [(self.span_end(start, end), amount) for start, end, amount in self.reward.spans]
-            for end, amount in [*zip(self.call_ends, self.reward.calls, strict=False), *spans]:
+            for end, amount in zip(self.call_ends, self.reward.calls, strict=False):
                 by_turn[min(bisect.bisect_left(self.turn_ends, end), len(by_turn) - 1)] += amount
             by_turn[-1] += math.fsum(self.reward.parts.values())
         return by_turn
@@ -290,29 +288,6 @@ class Trajectory:
         return math.fsum(gamma**t * reward for t, reward in enumerate(self.rewards))
 
     # -- reading by token --------------------------------------------------------------------------------------
-
-    def span_end(self, start: int, end: int) -> tuple[int, int]:
-        """Returns (segment, index) of the last policy token among the record's tokens `start:end`.
-
-        Positions count the tokens of all segments, prompts and results included. Raises `RecordError` if they are not whole
-        numbers, are not inside the record, or if no policy token is among these tokens.
-        """
-        where = f"task {self.task.task_id!r}: the span {start!r}:{end!r}"
-        if not (isinstance(start, Integral) and isinstance(end, Integral)):
-            raise RecordError(f"{where} has a position that is not a whole number; give positions of tokens")
-        first = sum(len(segment.token_ids) for segment in self.segments)
-        if not 0 <= start < end <= first:
-            raise RecordError(
-                f"{where} is not inside the record, which has {first} tokens; give 0 <= start < end <= {first}"
-            )
-        for number, segment in reversed([*enumerate(self.segments)]):
-            first -= len(segment.token_ids)
-            for index in range(min(end - first, len(segment.token_ids)) - 1, max(start - first, 0) - 1, -1):
-                if segment.loss_mask[index]:
-                    return number, int(index)
-        raise RecordError(
-            f"{where} has only tokens of prompts, tools and replies; choose one with a token that the policy wrote"
-        )
 
     def sampled_runs(self) -> list[list[int]]:
         """Returns the sampled tokens of all segments, one list per contiguous run."""

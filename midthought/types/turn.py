@@ -31,8 +31,6 @@ class ParsedAction:
     error: str | None = None
     call_id: str | None = None
     """The call's id, if the policy wrote one."""
-    thought: str = ""
-    """What the policy wrote before the call, since its prompt or the latest result: for tools that read it."""
 
     def __post_init__(self) -> None:
         if self.success is None:

@@ -19,6 +19,7 @@ MORE_WAYS = {
 LONG = (
     "plain",
     "with LoRA",
+    "with LoRA and gradient checkpointing",
     "with gradient checkpointing",
     "block by block",
     "one pass a step",

@@ -16,26 +16,22 @@ from stepping import begin, check_training, do
 
 from midthought.env.environment_tasks import EnvironmentTaskSampler
 from midthought.env.episode import call_blocking
-from midthought.env.openenv import from_openenv
+from midthought.env.openenv import OpenEnvEnvironment
 from midthought.errors import EpisodeError, MissingExtraError, SettingsError
 
 # -- sessions with a server, by an application that breaks on request ---------------------------------------------
 
 
 class Server:
-    """An ASGI application with the routes `/ws` and `/schema` of an OpenEnv server. Echoes `say`; other actions break it."""
+    """An ASGI application with the route `/ws` of an OpenEnv server. Echoes `say`; other actions break it."""
 
-    def __init__(self, schema: dict[str, Any] | None = None) -> None:
-        self.schema = schema or {"properties": {"say": {"type": "string"}, "metadata": {}}, "required": ["say"]}
+    def __init__(self) -> None:
         self.num_open = 0
         self.headers: list[bytes] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.headers += [value for name, value in scope.get("headers", ()) if name == b"authorization"]
-        if scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": json.dumps({"action": self.schema}).encode()})
-        elif scope["type"] == "websocket" and scope["path"] == "/ws":
+        if scope["type"] == "websocket" and scope["path"] == "/ws":
             await receive()
             await send({"type": "websocket.accept"})
             self.num_open += 1
@@ -68,6 +64,10 @@ class Server:
         return {"type": "observation", "data": seen}
 
 
+def say(text: str) -> dict[str, str]:
+    return {"say": text}
+
+
 @pytest.fixture
 def server() -> Server:
     return Server()
@@ -81,7 +81,7 @@ def url(server: Server) -> Iterator[str]:
 
 
 def test_a_session_is_reset_stepped_and_closed(url: str, server: Server) -> None:
-    world = from_openenv(url, headers={"Authorization": "Bearer x"})
+    world = OpenEnvEnvironment(url, text_to_action=say, headers={"Authorization": "Bearer x"})
     assert begin(world, seed=3) == "seed 3"
     assert do(world, "hello") == ("hello", 0.5, False, {"metadata": {"a": 1}})
     assert do(world, "end")[2] and world.get_episode_reward() == 1.0
@@ -99,13 +99,13 @@ def is_soon(condition: Any) -> bool:
 
 
 def test_reset_options_may_follow_from_the_seed_and_an_action_may_be_refused_here(url: str) -> None:
-    world = from_openenv(
+    world = OpenEnvEnvironment(
         url, text_to_action=lambda text: {"say": str(int(text))}, reset_options=lambda seed: {"index": seed % 10}
     )
     assert begin(world, seed=27) == "index 7, seed 27"
     assert do(world, "x")[:3] == ("Not an action: invalid literal for int() with base 10: 'x'", 0.0, False)
-    assert do(world, "5")[0] == "5" and world.get_prompt_prefix() == ""
-    world = from_openenv(url, observation_to_text=str, reset_options={"split": "train"})
+    assert do(world, "5")[0] == "5"
+    world = OpenEnvEnvironment(url, observation_to_text=str, reset_options={"split": "train"})
     assert begin(world) == "{'text': 'split train'}"
 
 
@@ -116,11 +116,11 @@ def test_an_observation_that_is_no_text_is_named() -> None:
 
     pytest.importorskip("websockets")
     with served(Silent()) as url, pytest.raises(EpisodeError, match="is a NoneType, not text; give observation_to"):
-        begin(from_openenv(url))
+        begin(OpenEnvEnvironment(url))
 
 
 def test_an_invalid_action_is_answered_and_the_session_goes_on(url: str) -> None:
-    world = from_openenv(url)
+    world = OpenEnvEnvironment(url, text_to_action=say)
     begin(world)
     assert do(world, "VALIDATION_ERROR") == ("Not an action: no", 0.0, False, {})
     assert do(world, "hello")[0] == "hello"
@@ -136,7 +136,7 @@ def test_an_invalid_action_is_answered_and_the_session_goes_on(url: str) -> None
     ],
 )
 def test_a_server_that_fails_ends_the_episode(url: str, server: Server, action: str, words: str) -> None:
-    world = from_openenv(url)
+    world = OpenEnvEnvironment(url, text_to_action=say)
     begin(world)
     with pytest.raises(EpisodeError, match=words):
         call_blocking(lambda: world.step(action), 0.3 if action == "sleep" else 30.0, "step")
@@ -146,19 +146,15 @@ def test_a_server_that_fails_ends_the_episode(url: str, server: Server, action: 
     assert begin(world, seed=1) == "seed 1", "a reset connects again"
 
 
-def test_an_action_of_several_fields_is_the_json_in_the_text() -> None:
-    fields = {"x": {"type": "integer"}, "how": {"type": "string"}, "metadata": {"type": "object"}}
-    with served(Server({"properties": fields, "required": ["x", "how"]})) as url:
-        world = from_openenv(url)
-        begin(world)
-        assert world.get_prompt_prefix() == "Answer with a JSON object with x (integer), how (string)."
-        refusal = "Not an action: answer with a JSON object with x (integer), how (string)"
-        assert do(world, "I say hello.")[0] == refusal
-        assert do(world, 'So: {"x": 1, "say": "hello"}.')[0] == "hello"
+def test_without_a_function_an_action_is_the_json_in_the_text(url: str) -> None:
+    world = OpenEnvEnvironment(url)
+    begin(world)
+    assert do(world, "I say hello.")[0] == "Not an action: answer with a JSON object"
+    assert do(world, 'So: {"x": 1, "say": "hello"}.')[0] == "hello"
 
 
 def test_episodes_of_a_group_have_sessions_of_their_own(url: str, server: Server) -> None:
-    tasks = EnvironmentTaskSampler(from_openenv(url), seed=0)
+    tasks = EnvironmentTaskSampler(OpenEnvEnvironment(url, text_to_action=say), seed=0)
     (task,) = tasks.draw(0, 1)
     worlds = [tasks.episode(task).environment for _ in range(3)]
     assert server.num_open == 3 and all(world.get_state_description() == task.prompt for world in worlds)
@@ -169,7 +165,7 @@ def test_episodes_of_a_group_have_sessions_of_their_own(url: str, server: Server
 
 
 def test_a_model_trains_on_a_server_and_leaves_no_session(url: str, server: Server) -> None:
-    check_training(from_openenv(url))
+    check_training(OpenEnvEnvironment(url, text_to_action=say))
     assert is_soon(lambda: server.num_open == 0)
 
 
@@ -180,19 +176,19 @@ def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(
         EpisodeError, match=rf"no connection to the OpenEnv server at http://127.0.0.1:{port} .*is it runn"
     ):
-        begin(from_openenv(f"http://127.0.0.1:{port}"))
+        begin(OpenEnvEnvironment(f"http://127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize("address", ["localhost:8000", "ws://localhost", "http://"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(SettingsError, match=r"is not the address of an OpenEnv server; give one like 'http://"):
-        from_openenv(address)
+        OpenEnvEnvironment(address)
 
 
 def test_without_the_websocket_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)
     with pytest.raises(MissingExtraError, match=r"midthought\[openenv\]"):
-        asyncio.run(from_openenv("http://localhost:1").reset())
+        asyncio.run(OpenEnvEnvironment("http://localhost:1").reset())
 
 
 # -- the package's own server and client -----------------------------------------------------------------------
@@ -233,9 +229,8 @@ def real_url() -> Iterator[str]:
 
 
 def test_a_server_of_the_package_is_played(real_url: str) -> None:
-    world = from_openenv(real_url, reset_options={"top": 10})
+    world = OpenEnvEnvironment(real_url, reset_options={"top": 10})
     assert begin(world, seed=5) == "a number below 10"
-    assert world.get_prompt_prefix() == "Answer with a JSON object with number (integer)."
     assert do(world, '{"number": 4}') == ("wrong", 0.0, False, {})
     assert do(world, '{"number": "many"}')[0].startswith("Not an action: number: Input should be a valid integer")
     assert do(world, '{"number": 5}') == ("right", 1.0, True, {})

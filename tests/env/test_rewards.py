@@ -256,27 +256,8 @@ BAD_TURNS = [
 ]
 
 
-def test_spans_of_several_functions_follow_each_other_each_with_its_weight():
-    def progress(trajectory):
-        return Reward(spans=((8, 9, 1.0), (9, 10, -2.0)))
-
-    def politeness(trajectory):
-        return Reward(spans=[(0, 9, 8)], turns=(1.0, 0.0))
-
-    reward = combine_rewards([weighted(progress, 0.5), weighted(politeness, 0.25)])(two_turns())
-    assert reward == Reward(turns=(0.25, 0.0), spans=((8, 9, 0.5), (9, 10, -1.0), (0, 9, 2.0)))
-
-
-BAD_SPANS = [
-    ((0, 99, 1.0), r"'mine': task 't': the span 0:99 is not inside the record, which has \d+ tokens"),
-    ((0, 1, 1.0), r"'mine': task 't': the span 0:1 has only tokens of prompts"),
-    ((8, 9, math.nan), r"'mine' returned nan for span 8:9 for task 't'"),
-    ((1, 2), r"'mine': span 0 is \(1, 2\); give \(start, end, value\)"),
-]
-
-
-def test_bad_rewards_per_turn_and_per_span_are_named():
-    for value, message in [*BAD_TURNS, *((Reward(spans=(span,)), message) for span, message in BAD_SPANS)]:
+def test_bad_rewards_per_turn_are_named():
+    for value, message in BAD_TURNS:
         with pytest.raises(RewardError, match=message):
             combine_rewards([("mine", 100.0, lambda trajectory, value=value: value)])(two_turns())
 

@@ -12,7 +12,7 @@ from stepping import begin, check_training, do
 from midthought.config import EnvironmentConfig
 from midthought.env.environment_tasks import EnvironmentTaskSampler
 from midthought.env.episode import call_blocking
-from midthought.env.verifiers import from_verifiers
+from midthought.env.verifiers import VerifiersEnvironment
 from midthought.errors import EpisodeError, SettingsError
 
 vf = pytest.importorskip("verifiers.v1", reason="needs the package verifiers from 0.4: make test-all")
@@ -84,7 +84,7 @@ def answer_of(prompt: str) -> str:
 
 
 def test_a_task_is_one_answer_scored_by_its_rewards(words: Any) -> None:
-    world = from_verifiers(words)
+    world = VerifiersEnvironment(words)
     prompt = begin(world, seed=0)
     assert prompt.startswith("One word.\n\nReverse ") and prompt == begin(world, seed=0)
     assert do(world, answer_of(prompt)) == ("", 2.0, True, {"metrics": {"is_right": 1.0, "num_messages": 3.0}})
@@ -93,16 +93,16 @@ def test_a_task_is_one_answer_scored_by_its_rewards(words: Any) -> None:
 
 
 def test_every_task_is_drawn_and_some_may_be_chosen(words: Any) -> None:
-    world = from_verifiers(words)
+    world = VerifiersEnvironment(words)
     assert len({begin(world, seed=seed) for seed in range(20)}) == 3
-    world = from_verifiers(words, rows=list(words)[:1])
+    world = VerifiersEnvironment(words, rows=list(words)[:1])
     assert {begin(world, seed=seed) for seed in range(5)} == {"One word.\n\nReverse stone."}
     with pytest.raises(SettingsError, match="Words has no tasks to play"):
-        from_verifiers(words, rows=[])
+        VerifiersEnvironment(words, rows=[])
 
 
 def test_an_environment_exchanges_turns_and_adds_its_own_judgement(hints: Any) -> None:
-    world = from_verifiers(hints)
+    world = VerifiersEnvironment(hints)
     prompt = begin(world, seed=1)
     answer = answer_of(prompt)
     assert do(world, "what?") == (f"It begins with {answer[0]}.", 0.0, False, {"metrics": {}})
@@ -111,13 +111,13 @@ def test_an_environment_exchanges_turns_and_adds_its_own_judgement(hints: Any) -
 
 
 def test_a_stop_of_the_task_ends_the_exchange(hints: Any) -> None:
-    world = from_verifiers(hints)
+    world = VerifiersEnvironment(hints)
     begin(world)
     assert do(world, "I give up")[1:3] == (0.0, True)
 
 
 def test_the_limit_on_steps_is_scored_as_an_end(hints: Any) -> None:
-    world = from_verifiers(hints, config=EnvironmentConfig(max_steps=2))
+    world = VerifiersEnvironment(hints, config=EnvironmentConfig(max_steps=2))
     begin(world)
     assert not do(world, "a")[2]
     _, reward, done, info = do(world, "b")
@@ -125,7 +125,7 @@ def test_the_limit_on_steps_is_scored_as_an_end(hints: Any) -> None:
 
 
 def test_episodes_of_a_group_start_alike_and_are_closed(hints: Any) -> None:
-    tasks = EnvironmentTaskSampler(from_verifiers(hints), seed=0)
+    tasks = EnvironmentTaskSampler(VerifiersEnvironment(hints), seed=0)
     (task,) = tasks.draw(0, 1)
     one, other = (tasks.episode(task).environment for _ in range(2))
     do(one, "a")
@@ -143,7 +143,7 @@ def test_what_the_environment_raises_is_the_error_of_the_episode(words: Any) -> 
             await agents.agent.run(task)
             raise OSError("no disk")
 
-    world = from_verifiers(Broken(vf.SingleAgentEnvConfig(taskset={"id": words.config.id})))
+    world = VerifiersEnvironment(Broken(vf.SingleAgentEnvConfig(taskset={"id": words.config.id})))
     begin(world)
     with pytest.raises(EpisodeError, match="raised OSError: no disk"):
         do(world, "a")
@@ -168,14 +168,14 @@ def test_what_needs_more_than_a_policy_is_refused(words: Any) -> None:
 
     for kind in (Boxed, Image):
         with pytest.raises(SettingsError, match=f"tasks {kind.__name__} need a runtime"):
-            from_verifiers(words, rows=[kind(vf.TaskData(prompt="a"))])
+            VerifiersEnvironment(words, rows=[kind(vf.TaskData(prompt="a"))])
     with pytest.raises(
         SettingsError, match="Judged has the agents solver, judge; environments of one agent are supported"
     ):
-        from_verifiers(Judged(Two(taskset={"id": words.config.id})))
+        VerifiersEnvironment(Judged(Two(taskset={"id": words.config.id})))
     with pytest.raises(SettingsError, match=r"neither a Taskset nor an Env of verifiers\.v1"):
-        from_verifiers(object())
+        VerifiersEnvironment(object())
 
 
 def test_a_model_trains_in_an_environment(hints: Any) -> None:
-    check_training(from_verifiers(hints))
+    check_training(VerifiersEnvironment(hints))

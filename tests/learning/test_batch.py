@@ -193,7 +193,6 @@ def test_a_call_before_any_policy_token_has_no_step():
         (Reward(turns=(0.0, math.inf)), "the reward for 'turn 1' is inf"),
         (Reward(turns=(1.0, 1.0, 1.0)), "rewards for 3 turns, but 2 were finished"),
         (Reward(calls=(1.0, 1.0, 1.0)), "rewards for 3 calls, but 2 were made"),
-        (Reward(spans=((3, 4, 1.0),)), "the span 3:4 has only tokens of prompts"),
     ],
 )
 def test_a_reward_that_does_not_fit_its_record_names_the_task_and_the_part(reward, message):
@@ -201,16 +200,6 @@ def test_a_reward_that_does_not_fit_its_record_names_the_task_and_the_part(rewar
     trajectory.reward = reward
     with pytest.raises(RecordError, match=f"task 't': {message}"):
         PPOBatch.from_trajectories([trajectory])
-
-
-def test_a_spans_reward_is_credited_to_the_last_policy_token_in_it_also_in_a_later_segment():
-    trajectory = trajectory_of(
-        ("p", [1, 1]), ("s", [5, 6]), ("t", [7]), ("s", [8]), ("p", [2]), ("t", [3]), ("p", [1]), ("s", [4, 4])
-    )
-    spans = ((2, 5, 1.0), (0, 4, 0.5), (3, 8, 2.0), (5, 10, -1.0))
-    trajectory.reward = Reward(parts={"right": 4.0}, spans=spans)
-    batch = PPOBatch.from_trajectories([trajectory])
-    assert batch.rewards.tolist() == [[0, 0, 0, 1.5, 0, 2.0], [0, -1.0, 4.0, 0, 0, 0]]
 
 
 def test_the_value_of_a_turn_is_that_before_its_first_policy_token():

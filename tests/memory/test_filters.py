@@ -10,7 +10,6 @@ from serving import served
 from midthought.errors import SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
-from midthought.memory.tool import NOTHING_WITH_FILTERS
 
 MODES = ["full_text", "vector", "hybrid"]
 HOSTILE = [
@@ -50,7 +49,7 @@ def test_a_filter_lets_pass_what_bears_the_name_and_nothing_else(hostile, mode):
         assert [hit.chunk_id for hit in by_speaker] == [f"s_{number}"]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(NAMES, max_size=4), st.lists(NAMES, max_size=4), st.sampled_from(MODES))
 def test_any_names_can_be_asked_for_together(hostile, episodes, speakers, mode):
     found = hostile.search("the same words", 100, mode, episodes=episodes, speakers=speakers)
@@ -101,8 +100,8 @@ def test_a_filter_that_no_chunk_passes_gives_a_sentence_and_no_error(store, monk
     monkeypatch.setattr("midthought.memory.remote.load_embedder", lambda *_, **__: embedder)
     with served(store.uri, embedder) as service:
         for path in (store.uri, service.url):
-            for words in (("--speaker", "Nobody"), ("--speaker", "Ann", "--after", "01:00:00")):
-                code, said = command("memory", "search", "copper hand", "--path", path, *words)
-                assert code == 0 and said.out.strip() == NOTHING_WITH_FILTERS
+            code, said = command("memory", "search", "copper hand", "--path", path, "--speaker", "Nobody")
+            assert code == 0
+            assert said.out.strip() == "Nothing found; the names of episodes and speakers must be exact."
             code, said = command("memory", "search", "copper hand", "--path", path, "--speaker", "Ann")
             assert code == 0 and "copper hand" in said.out

@@ -15,7 +15,7 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from midthought.errors import MemoryStoreError, NoReplyError
 from midthought.memory.remote import RemoteMemory, open_memory
-from midthought.memory.tool import MemoryOpenTool, MemoryRetrievalTool
+from midthought.memory.tool import MemoryRetrievalTool
 
 TOKEN = "a-token-that-nobody-guesses"
 HIT = {"chunk_id": "a_1", "episode": "E", "speaker": "S", "transcript": "two words", "time": "00:00:01", "score": 0.5}
@@ -143,25 +143,22 @@ def test_a_tls_handshake_that_never_ends_is_given_up():
     silent.close()
 
 
-def test_an_identifier_stays_as_it_is_stored_and_is_shown_on_one_line(remote):
+def test_an_identifier_stays_as_it_is_stored(remote):
     for letter in ("\uf021", "\u2028", "\x7f", "\x85", "\t"):
         stem = f"Folge{letter} 17"
         chunk = {**CHUNK, "chunk_id": f"{stem}_0", "stem": stem, "number": 0, "episode": stem}
         memory, _ = remote(body({"chunks": [chunk]}))
         found = memory.get([f"{stem}_0"])[f"{stem}_0"]
         assert found.stem == stem and found.episode == "Folge  17"
-        assert MemoryOpenTool(memory).execute(id=f"{stem}_0").text.splitlines()[1:] == []
         memory, _ = remote(hit(chunk_id=f"{stem}_0"))
-        output = MemoryRetrievalTool(memory, shows_ids=True).execute(query="q")
-        assert output.metadata["chunk_ids"] == [f"{stem}_0"] and len(output.text.splitlines()) == 1
+        assert MemoryRetrievalTool(memory).execute(query="q").metadata["chunk_ids"] == [f"{stem}_0"]
 
 
 def test_a_result_is_one_line_without_control_characters(remote):
     forged = dict.fromkeys(("transcript", "speaker", "episode", "time", "chunk_id"), FORGED)
     memory, _ = remote(hit(**forged, turns=[[0, FORGED], [1, FORGED]], times=[[1, FORGED]]))
-    for shows_ids in (False, True):
-        text = MemoryRetrievalTool(memory, shows_ids=shows_ids).execute(query="q").text
-        assert text.startswith("[1] ") and len(text.splitlines()) == 1 and "\x1b" not in text and "\0" not in text
+    text = MemoryRetrievalTool(memory).execute(query="q").text
+    assert text.startswith("[1] ") and len(text.splitlines()) == 1 and "\x1b" not in text and "\0" not in text
 
 
 def test_more_results_and_other_chunks_than_wanted_are_left_out(remote):

@@ -34,10 +34,6 @@ def test_the_tool_says_the_same_of_a_memory_here_and_of_one_that_is_served(servi
     assert here.definition.json_schema() == there.definition.json_schema()
     for query in QUERIES[:-1]:
         assert here.execute(query=query, k=4) == there.execute(query=query, k=4), query
-    if mode != "full_text":
-        here, there = (MemoryRetrievalTool(m, mode=mode, thought_words=9) for m in (store, RemoteMemory(service.url)))
-        found = [tool.execute(query="silk", k=1, thought="<think>Somebody had used a mitten") for tool in (here, there)]
-        assert found[0] == found[1] and found[0].metadata["chunk_ids"] == ["tide_2"]
 
 
 def test_filters_and_batches_are_those_of_the_store(service, store):

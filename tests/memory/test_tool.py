@@ -25,20 +25,3 @@ def test_k_is_the_constructors_unless_the_call_says_otherwise(store):
             tool.execute(**parameters)
     with pytest.raises(SettingsError, match="from 1 to 10, not 0"):
         MemoryRetrievalTool(store, k=0)
-
-
-def test_the_last_words_of_the_thought_are_embedded_after_the_query_if_that_is_set(store, embedder):
-    thought = "<think>Who was it? Ann spoke of a mitten."
-    embedder.embedded.clear()
-    MemoryRetrievalTool(store, mode="hybrid").execute(query="the clock", thought=thought)
-    MemoryRetrievalTool(store, mode="hybrid", thought_words=4).execute(query="the clock", thought=thought)
-    MemoryRetrievalTool(store, mode="full_text", thought_words=4).execute(query="the clock", thought=thought)
-    assert embedder.embedded == ["the clock", "the clock\nspoke of a mitten."]
-
-
-def test_a_thought_of_any_length_and_with_any_characters_can_be_embedded(store, embedder):
-    embedder.embedded.clear()
-    tool = MemoryRetrievalTool(store, mode="vector", thought_words=50)
-    assert tool.execute(query="yes", thought="x" * 9_000 + " \ud800 mitten").metadata["chunk_ids"]
-    (embedded,) = embedder.embedded
-    assert embedded.endswith(" ? mitten") and len(embedded) == len("yes\n") + 4_000

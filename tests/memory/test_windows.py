@@ -1,23 +1,18 @@
 """Windows of several turns: how an episode is split, what is stored, what searches and filters find."""
 
 import itertools
-import re
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
-from serving import served
 
-from midthought.errors import SettingsError
 from midthought.memory.chunks import Chunk, chunk_transcript
-from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.state import ServiceState
 from midthought.memory.splitting import Chunking, num_tokens
 from midthought.memory.store import MemoryStore
-from midthought.memory.tool import NOTHING_WITH_FILTERS, MemoryOpenTool, MemoryRetrievalTool, format_chunk
+from midthought.memory.tool import format_chunk
 from midthought.memory.transcripts import Transcript
 from midthought.memory.turns import Turn
 
@@ -123,18 +118,6 @@ def test_a_script_without_blanks_has_windows_of_the_usual_size_and_quotes_are_fo
         assert once in store.search("灯台の扉", k=1, mode=mode)[0].transcript
 
 
-def test_a_time_filter_keeps_the_chunks_of_that_part_of_an_episode(tmp_path, new_embedder):
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    times = ("00:00:10", "00:10:00", "01:00:00")
-    store.build([Chunk(f"a_{n}", "A", "a", "Ann", f"Words number {n}.", time, n) for n, time in enumerate(times)])
-    for mode in ("full_text", "vector", "hybrid"):
-        found = store.search("words", 5, mode, after="10:00", before="01:00:00")
-        assert [hit.time for hit in found] == ["00:10:00"]
-    assert len(store.search("words", 5, after="00:00:10")) == 3
-    with pytest.raises(SettingsError, match="not a time; write HH:MM:SS"):
-        store.search("words", after="later")
-
-
 @pytest.fixture
 def timed_windows():
     """Every turn and every third sentence of the second turn has a time."""
@@ -153,46 +136,7 @@ def test_a_window_displays_the_times_of_its_turns(timed_windows):
     first, last = timed_windows[0], timed_windows[-1]
     assert first.time == "00:00:05" and first.times[0] == (7, "00:01:20") and first.times[1][1] == "00:04:30"
     assert "; 00:00:05: Ann: The tide clock has one copper hand. Bob (00:01:20): On day 1" in format_chunk(first)
-    assert "Ann (00:20:00): Nobody asked" in format_chunk(last) and last.latest_time == "00:20:00"
-
-
-@pytest.mark.parametrize("is_service", [False, True], ids=["opened", "over a service"])
-def test_a_time_filter_finds_what_is_said_then_in_a_window_that_begins_before(
-    tmp_path, new_embedder, timed_windows, is_service
-):
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
-    store.build(timed_windows)
-    assert store.chunks() == timed_windows
-    with served(store.uri, new_embedder()) if is_service else nullcontext() as service:
-        memory = RemoteMemory(service.url) if service else store
-        for mode in ("full_text", "vector", "hybrid"):
-            [hit] = memory.search("mitten", 1, mode, after="00:19:00")
-            assert hit.time < "00:19:00" and hit.times[-1] == (hit.turns[-1][0], "00:20:00")
-            assert not memory.search("mitten", 1, mode, after="00:20:01")
-            assert not memory.search("mitten", 1, mode, before="00:00:05")
-
-
-def test_the_tool_searches_within_what_the_call_names(window_store):
-    tool = MemoryRetrievalTool(window_store, mode="full_text", has_filters=True, shows_ids=True)
-    assert {parameter.name for parameter in tool.definition.parameters} >= {"speaker", "episode", "after", "before"}
-    found = tool.execute(query="herring", speaker="Bob").text
-    assert found.startswith("[1] id: tide_") and "herring" in found
-    assert tool.execute(query="herring", speaker="Nobody").text == NOTHING_WITH_FILTERS
-    assert tool.execute(query="herring", after="00:05:00").text == NOTHING_WITH_FILTERS
-    with pytest.raises(ValueError, match="not a time"):
-        tool.execute(query="herring", after="soon")
-
-
-def test_a_result_opens_with_its_neighbours_and_no_words_twice(window_store, windows, transcript):
-    tool = MemoryOpenTool(window_store)
-    output = tool.execute(id=windows[1].chunk_id, num_neighbours=1)
-    assert output.metadata["chunk_ids"] == [window.chunk_id for window in windows[:3]]
-    shown = " ".join(line.partition("; 00:00:00: ")[2] for line in output.text.splitlines())
-    assert " ".join(turn.text for turn in transcript.turns).startswith(re.sub(r"(Ann|Bob): ", "", shown))
-    with pytest.raises(ValueError, match="give the id of a search result"):
-        tool.execute(id="tide_99")
-    with pytest.raises(ValueError, match="from 1 to 5"):
-        tool.execute(id="tide_1", num_neighbours=6)
+    assert "Ann (00:20:00): Nobody asked" in format_chunk(last)
 
 
 def test_an_ad_that_several_episodes_repeat_is_found_once(tmp_path, new_embedder):

@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 from small_runs import FEEDBACK, PODCAST
 
 from midthought.cli import main
-from midthought.report.trackers import Tracker, tracker
+from midthought.report.trackers import TRACKERS, Tracker
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
+DEAD_SERVER += ["sft.num_steps=1"]
 WITHOUT_WORDS = [
     "sft.num_steps=0",
     "training.overlong_buffer_tokens=0",
@@ -51,7 +52,7 @@ def test_a_run_that_cannot_learn_exits_with_the_cause(recipe, words, code, cause
 
 
 def test_a_warmed_up_policy_with_a_nan_is_refused_before_anything_is_written(monkeypatch, capsys, tmp_path):
-    assert train(monkeypatch, "feedback", tmp_path / "first", "--stage", "sft") == 0
+    assert train(monkeypatch, "feedback", tmp_path / "first", "--stage", "sft", "sft.num_steps=1") == 0
     file = tmp_path / "first" / "warmup" / "model.safetensors"
     weights = load_file(file)
     next(iter(weights.values())).view(-1)[0] = float("nan")
@@ -67,7 +68,6 @@ PRESSES: dict[tuple[str, int], int] = {}
 """Numbers of signals while the metrics of a step of a stage are logged, which is before its checkpoint."""
 
 
-@tracker("pressing")
 class Pressing(Tracker):
     def __init__(self, run):
         super().__init__(run)
@@ -78,6 +78,9 @@ class Pressing(Tracker):
             signal.raise_signal(signal.SIGINT)
 
 
+TRACKERS["pressing"] = Pressing
+
+
 @pytest.fixture
 def interruptible():
     """SIGINT interrupts, also if the tests run in the background, where shells let programs ignore it."""
@@ -86,6 +89,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interruptible):
     def stop(run, presses, *words):
         PRESSES.update(presses)
@@ -94,7 +98,7 @@ def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interrup
         return capfd.readouterr().err
 
     run, always = tmp_path / "run", "checkpoint.save_minutes=1e-9"
-    steps = run / "checkpoints/warmup/checkpoints"
+    steps = run / "checkpoints/sft/checkpoints"
     assert "before the run began" in stop(run, {("opened", 0): 1}) and not run.exists()
     told = stop(run, {("sft", 3): 2}, "checkpoint.save_minutes=1e9")
     assert "Nothing that was learned is saved yet" in told and not steps.exists()
@@ -102,7 +106,7 @@ def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interrup
         ({("sft", 2): 1}, [], steps / "step_000002"),
         ({("sft", 6): 2}, [always], steps / "step_000005"),
         ({("ppo", 1): 2}, [], run / "warmup"),
-        ({("ppo", 3): 2}, ["checkpoint.save_interval=9", always], run / "checkpoints/rl/checkpoints/step_000002"),
+        ({("ppo", 3): 2}, ["checkpoint.save_interval=9", always], run / "checkpoints/ppo/checkpoints/step_000002"),
     ):
         told = stop(run, presses, "--resume", *words)
         assert f"The newest that is saved is {saved}." in told and f"--run {run} --resume" in told

@@ -54,13 +54,6 @@ def test_one_prompt_and_one_conversation_are_batches_of_one():
     assert manager.generate_batch([{"role": "user", "content": "x"}]).sequences == ["b"]
 
 
-def test_progress_is_told_after_every_batch():
-    told = []
-    manager = BatchInferenceManager(echo(), batch_size=2)
-    manager.generate_batch(prompts=["a"] * 5, on_progress=lambda done, of: told.append((done, of)))
-    assert told == [(2, 5), (4, 5), (5, 5)]
-
-
 def test_a_failing_batch_names_its_first_prompt_and_keeps_the_cause():
     manager = BatchInferenceManager(echo(), batch_size=2)
     with pytest.raises(EngineError, match=r"from prompt 2 on \('the third'\) failed: prompt 3 is empty") as caught:

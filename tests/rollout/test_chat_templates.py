@@ -155,7 +155,7 @@ def first_messages(choice: ChosenCallFormat) -> list[dict[str, Any]]:
 
 def test_the_call_format_is_found_from_what_the_template_writes() -> None:
     found = {published.name: chosen(published).call_format.name for published in PUBLISHED}
-    assert found == {published.name: published.label or "in_thought" for published in PUBLISHED}
+    assert found == {published.name: "native" if published.label else "in_thought" for published in PUBLISHED}
     reason = chosen(BY_NAME["gemma_3"]).reason
     assert "refuses calls" in reason or "omits calls" in reason
 

@@ -24,23 +24,23 @@ if TRL is None or TRL.origin is None:
     pytest.skip("needs TRL: make test-all", allow_module_level=True)
 TEMPLATES = {path.stem: path for path in sorted((Path(TRL.origin).parent / "chat_templates").glob("*.jinja"))}
 
-FORMATS = {
-    "deepseekv3": "deepseek",
-    "glm4moe": "glm",
-    "gptoss": "harmony",
-    "gemma4": "gemma",
-    "lfm2_v2": "python",
-    "llama3_1": "llama",
-    "llama3_2": "llama",
-    "nemotron_3_nano": "qwen3_coder",
-    "nemotron_3_super": "qwen3_coder",
-    "qwen2_5": "hermes",
-    "qwen3": "hermes",
-    "qwen3_5_think": "qwen3_coder",
-    "qwen3_6": "qwen3_coder",
-    "qwen3_instruct_2507": "hermes",
-    "qwen3_vl": "hermes",
-}
+WITH = [
+    "deepseekv3",
+    "glm4moe",
+    "gptoss",
+    "gemma4",
+    "lfm2_v2",
+    "llama3_1",
+    "llama3_2",
+    "nemotron_3_nano",
+    "nemotron_3_super",
+    "qwen2_5",
+    "qwen3",
+    "qwen3_5_think",
+    "qwen3_6",
+    "qwen3_instruct_2507",
+    "qwen3_vl",
+]
 WITHOUT = ("cohere", "gemma", "gemma3", "llama3", "phi3", "smolvlm")
 ENDS = (
     "<|im_end|>",
@@ -78,12 +78,11 @@ def test_a_template_without_calls_falls_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [ARGUMENTS, {}], ids=["arguments", "none"])
-@pytest.mark.parametrize(("name", "label"), FORMATS.items())
-def test_a_call_and_its_result_are_written_as_the_template_writes_them(name: str, label: str, arguments: Any) -> None:
+@pytest.mark.parametrize("name", WITH)
+def test_a_call_and_its_result_are_written_as_the_template_writes_them(name: str, arguments: Any) -> None:
     choice = choose_call_format(renderer_of(name), [TOOL])
     call_format, renderer = choice.call_format, choice.renderer
     assert isinstance(call_format, NativeCallFormat)
-    assert call_format.name == label
     call_id = call_format.syntax.make_id("look_up", 0)
     answer = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("look_up", arguments, call_id)])}
     written = call_format.render_call("look_up", arguments)

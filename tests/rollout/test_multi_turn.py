@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,14 +29,6 @@ from midthought.tools.parsers import ActionParser, HermesParser, InThoughtParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Reward, StopReason, Trajectory
 
-DROPS_THOUGHTS = (
-    "{% set last = namespace(user=0) %}"
-    "{% for m in messages %}{% if m.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}{% endfor %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' and loop.index0 < last.user else m.content }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-"""As Qwen3's: answers before the user's last message lose their thoughts."""
 NO_SYSTEM_ROLE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
     "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -231,8 +222,6 @@ def test_a_tool_may_use_the_same_engine():
         (lambda engine: MultiTurnInferenceEngine(engine, max_turns=0), "max_turns=0"),
         (lambda engine: MultiTurnInferenceEngine(engine).run_episode(Guess, "x"), "give an instance"),
         (lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, 5), "a text; got 5"),
-        (lambda engine: MultiTurnInferenceEngine(engine).run_episodes([None], ["x", "y"]), "1 environments for 2"),
-        (lambda engine: MultiTurnInferenceEngine(engine).run_episodes([guess := Guess(), guess], ["x", "y"]), "twice"),
         (
             lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", beams=5),
             "unknown sampling option 'beams'",
@@ -315,44 +304,6 @@ def test_an_environment_that_breaks_is_the_cause_of_the_error_and_the_record_say
     assert talk.run_episode(Guess(), "")["total_reward"] == 1.0
 
 
-def test_many_episodes_run_side_by_side_in_order_and_a_broken_one_ends_alone():
-    talk = MultiTurnInferenceEngine(engine_of(["7"], ["1", "7"], ["4"], ["Hi."]))
-    summaries = talk.run_episodes([Guess(), AsyncGuess(), Broken(), None], ["a", "b", "c", "d"])
-    assert [summary["total_reward"] for summary in summaries] == [1.0, 1.25, None, 0.0]
-    assert [summary["num_turns"] for summary in summaries] == [1, 2, 1, 1]
-    assert [trajectory.task.prompt[-10:] for trajectory in talk.trajectories[:2]] == ["a\nRound 1.", "b\nRound 1."]
-    assert "KeyError" in (talk.trajectories[2].error or "")
-    assert talk.run_episodes([], []) == []
-
-
-# -- thoughts ------------------------------------------------------------------------------------------------------
-
-THOUGHTFUL = ["<think>one</think>First", "<think>two</think>Second", "<think>three</think>Third"]
-
-
-def talk_thoughtfully(template: str | None, **options: Any) -> tuple[MultiTurnInferenceEngine, list[str]]:
-    """Three turns, and what was warned of."""
-    talk = MultiTurnInferenceEngine(engine_of(THOUGHTFUL, template=template), **options)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        warnings.simplefilter("ignore", ResourceWarning)  # of what another test left to the garbage collector
-        talk.start_conversation("Hi")
-        talk.step()
-        assert caught == []
-        talk.step("And?")
-        talk.step("So?")
-    assert all(warning.filename == __file__ for warning in caught)
-    return talk, [str(warning.message) for warning in caught]
-
-
-def test_thoughts_are_kept_and_that_serving_would_drop_them_is_said_once():
-    talk, said = talk_thoughtfully(DROPS_THOUGHTS)
-    assert len(said) == 1 and "keep_thoughts=False" in said[0]
-    assert len(talk.trajectory.segments) == 1
-    assert all(text in talk.format_conversation() for text in THOUGHTFUL)
-    assert talk_thoughtfully(None)[1] == []
-
-
 # -- a real model --------------------------------------------------------------------------------------------------
 
 
@@ -429,7 +380,7 @@ def test_a_conversation_that_waits_for_its_user_holds_nobody_up(model):
         assert_rescored(model, talk.trajectory)
 
 
-def test_an_episode_whose_prompt_fills_the_engines_context_fails_and_others_beside_it_do_not(model):
+def test_an_episode_whose_prompt_fills_the_engines_context_fails(model):
     with local(model, max_seq_len=60) as engine:
         talk = MultiTurnInferenceEngine(engine)
         for opening in ("x" * 100, "x" * 500):
@@ -437,10 +388,7 @@ def test_an_episode_whose_prompt_fills_the_engines_context_fails_and_others_besi
                 talk.run_episode(None, opening)
             with pytest.raises(EngineError, match="fills the engine's context"):
                 talk.run_episode(Guess(), opening)
-        long, short = talk.run_episodes([None, None], ["x" * 100, "x"], max_tokens=2)
-    assert long["stop_reason"] is StopReason.FAILED and "fills the engine's context" in long["error"]
-    assert long["num_turns"] == 0 and long["total_reward"] is None
-    assert short["stop_reason"] is StopReason.LENGTH and short["error"] is None and short["num_turns"] == 1
+            assert talk.trajectory.stop_reason is StopReason.FAILED
     with local(model, max_seq_len=60) as engine:
         talk = MultiTurnInferenceEngine(engine)
         talk.start_conversation("x" * 100)

@@ -15,10 +15,10 @@ from published_templates import PUBLISHED, Published
 from midthought import tool
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.rollout.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.rollout.chat_messages import checked_messages
-from midthought.rollout.chat_policy import ChatPolicy
 from midthought.rollout.demonstration import demonstration
+from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
+from midthought.serve.chat_messages import checked_messages
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.native import NativeCallFormat

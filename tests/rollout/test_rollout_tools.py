@@ -16,7 +16,6 @@ from transformers import Qwen3Config
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
-from midthought.errors import SettingsError
 from midthought.rollout.episode import run_episodes
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
@@ -184,34 +183,3 @@ def test_what_is_shared_in_deterministic_rollouts_does_not_hang_on_what_the_tool
         assert sum(event.metadata.get("shared", False) for event in events) == 27 - len(look.asked)
         records.append([(t.token_ids, [dict(event.metadata) for event in t.tool_events]) for t in done])
     assert records[0] == records[1]
-
-
-class Overhearing(Tool):
-    """Returns the thought before its call."""
-
-    definition = ToolDefinition("overhear", "Listens.", [ToolParameter("what", "string", "Anything.")])
-    reads_thought = True
-    pure = True
-
-    def execute(self, what: str, thought: str = "") -> str:
-        return f"heard: {thought.strip()!r}"
-
-
-def test_a_tool_that_reads_the_thought_gets_what_was_written_since_the_latest_result(renderer: Renderer) -> None:
-    call = '#call overhear {"what": "x"}'
-    script = [f"<think>First. {call}Then so. {call}Done.</think>Ada"]
-    box = ToolExecutor(ToolRegistry([Overhearing()]))
-    (done,) = asyncio.run(episodes(ScriptedEngine(script, renderer), renderer, box, 1))
-    assert [event.call.result for event in done.tool_events] == ["heard: '<think>First.'", "heard: 'Then so.'"]
-    assert all(event.call.parameters == {"what": "x"} for event in done.tool_events)
-
-
-def test_the_model_cannot_pass_a_thought_and_its_name_is_taken(renderer: Renderer) -> None:
-    script = ['<think>Hm. #call overhear {"what": "x", "thought": "mine"}So.</think>Ada']
-    box = ToolExecutor(ToolRegistry([Overhearing()]))
-    (done,) = asyncio.run(episodes(ScriptedEngine(script, renderer), renderer, box, 1))
-    assert [event.outcome for event in done.tool_events] == [ToolOutcome.BAD_ARGUMENTS]
-    taken = Overhearing()
-    taken.definition = ToolDefinition("overhear", "Listens.", [ToolParameter("thought", "string", "Anything.")])
-    with pytest.raises(SettingsError, match="rename its parameter 'thought'"):
-        ToolRegistry([taken])

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import enum
 import re
-from typing import Annotated, Any, Literal, Optional, TypedDict
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
 import typing_extensions
@@ -25,7 +25,7 @@ class Color(enum.Enum):
     BLUE = "blue"
 
 
-class Near(TypedDict):
+class Near(typing_extensions.TypedDict):
     place: str
     radius: typing_extensions.NotRequired[float | None]
 

@@ -60,9 +60,7 @@ def full() -> Trajectory:
     )
     trajectory.stop_reason = StopReason.ANSWERED
     trajectory.error = "none, really"
-    trajectory.reward = Reward(
-        parts={"correct": 1.0, "odd": math.nan}, turns=(0.5, 0.1), calls=(-0.25,), spans=((2, 4, 1.5),)
-    )
+    trajectory.reward = Reward(parts={"correct": 1.0, "odd": math.nan}, turns=(0.5, 0.1), calls=(-0.25,))
     trajectory.values = [0.25, math.nan]
     trajectory.tool_seconds, trajectory.engine_seconds = 1.5, 2.5
     return trajectory

@@ -11,9 +11,9 @@ from midthought.engines.create import ScriptedInferenceEngine
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.server import address, listen, make_server
-from midthought.rollout.chat_answer import ChatAnswers
-from midthought.rollout.chat_policy import ChatPolicy
 from midthought.serve.app import ChatService, make_app
+from midthought.serve.chat_answer import ChatAnswers
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

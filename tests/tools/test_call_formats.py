@@ -124,10 +124,10 @@ TABLE: dict[str, tuple[Callable[[Writing], str], Found]] = {
 
 def table(name: str) -> Iterator[tuple[str, str, Found]]:
     """The texts of a call format, with what differs from one to the other."""
-    writing, call_format = WRITINGS[name], find_call_format(name)
+    writing = WRITINGS[name]
     for case, (write, calls) in TABLE.items():
         yield case, write(writing), calls
-    if_fenced: Found = [LOOK] if not call_format.stops_at_call else []
+    if_fenced: Found = [LOOK] if name != "in_thought" else []
     yield "fenced", fenced("```")(writing), if_fenced
     yield "fenced, with its language", fenced("```json")(writing), if_fenced
     yield "no name", writing.nameless(Q), [None] if writing.nameless_is_call else []
@@ -208,8 +208,8 @@ SCRAPS = ["{", "}", '"', "\\", ":", ",", "[", "]", "`", "```", "```json\n", "~~~
 OWN_SCRAPS = {
     "in_thought": ["#call", "#call look ", "#", "look", '#call look {"q": 1}', "#look_error: "],
     "json": ['"tool"', '{"tool":', '"tool": "look"', "tool:", "{'tool':", '"parameters": ', '{"tool": "look"}'],
-    "react": ["\nAction:", "Action: look\n", "\nAction Input:", "Action Input: ", "\nObservation: ", "**Action:** ",
-              '\nAction: look\nAction Input: {"q": 1}', "Input", "Action 1: "],
+    "react": ["\nAction:", "Action: look\n", "\nAction Input:", "Action Input: ", "\nObservation: ", "\nInput:",
+              '\nAction: look\nAction Input: {"q": 1}', "Input"],
     "function_calling": ["<function_calls>", "</function_calls>", '{"tool_name": "look", "parameters": {}}',
                          "function_calls>", '"tool_name":', '"parameters":'],
     "hermes": ["<tool_call>", "</tool_call>", '{"name": "look", "arguments": {}}', "tool_call>", '"name":',

@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from calling import call, run
+from calling import TASK, call, run
 
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.definition import ToolEpisode
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 
@@ -65,3 +66,18 @@ def test_what_the_environment_raises_or_gives_wrongly_is_an_error_that_the_model
         False,
         "Tool execution error: step returned str, not (observation, reward, done, info)",
     )
+
+
+def test_without_an_environment_it_steps_that_of_the_episode() -> None:
+    box, step = ToolExecutor(ToolRegistry([EnvironmentStepTool()])), call("environment_step", action="look")
+    worlds = [Counter(), Counter()]
+
+    async def episodes() -> None:
+        tools = [box.for_episode(ToolEpisode(task=TASK, environment=world)) for world in worlds]
+        await asyncio.gather(*(box.run([step] * 2, TASK, tools=each) for each in tools))
+
+    asyncio.run(episodes())
+    assert [world.actions for world in worlds] == [["look", "look"]] * 2
+    assert run(box, step)[0].call.result == "the episode of task 't' has no environment to step"
+    is_ok, told = box.registry.execute_tool("environment_step", action="look")
+    assert not is_ok and "has no environment; give it one, or call it in an episode" in told

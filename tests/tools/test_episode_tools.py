@@ -13,11 +13,10 @@ import pytest
 from calling import call as tool_call
 from calling import results
 
-from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
+from midthought.types import ParsedAction, Task, ToolOutcome
 
 DEFINITION = ToolDefinition("note", "Keeps notes.", [ToolParameter("word", "string", "What to add.")])
 
@@ -222,31 +221,3 @@ def test_a_close_that_raises_or_hangs_is_logged_and_ends_nothing(caplog: Any) ->
     assert [event.outcome for event in events] == [ToolOutcome.OK] * 2
     assert "tool 'note': close raised OSError: the disk is full" in caplog.text
     assert "tool 'hang': close was not done within 0.1 seconds" in caplog.text
-
-
-def test_a_step_tool_without_an_environment_steps_that_of_the_episode() -> None:
-    class Counter:
-        def __init__(self) -> None:
-            self.actions: list[str] = []
-
-        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-            self.actions.append(action)
-            return " ".join(self.actions), 0.5, False, {}
-
-    box = ToolExecutor(ToolRegistry([EnvironmentStepTool()]))
-    step = tool_call("environment_step", action="look")
-    worlds = [Counter(), Counter()]
-
-    async def episodes() -> list[list[ToolEvent]]:
-        tools = [box.for_episode(ToolEpisode(task=task(), environment=world)) for world in worlds]
-        return await asyncio.gather(*(box.run([step] * 2, task(), tools=each) for each in tools))
-
-    for events in asyncio.run(episodes()):
-        assert [str(event.call.result).partition("\n")[0] for event in events] == ["look", "look look"]
-        assert isinstance(events[0].metadata["reward"], float)
-    [event] = asyncio.run(box.run([step], task()))
-    assert event.call.result == "the episode of task 't0' has no environment to step"
-    assert box.registry.execute_tool("environment_step", action="look") == (
-        False,
-        "Tool execution error: 'environment_step' has no environment; give it one, or call it in an episode",
-    )

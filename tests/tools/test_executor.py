@@ -124,52 +124,6 @@ def test_calls_beyond_the_budget_are_answered_but_not_run() -> None:
     assert run(executor(), call("say", what=["a"]), calls_left=-1)[0].outcome is ToolOutcome.NO_CALLS_LEFT
 
 
-class Flaky(Tool):
-    """Fails the first times that it is run."""
-
-    definition = ToolDefinition("flaky", "Fails at first.", [ToolParameter("what", "array", "", required=False)])
-
-    def __init__(self, num_failures: int, **attributes: Any) -> None:
-        self.num_failures = num_failures
-        self.num_runs = 0
-        vars(self).update(attributes)
-
-    def execute(self, what: list[Any] | None = None) -> ToolOutput:
-        self.num_runs += 1
-        seen = len(what or [])
-        (what or []).append("changed")
-        if self.num_runs <= self.num_failures:
-            raise ValueError(f"failure {self.num_runs}")
-        return ToolOutput("there it is", {"seen": seen})
-
-
-def test_only_a_tool_that_says_it_does_no_harm_is_run_again() -> None:
-    for attributes, settings, num_runs in (
-        ({}, {"retries": 5}, 1),
-        ({"pure": True}, {}, 1),
-        ({"pure": True}, {"retries": 1}, 2),
-        ({"pure": True, "retries": 0}, {"retries": 1}, 1),
-        ({"retries": 2}, {}, 3),
-    ):
-        tool = Flaky(10, **attributes)
-        (event,) = run(ToolExecutor(ToolRegistry([tool]), **settings), call("flaky"))
-        assert (event.outcome, event.call.result) == (ToolOutcome.RAISED, f"failure {num_runs}")
-        assert tool.num_runs == num_runs
-        assert event.metadata == ({} if num_runs == 1 else {"num_attempts": num_runs})
-    (event,) = run(ToolExecutor(ToolRegistry([Flaky(1, retries=3)])), call("flaky", what=["a"]))
-    assert (event.outcome, event.call.result) == (ToolOutcome.OK, "there it is")
-    assert event.metadata == {"seen": 1, "num_attempts": 2}
-    assert event.call.parameters == {"what": ["a"]}
-
-
-def test_retries_end_before_the_deadline_and_then_the_error_is_told() -> None:
-    tool = Flaky(10**9, retries=10**9, timeout_seconds=0.5)
-    began = time.perf_counter()
-    (event,) = run(ToolExecutor(ToolRegistry([tool])), call("flaky"))
-    assert event.outcome is ToolOutcome.RAISED and event.call.result == f"failure {tool.num_runs}"
-    assert tool.num_runs > 1 and time.perf_counter() - began < 5
-
-
 def test_a_tools_own_deadline_takes_the_place_of_the_executors() -> None:
     box = executor(timeout_seconds=0.05)
     for name, seconds in (("wait", 0.2), ("async_wait", 0.2)):
@@ -183,10 +137,9 @@ def test_a_tools_own_deadline_takes_the_place_of_the_executors() -> None:
 
 
 def test_a_limit_that_makes_no_sense_is_refused() -> None:
-    limits = ("timeout_seconds", "max_concurrency", "max_threads", "max_result_chars")
-    for name, limit in (*((name, 0) for name in limits), ("retries", -1)):
-        with pytest.raises(SettingsError, match=f"{name} must be .*, not {limit}"):
-            executor(**{name: limit})
+    for name in ("timeout_seconds", "max_concurrency", "max_threads"):
+        with pytest.raises(SettingsError, match=f"{name} must be .*, not 0"):
+            executor(**{name: 0})
 
 
 def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
@@ -196,9 +149,7 @@ def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
                 raise RuntimeError("the tool is off")
             return ToolOutput(task.answer)
 
-    say = Say()
-    say.retries = 3  # of the tool, which an arm does not run
-    box = Oracle(ToolRegistry([say]))
+    box = Oracle(ToolRegistry([Say()]))
     assert outcome(box, call("say", what=["a"])) == (ToolOutcome.OK, "Ada")
     assert outcome(box, call("say", what=[])) == (ToolOutcome.RAISED, "the tool is off")
     assert outcome(box, call("say"))[0] is ToolOutcome.BAD_ARGUMENTS

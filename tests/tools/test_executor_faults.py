@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from typing import Any
 
 import pytest
 from calling import TASK, Hang, Quick, call, run
@@ -14,7 +13,7 @@ from calling import TASK, Hang, Quick, call, run
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ToolEvent, ToolOutcome
+from midthought.types import ToolOutcome
 
 
 class AsyncHang(Tool):
@@ -73,43 +72,7 @@ def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -
     hang.over.set()
 
 
-def test_a_thread_that_returns_after_its_deadline_is_used_again_and_its_result_goes_nowhere() -> None:
-    hang = Hang()
-    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05)
-
-    async def episode() -> list[ToolEvent]:
-        late = await box.run([call("hang")], TASK)
-        hang.over.set()
-        await asyncio.sleep(0.2)
-        num_threads = threading.active_count()
-        quick = await box.run([call("quick")], TASK)
-        assert threading.active_count() == num_threads
-        return [*late, *quick]
-
-    late, quick = asyncio.run(episode())
-    assert late.outcome is ToolOutcome.TIMED_OUT and quick.call.result == "here"
-
-
 def test_one_executor_serves_several_loops_even_when_calls_had_to_wait() -> None:
     box = ToolExecutor(ToolRegistry([Quick()]), max_concurrency=1)
     for _ in range(2):
         assert [event.outcome for event in run(box, *[call("quick")] * 3)] == [ToolOutcome.OK] * 3
-
-
-def test_where_the_registry_itself_breaks_the_other_calls_of_the_turn_end_with_it() -> None:
-    class Broken(ToolRegistry):
-        def arguments(self, name: str, parameters: Any) -> dict[str, Any]:
-            if name == "quick":
-                raise ZeroDivisionError
-            return super().arguments(name, parameters)
-
-    hang = AsyncHang()
-    box = ToolExecutor(Broken([hang, Quick()]))
-
-    async def episode() -> None:
-        with pytest.raises(ZeroDivisionError):
-            await box.run([call("async_hang"), call("quick")], TASK)
-        await asyncio.sleep(0.05)
-        assert hang.num_running == 0
-
-    asyncio.run(episode())

@@ -10,6 +10,7 @@ from calling import TASK, call
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midthought.tools import executor
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -157,13 +158,14 @@ def test_a_pure_tool_whose_metadata_cannot_be_copied_is_told_so() -> None:
     assert event.outcome is ToolOutcome.RAISED and "JSON values only" in str(event.call.result)
 
 
-def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_marked() -> None:
+def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_marked(monkeypatch) -> None:
     class Flood(Tool):
         definition = ToolDefinition("flood", "Says much.")
 
         def execute(self) -> str:
             return "tide " * 40
 
-    box = ToolExecutor(ToolRegistry([Flood()]), max_result_chars=9)
+    monkeypatch.setattr(executor, "MAX_RESULT_CHARS", 9)
+    box = ToolExecutor(ToolRegistry([Flood()]))
     [event] = asyncio.run(box.run([call("flood")], TASK))
     assert (event.outcome, event.call.result) == (ToolOutcome.OK, "tide tide …[cut]")

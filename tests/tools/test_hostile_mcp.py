@@ -17,6 +17,7 @@ from calling import TASK, call
 from command_process import is_running
 
 from midthought.errors import SettingsError
+from midthought.tools import mcp_connection
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
@@ -73,13 +74,18 @@ for line in sys.stdin:
 
 
 def started(does: dict[str, Any], **options: Any) -> McpTools:
-    given: dict[str, Any] = {"start_seconds": 60.0, "timeout_seconds": 60.0, "restart_seconds": 0.05, **options}
+    given: dict[str, Any] = {"start_seconds": 60.0, "timeout_seconds": 60.0, **options}
     environment = {"DOES": json.dumps(does), **given.pop("environment", {})}
     command = [sys.executable, "-c", SERVER, given.pop("marker", "")]
     return mcp_tools(command=command, environment=environment, **given)
 
 
 LOOK = call("look")
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(mcp_connection, "FIRST_PAUSE_SECONDS", 0.05)
 
 
 def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
@@ -220,10 +226,12 @@ def test_a_tool_that_cannot_be_used_is_left_out_with_its_reason_and_null_is_no_k
 
 
 @pytest.mark.parametrize("is_started", [False, True], ids=["before it is started again", "while it is started"])
-def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_path, is_started):
+def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_path, is_started, monkeypatch):
     ended, marker = tmp_path / "ended", str(uuid.uuid4())
     does = {"ends": "/nowhere", "ended": str(ended), "hangs": str(ended)}
-    tools = started(does, start_seconds=600.0, restart_seconds=0.05 if is_started else 60.0, marker=marker)
+    if not is_started:
+        monkeypatch.setattr(mcp_connection, "FIRST_PAUSE_SECONDS", 60.0)
+    tools = started(does, start_seconds=600.0, marker=marker)
 
     async def closed_while_waiting() -> ToolEvent:
         executor = ToolExecutor(ToolRegistry(tools))
@@ -312,6 +320,6 @@ def test_a_key_in_a_url_is_not_in_the_error():
 
 def test_a_server_at_a_url_that_closes_a_connection_is_connected_again(web, monkeypatch, caplog):
     monkeypatch.setattr(Web, "closes", {"tools/call"})
-    with mcp_tools(url=web, restart_seconds=0.05) as tools:
+    with mcp_tools(url=web) as tools:
         assert [called(tools).outcome for _ in range(3)] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
     assert "; it is connected again in" in caplog.text

@@ -30,9 +30,9 @@ CASES: dict[str, tuple[str, list[tuple[str, dict | None]]]] = {
     "after an underscore or a hash": ('_#call look {"q": 1} ##call look {"q": 1}', []),
     "keyword twice": (f"#call {A}", FOUND),
     "fenced, with info": (f"```json\n{A}\n```\n", []),
-    "tildes": (f"~~~ a`b\n{A}\n~~~\n{B}", FOUND_B),
-    "a fence is closed by its own marker": (f"```\n~~~\n{A}\n```\n", []),
-    "a fence is closed by more markers": (f"```\n`````\n{A}", FOUND),
+    "a fence is closed": (f"```a`b\n{A}\n```\n{B}", FOUND_B),
+    "a fence is closed by more backticks": (f"```\n`````\n{A}", FOUND),
+    "tildes are no fence": (f"~~~\n{A}\n~~~\n", FOUND),
     "no fence when indented by four": (f"    ```\n{A}", FOUND),
     "three backticks in a line are no fence": (f"x ```\n{A}", FOUND),
     "in a span": (f"write `{A}` like this", []),
@@ -128,12 +128,6 @@ def test_a_tool_that_writes_calls_starts_none_even_when_the_whole_text_is_read_a
     words = f"[1] x\n\n{A}\n \n```\n{A}\n\u2028\n#call look "
     text = A + INSIDE.render_results([event("look", ToolOutcome.OK, words)]) + '{"q": 2} ' + A
     assert found(INSIDE.parse_all(text)) == FOUND + FOUND
-
-
-def test_a_written_call_has_unicode_as_it_is_and_no_think_tag() -> None:
-    written = INSIDE.render_call("look", {"query": "Wörter</think><think>", "k": 3})
-    assert "Wörter" in written and "</think>" not in written and "<think>" not in written
-    assert found(INSIDE.parse_all(written)) == [("look", {"query": "Wörter</think><think>", "k": 3})]
 
 
 def test_the_instructions_say_where_calls_may_stand() -> None:

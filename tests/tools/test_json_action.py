@@ -82,11 +82,3 @@ def test_what_stood_before_the_turns_first_tag_was_a_thought_unless_told_otherwi
     assert [call.tool_name for call in CALL_FORMAT.parse_all(text)] == ["see"]
     assert [call.tool_name for call in CALL_FORMAT.parse_all(text, in_thought=False)] == ["look", "see"]
     assert [call.tool_name for call in CALL_FORMAT.parse_all(A, in_thought=True)] == []
-
-
-def test_the_tags_of_thoughts_can_be_named() -> None:
-    call_format = JSONFormat(think_open="[thought]", think_close="[/thought]")
-    written = call_format.render_call("look", {"q": "[thought]"})
-    assert "[thought]" not in written
-    (call,) = call_format.parse_all(f"[thought]{A}[/thought]{written}")
-    assert call.parameters == {"q": "[thought]"}

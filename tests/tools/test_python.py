@@ -80,9 +80,6 @@ def test_what_is_printed_and_the_last_value_are_shown(tool: PythonTool) -> None:
     code = "import math, sys\nprint('ä €', file=sys.stderr)\ndef f(x):\n    return x * 2\nprint('b')\n[f(3), math.pi]"
     output = tool.execute(code=code)
     assert (output.text, output.metadata) == ("ä €\nb\n[6, 3.141592653589793]", {"status": "ok"})
-
-
-def test_code_without_a_word_says_so(tool: PythonTool) -> None:
     assert tool.execute(code="x = 1").text == "(no output)"
 
 

@@ -107,9 +107,12 @@ def test_what_is_no_tool_or_no_sense_is_refused_with_the_remedy(registry: ToolRe
         ),
         *[
             (broken(definition=ToolDefinition("b", ""), **{limit: value}), f"tool 'b': {limit} must be .*, not {value}")
-            for limit, value in (("timeout_seconds", 0), ("max_concurrency", 0), ("retries", -1))
+            for limit, value in (("timeout_seconds", 0), ("max_concurrency", 0))
         ],
-        (broken(definition=ToolDefinition("b", ""), retries="3"), "tool 'b': retries='3' is not a number"),
+        (
+            broken(definition=ToolDefinition("b", ""), timeout_seconds="3"),
+            "tool 'b': timeout_seconds='3' is not a number",
+        ),
         (Pure(), r"tool 'broken' is pure .* overrides open.*; set pure to False"),
     ]
     for wrong, words in refused:

@@ -34,6 +34,8 @@ class Work:
             self.most[key] = max(self.most[key], self.under_way[key])
             try:
                 await ticks(num_ticks)
+                if outcome == "bad":
+                    raise KeyError(key)
                 return f"{outcome} {key}"
             finally:
                 self.under_way[key] -= 1
@@ -42,7 +44,13 @@ class Work:
 
 
 def result_cache() -> ResultCache[str]:
-    return ResultCache(lambda result: result.startswith("good"))
+    return ResultCache()
+
+
+async def asked(calls: ResultCache[str], key: str, compute: Callable[[], Coroutine[Any, Any, str]]) -> tuple[Any, bool]:
+    """Returns the result of the run, or its exception, and whether it is shared."""
+    run, is_shared = await calls.get(key, compute)
+    return run.exception() or run.result(), is_shared
 
 
 class Ask(NamedTuple):
@@ -66,7 +74,7 @@ def test_every_one_who_stays_gets_the_answer_of_the_only_run_under_way(
     async def ask(one: Ask) -> tuple[str, bool]:
         await ticks(one.after)
         outcome = "bad" if one.key in failing else "good"
-        return await calls.get(one.key, work.begin(one.key, takes[one.key], outcome))
+        return await asked(calls, one.key, work.begin(one.key, takes[one.key], outcome))
 
     async def leave(asking: asyncio.Task[Any], one: Ask) -> None:
         if one.leaves_after is not None:
@@ -78,7 +86,6 @@ def test_every_one_who_stays_gets_the_answer_of_the_only_run_under_way(
         leaving = [asyncio.create_task(leave(task, one)) for task, one in zip(asking, asks, strict=True)]
         done = await asyncio.gather(*asking, return_exceptions=True)
         await asyncio.gather(*leaving)
-        assert not +work.under_way
         return done
 
     async def run() -> list[Any]:
@@ -92,7 +99,7 @@ def test_every_one_who_stays_gets_the_answer_of_the_only_run_under_way(
     num_own = Counter()
     for one, result in zip(asks, done, strict=True):
         if one.leaves_after is None:
-            assert result[0] == f"{'bad' if one.key in failing else 'good'} {one.key}"
+            assert result[0] == f"good {one.key}" if one.key not in failing else isinstance(result[0], KeyError)
             num_own[one.key] += not result[1]
     assert all(num_own[key] <= work.num_begun[key] for key in num_own)
     if in_rollout and all(one.leaves_after is None for one in asks):
@@ -104,34 +111,21 @@ def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> No
     work, calls = Work(), result_cache()
 
     async def run() -> None:
-        assert await calls.get("a", work.begin("a")) == ("good a", False)
+        assert await asked(calls, "a", work.begin("a")) == ("good a", False)
         with calls.rollout():
-            assert await calls.get("a", work.begin("a")) == ("good a", False)
+            assert await asked(calls, "a", work.begin("a")) == ("good a", False)
             with calls.rollout():
-                assert await calls.get("a", work.begin("a")) == ("good a", True)
-            assert await calls.get("a", work.begin("a")) == ("good a", True)
+                assert await asked(calls, "a", work.begin("a")) == ("good a", True)
+            assert await asked(calls, "a", work.begin("a")) == ("good a", True)
             for _ in range(2):
-                assert await calls.get("b", work.begin("b", outcome="bad")) == ("bad b", False)
-        assert await calls.get("a", work.begin("a")) == ("good a", False)
+                both = await asyncio.gather(*(asked(calls, "b", work.begin("b", outcome="bad")) for _ in range(2)))
+                assert [(repr(error), is_shared) for error, is_shared in both] == [
+                    ("KeyError('b')", is_shared) for is_shared in (False, True)
+                ]
+        assert await asked(calls, "a", work.begin("a")) == ("good a", False)
 
     asyncio.run(run())
     assert work.num_begun == {"a": 3, "b": 2}
-
-
-def test_a_run_that_raises_is_raised_for_all_and_begun_anew() -> None:
-    calls = result_cache()
-
-    async def broken() -> str:
-        await asyncio.sleep(0)
-        raise KeyError("a")
-
-    async def run() -> None:
-        with calls.rollout():
-            done = await asyncio.gather(*(calls.get("a", broken) for _ in range(2)), return_exceptions=True)
-            assert list(map(repr, done)) == ["KeyError('a')"] * 2
-            assert await calls.get("a", Work().begin("a")) == ("good a", False)
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from midthought.tools.call_formats.call_object import CallObject
-from midthought.tools.call_formats.hermes import HermesFormat
-from midthought.tools.call_formats.tagged import FunctionCallingFormat, TaggedCallFormat
+from midthought.tools.call_formats.tagged import FunctionCallingFormat, HermesFormat, TaggedCallFormat
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 

@@ -32,11 +32,11 @@ def test_by_default_the_template_describes_the_tools_and_calls_have_its_form(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with trainer_of(QWEN3) as trainer:
-        assert trainer.call_format.name == "hermes"
+        assert trainer.call_format.name == "native"
         prompt = prompt_of(trainer)
         assert prompt.count('"name": "twice"') == 1
         assert "#call" not in prompt
-    assert "Call format: the chat template writes calls (hermes) and describes the tools" in capsys.readouterr().out
+    assert "Call format: the chat template writes calls and describes the tools" in capsys.readouterr().out
 
 
 def test_a_template_without_calls_has_calls_in_the_thought() -> None:
@@ -53,7 +53,7 @@ def test_a_call_format_that_is_named_is_used() -> None:
 
 def test_without_descriptions_the_template_describes_no_tools() -> None:
     with trainer_of(QWEN3, describe_tools=False) as trainer:
-        assert trainer.call_format.name == "hermes"
+        assert trainer.call_format.name == "native"
         assert "twice" not in prompt_of(trainer)
 
 

@@ -153,6 +153,7 @@ def logprobs(model, state, batch: TokenBatch):
     return found
 
 
+@pytest.mark.slow
 def test_an_evaluation_between_two_iterations_changes_neither(_untaught, tokenizer):
     histories = []
     for validate_every in (0, 1):
@@ -242,6 +243,7 @@ def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(
         assert [figures["batch/num_episodes"] for figures in history] == [4] * (first.iteration + 3)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_carried_episodes_can_be_gone_on_with_without_the_switch(
     _untaught, tokenizer, tmp_path, caplog
 ):

@@ -133,6 +133,7 @@ def test_a_folder_of_adapters_of_another_library_is_trained_on_resumed_and_evalu
         assert torch.equal(whole.model(IDS).logits, last)
 
 
+@pytest.mark.slow
 def test_of_a_folder_of_adapters_all_weights_learn_if_that_is_asked_for_and_it_learns_from_demonstrations(
     talker, tmp_path
 ) -> None:

@@ -22,13 +22,7 @@ Find = Callable[[Any], object]
 """Returns the object of a reference."""
 
 _MAX_DEPTH = 12
-_LIMITS = (
-    "timeout_seconds",
-    "max_concurrency",
-    "max_threads",
-    "retries",
-    "max_result_chars",
-)
+_LIMITS = ("timeout_seconds", "max_concurrency", "max_threads")
 
 
 class _Pickler(CloudPickler):

@@ -32,8 +32,7 @@ def compute_score(
             f"task {record['task_id']!r}: no environment scored the episode; set `supply` in agent_loop.yaml, or give "
             "verl your own reward function"
         )
-    of_spans = [value for _, _, value in reward.get("spans", ())]
-    values = [*reward["parts"].values(), *reward["turns"], *reward.get("calls", ()), *of_spans]
+    values = [*reward["parts"].values(), *reward["turns"], *reward.get("calls", ())]
     if any(value is None for value in values):
         raise RewardError(f"task {record['task_id']!r}: a part of the reward is not finite: {reward}")
     return {

@@ -78,7 +78,7 @@ def _add_routes(app: FastAPI, state: ServiceState) -> None:
         """The best `k` chunks for a query, best first."""
         started = time.perf_counter()
         try:
-            hits = await state.searcher.search(asked.query, asked.k, asked.mode, asked.filters(), asked.thought)
+            hits = await state.searcher.search(asked.query, asked.k, asked.mode, asked.filters())
         except BusyError as error:
             raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
         return schemas.Found(hits=hits, seconds=time.perf_counter() - started)

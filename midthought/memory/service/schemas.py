@@ -32,7 +32,6 @@ def _not_blank(text: str) -> str:
 
 
 Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS), AfterValidator(_plain)]
-Clock = Annotated[str, StringConstraints(pattern=r"^\d{1,3}:\d{2}(:\d{2})?$")]
 QueryText = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARS), AfterValidator(_plain), AfterValidator(_not_blank)
 ]
@@ -47,8 +46,6 @@ class Query(_Given):
 
     query: QueryText
     """Plain text, without query syntax."""
-    thought: Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS), AfterValidator(_plain)] = ""
-    """Text that is embedded after the query; full-text search ignores it."""
     k: int = Field(3, ge=1, le=MAX_K)
     """Number of results."""
     mode: SearchMode = "hybrid"
@@ -57,14 +54,10 @@ class Query(_Given):
     """Only these episodes; empty: all."""
     speakers: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
     """Only these speakers; empty: all. A window matches if one of its speakers does."""
-    after: Clock | None = None
-    """`HH:MM:SS`: only chunks with a sentence at or after it in the episode."""
-    before: Clock | None = None
-    """`HH:MM:SS`: only chunks whose first sentence is before it in the episode."""
 
     def filters(self) -> Filters:
         """Returns the filters of the search."""
-        return Filters.of(self.episodes, self.speakers, self.after, self.before)
+        return Filters.of(self.episodes, self.speakers)
 
 
 class Ids(_Given):

@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from midthought.memory.embedding import Embedder, embed_queries
-from midthought.memory.search import Filters, Hit, SearchMode, with_thought
+from midthought.memory.search import Filters, Hit, SearchMode
 from midthought.memory.store import MemoryStore
 
 T = TypeVar("T")
@@ -51,15 +51,13 @@ class Searcher:
         self._threads = ThreadPoolExecutor(self._limits.num_threads, thread_name_prefix="midthought-search")
         self._embedding_thread = ThreadPoolExecutor(1, thread_name_prefix="midthought-embed")
 
-    async def search(
-        self, query: str, k: int, mode: SearchMode, filters: Filters | None = None, thought: str = ""
-    ) -> list[Hit]:
+    async def search(self, query: str, k: int, mode: SearchMode, filters: Filters | None = None) -> list[Hit]:
         """Returns the hits of `MemoryStore.search`. Raises BusyError if too many queries are in progress."""
         if self.num_in_progress >= self._limits.max_concurrent_queries:
             raise BusyError(f"{self.num_in_progress} queries are in progress; try again in a second")
         self.num_in_progress += 1
         try:
-            vectors = [] if mode == "full_text" else [await self._vector(with_thought(query, thought))]
+            vectors = [] if mode == "full_text" else [await self._vector(query)]
             within = asdict(filters or Filters())
             ask = functools.partial(self.store.search_batch, [query], k, mode, vectors=vectors, **within)
             return (await self.run(ask))[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.tagged import HermesFormat
 
 CALL_FORMAT = HermesFormat()
 

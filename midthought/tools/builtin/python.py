@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
@@ -97,14 +96,14 @@ class PythonTool(Tool):
 
     def execute(self, *, code: str) -> ToolOutput:
         """Runs the code and returns its output, with a last line in brackets if it was stopped."""
-        ended = self._run(code, self._max_seconds)
-        text = ended.output.decode(errors="replace").rstrip("\n")
-        status = ended.status if len(text) <= self._max_output_chars else "output"
+        output, status, return_code = self._run(code, self._max_seconds)
+        text = output.decode(errors="replace").rstrip("\n")
+        status = status if len(text) <= self._max_output_chars else "output"
         remark = {
             "timed_out": f"[stopped: not finished after {self._max_seconds:g} seconds]",
             "output": f"[stopped: more than {self._max_output_chars} characters of output]",
             "disk": f"[stopped: more than {self._max_disk_bytes} bytes or {_MAX_FILES} files on disk]",
-            "killed": f"[killed: {_signal_name(ended.return_code)}]",
+            "killed": f"[killed: {_signal_name(return_code)}]",
             "ok": "" if text else "(no output)",
         }.get(status, "")
         text = text[: self._max_output_chars]
@@ -113,15 +112,16 @@ class PythonTool(Tool):
     def _require_sandbox(self) -> None:
         if os.name != "posix":
             raise SettingsError("PythonTool needs process limits that Windows does not have; run it on Linux")
-        ended = self._run("", max_seconds=60.0)
-        if ended.return_code != 0:
-            reason = ended.output.decode(errors="replace").strip()[-200:] or ended.status
+        output, status, return_code = self._run("", max_seconds=60.0)
+        if return_code != 0:
+            reason = output.decode(errors="replace").strip()[-200:] or status
             raise SettingsError(
                 f"PythonTool cannot isolate code on this system: {reason}. With require_isolation=False it runs with "
                 "limits on time and memory only and can read and write your files: use that for code you trust"
             )
 
-    def _run(self, code: str, max_seconds: float) -> _Ended:
+    def _run(self, code: str, max_seconds: float) -> tuple[bytes, str, int]:
+        """Returns the output, the status and the return code."""
         folder = tempfile.mkdtemp(prefix="midthought-python-")
         try:
             with tempfile.TemporaryFile() as job:
@@ -146,7 +146,8 @@ class PythonTool(Tool):
                 process.stdout.close()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        return _Ended(output, status or _status_of(process.returncode), process.returncode)
+        ended = "killed" if process.returncode < 0 else "raised" if process.returncode else "ok"
+        return output, status or ended, process.returncode
 
     def _watch(self, process: subprocess.Popen[bytes], folder: str, max_seconds: float) -> tuple[bytes, str]:
         """Returns the output until the process ends or must be stopped, and the reason; empty if it ended by itself."""
@@ -175,18 +176,6 @@ class PythonTool(Tool):
                     if _is_full(folder, process.pid, self._max_disk_bytes):
                         return bytes(output), "disk"
         return bytes(output), "timed_out"
-
-
-class _Ended(NamedTuple):
-    """How a process ended."""
-
-    output: bytes
-    status: str
-    return_code: int
-
-
-def _status_of(return_code: int) -> str:
-    return "killed" if return_code < 0 else "raised" if return_code else "ok"
 
 
 def _signal_name(return_code: int) -> str:

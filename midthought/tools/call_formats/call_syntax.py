@@ -44,8 +44,6 @@ class CallSyntax:
     - `loose_object`: the name, then the arguments as Gemma writes objects (`loose_object.py`).
     """
 
-    label: str
-    """Name for messages and records, such as `hermes`."""
     style: Literal["object", "name_then_object", "name_then_tags", "keywords", "loose_object"]
     think_tags: tuple[str, str] = THINK_TAGS
     """What opens and closes a thought."""

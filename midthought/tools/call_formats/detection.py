@@ -26,23 +26,6 @@ _ARGUMENTS: dict[str, Any] = {"probekeya": "probevaluea", "probekeyb": "probeval
 _PROBE = ToolDefinition(_TOOL, "probedescription", [ToolParameter(key, "string", "text") for key in _ARGUMENTS])
 _THOUGHT = re.compile(r"(<[^<>]+>\w*)\s*probethought\s*(<[^<>]+>)")
 _UNSUPPORTED = "the chat template writes calls in a form that is not supported"
-_LABELS = {
-    "<function=": "qwen3_coder",
-    "<tool_call>": "hermes",
-    "<|python_tag|>": "llama",
-    "[TOOL_CALLS]": "mistral",
-    "<｜tool▁call▁begin｜>": "deepseek",
-    "<｜DSML｜": "deepseek",
-    "to=functions.": "harmony",
-    "<|tool_call_begin|>": "kimi",
-    "<|tool_call|>": "tool_call_list",
-    "<|START_ACTION|>": "command_r",
-    "<minimax:tool_call>": "minimax",
-    "<tool_calls>": "hunyuan",
-    "<|tool_call>call:": "gemma",
-    "<start_function_call>call:": "gemma",
-}
-"""Known markers, and the names under which formats with them are reported. They have no other effect."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +61,7 @@ def choose_call_format(
         renderer = renderer.with_tools([definition.json_schema() for definition in definitions])
     described = "and describes the tools" if is_described else "but does not describe the tools"
     example = call_format.render_call("NAME", {"ARGUMENT": "VALUE"})
-    reason = f"the chat template writes calls ({syntax.label}) {described}: {example!r}"
+    reason = f"the chat template writes calls {described}: {example!r}"
     return ChosenCallFormat(call_format=call_format, renderer=renderer, reason=reason)
 
 
@@ -112,15 +95,7 @@ class _Probe:
         before, body, after = self._split(one, call_id, name_is_in_id)
         syntax = self._style(before, body, after, call_id, name_is_in_id)
         syntax = self._with_markers(syntax, before, after, call_id)
-        markers = "".join((syntax.before_calls, syntax.before_call, syntax.before_arguments, syntax.before_key))
-        label = next((label for marker, label in _LABELS.items() if marker in before + body), "")
-        if syntax.style == "keywords":
-            label = "python"
-        if not label:
-            label = "glm" if "<arg_key>" in markers else "template" if syntax.opening else "llama"
-        if label == "hermes" and syntax.style == "name_then_tags":
-            label = "glm"
-        syntax = replace(syntax, label=label, after_content=self._after_content(before))
+        syntax = replace(syntax, after_content=self._after_content(before))
         self._require_result()
         self._require_readable(syntax)
         around_answer = self._around_answer()
@@ -212,23 +187,23 @@ class _Probe:
     def _style(self, before: str, body: str, after: str, call_id: str, name_is_in_id: bool) -> CallSyntax:
         if body.startswith("{"):
             keys = tuple((key, _kind(value, call_id)) for key, value in json.loads(body).items())
-            return CallSyntax(label="", style="object", keys=keys)
+            return CallSyntax(style="object", keys=keys)
         head = call_id if name_is_in_id else _TOOL
         arguments = _object_with(body, lambda value: value == _ARGUMENTS)
         if arguments is not None:
             between = body[len(head) : arguments[0]].replace(call_id, "{id}")
-            return CallSyntax(label="", style="name_then_object", before_arguments=between, name_is_in_id=name_is_in_id)
+            return CallSyntax(style="name_then_object", before_arguments=between, name_is_in_id=name_is_in_id)
         return self._tags(body, after, call_id)
 
     def _tags(self, body: str, after: str, call_id: str) -> CallSyntax:
         (key_a, value_a), (key_b, value_b) = _ARGUMENTS.items()
         loose = re.fullmatch(rf"{_TOOL}(.*?)\{{{key_a}:(.+?){value_a}\2,{key_b}:\2{value_b}", body, flags=re.DOTALL)
         if loose is not None and after.startswith(f"{loose[2]}}}"):
-            return CallSyntax(label="", style="loose_object", before_arguments=loose[1], quote=loose[2])
+            return CallSyntax(style="loose_object", before_arguments=loose[1], quote=loose[2])
         keywords = re.fullmatch(rf"{_TOOL}\({key_a}=(['\"]){value_a}\1, {key_b}=\1{value_b}", body)
         if keywords is not None:
             truth = self._turn([({key_a: True}, call_id)]).partition(f"{key_a}=")[2]
-            return CallSyntax(label="", style="keywords", quote=keywords[1], has_python_words=truth.startswith("True"))
+            return CallSyntax(style="keywords", quote=keywords[1], has_python_words=truth.startswith("True"))
         texts = re.split("|".join((_TOOL, key_a, value_a, key_b, value_b)), body)
         if len(texts) != 6:
             raise _NotWritten(_UNSUPPORTED)
@@ -242,7 +217,6 @@ class _Probe:
         after_other = other[1] if other else after_key
         nested = self._turn([({"probekeya": {"probekey": True}}, call_id)])
         return CallSyntax(
-            label="",
             style="name_then_tags",
             before_arguments=before_first[: len(before_first) - len(before_key)],
             before_key=before_key,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -10,30 +9,27 @@ from typing import Any, Literal
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.json_object import write_json
-from midthought.tools.call_formats.quoting import QuotingTracker
 from midthought.tools.call_formats.streaming import StoppingScanner, as_one_result
 from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
 _KEYWORD = "#call"
-_BLANKS = " \t\r\n"
+_HEAD = re.compile(r"#call[ \t\r\n]+(?P<name>[A-Za-z_][\w.-]*)[ \t\r\n]*\{")
+_BEGINNING = re.compile(r"#(?:c|ca|cal|call|call[ \t\r\n]+|call[ \t\r\n]+[A-Za-z_][\w.-]*[ \t\r\n]*)?")
+"""Text that may become the head of a call."""
+_MAX_HEAD = 400
 _PROSE = re.compile(r"[^\n`#]*")
 _MARKER = re.compile(r"[\s>]*#(?:call\b|[\w.-]{1,200}_(?:result|error):)")
 """Start of a line that the policy could take for a call or for the result of another tool."""
 
+_FENCE = re.compile(r" {0,3}```")
+_RESULT_HEAD = re.compile(r" {0,3}#[A-Za-z_][\w.-]*_(?:result|error):")
+_MAY_BEGIN = re.compile(r" {0,3}(?:`{0,2}|#[\w.-]*)")
+"""The beginning of a line that may still become a fence or a result's head."""
+_MAX_LINE = 256
+
 Layout = Literal["inside", "between"]
-
-
-class _Stage(enum.Enum):
-    """The part of a call that is being read."""
-
-    NONE = enum.auto()
-    KEYWORD = enum.auto()
-    BEFORE_NAME = enum.auto()
-    NAME = enum.auto()
-    BEFORE_OBJECT = enum.auto()
-    OBJECT = enum.auto()
 
 
 class InThoughtFormat(ToolCallFormat):
@@ -41,9 +37,10 @@ class InThoughtFormat(ToolCallFormat):
 
     - `#call` may occur anywhere except directly after a word character or another `#`. Spaces or line ends follow it.
       NAME is a letter or `_`, then letters, digits, `_`, `.` or `-`; spaces or line ends may follow. The next character
-      is `{`, or it is no call. The call ends with its closing brace, whether or not the JSON can be read.
-    - Quoted text contains no call: fenced code, a code span up to the end of its line, and a `#NAME_result:` or
-      `#NAME_error:` that the policy wrote itself, up to a blank line (`quoting.py`).
+      is `{`, at most 400 characters after the `#`, or it is no call. The call ends with its closing brace, whether or not the
+      JSON can be read.
+    - Quoted text contains no call: code between lines that begin with ```, the rest of a line after an odd number of backticks,
+      and a `#NAME_result:` or `#NAME_error:` that the policy wrote itself, up to a blank line.
     - Layout `inside`: only calls within `<think>…</think>` count. `between`: the thought is closed before a call and
       opened again after it, so calls count everywhere. A think tag counts everywhere; inside a call's braces it discards
       the call.
@@ -109,18 +106,13 @@ class InThoughtScanner(StoppingScanner):
     def _end_text(self) -> None:
         self._last = ""
         """The last piece or character that is not empty."""
-        self._quoting = QuotingTracker()
+        self._quoting = _QuotingTracker()
         self._clear_call()
 
-    def _clear_call(self) -> None:
-        super()._clear_call()
-        self._stage = _Stage.NONE
-        self._name: list[str] = []
-
     def _skip(self, piece: str) -> str:
-        if self._stage is _Stage.OBJECT:
+        if self._object:
             return self._in_object(piece)
-        if self._stage is not _Stage.NONE or not _PROSE.fullmatch(piece) or not self._quoting.skip(piece):
+        if self._head or not _PROSE.fullmatch(piece) or not self._quoting.skip(piece):
             return piece
         self._last = piece or self._last
         return ""
@@ -130,53 +122,78 @@ class InThoughtScanner(StoppingScanner):
         if self._thought.feed(character):
             self._end_text()
             return
-        if self._stage is _Stage.OBJECT:
+        if self._object:
             self._in_object(character)
             return
         self._quoting.feed(character)
-        if self._stage is not _Stage.NONE:
-            self._in_head(character)
-        if self._stage is _Stage.NONE and character == "#" and not self._quoting.is_quoted and self._may_begin(before):
-            self._stage = _Stage.KEYWORD
-            self._raw.append(character)
+        if self._head:
+            self._in_head(self._head, character)
+        if not self._head and character == "#" and not self._quoting.is_quoted and self._may_begin(before):
+            self._head = character
 
     def _may_begin(self, before: str) -> bool:
         follows_word = before.isalnum() or before in ("_", "#")
         return (self._thought.in_thought or self._calls_everywhere) and not follows_word
 
-    def _in_head(self, character: str) -> None:
-        """Between `#` and `{`: enters the next stage, or none if the character does not fit."""
-        stage, is_blank = self._stage, character in _BLANKS
-        if stage is _Stage.KEYWORD:
-            read = len(self._raw)
-            if read < len(_KEYWORD) and character == _KEYWORD[read]:
-                following = _Stage.KEYWORD
-            else:
-                following = _Stage.BEFORE_NAME if read == len(_KEYWORD) and is_blank else _Stage.NONE
-        elif stage is _Stage.BEFORE_NAME:
-            is_letter = character == "_" or (character.isascii() and character.isalpha())
-            following = stage if is_blank else _Stage.NAME if is_letter else _Stage.NONE
-        elif stage is _Stage.NAME and (character.isalnum() or character in "_.-"):
-            following = stage
-        else:
-            following = _Stage.BEFORE_OBJECT if is_blank else _Stage.OBJECT if character == "{" else _Stage.NONE
-        self._enter(following, character)
-
-    def _enter(self, stage: _Stage, character: str) -> None:
-        if stage is _Stage.NONE:
-            self._clear_call()
-            return
-        self._stage = stage
-        if stage is _Stage.NAME:
-            self._name.append(character)
-        if stage is _Stage.OBJECT:
+    def _in_head(self, before: str, character: str) -> None:
+        head = before + character
+        if found := _HEAD.fullmatch(head):
+            self._name, self._raw = found["name"], [before]
             self._in_object(character)
         else:
-            self._raw.append(character)
+            self._head = head if _BEGINNING.fullmatch(head) and len(head) <= _MAX_HEAD else ""
 
     def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
-        name, raw_text, self._last = "".join(self._name), "".join(self._raw), "}"
-        self._finished.append(
-            ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=error is None, error=error)
-        )
-        self._clear_call()
+        super()._end_call(parameters, error)
+        self._last = "}"
+
+
+class _QuotingTracker:
+    """`feed` reads the next character; then `is_quoted` says whether it is in fenced code, a code span or a copied result.
+
+    A line that begins with ``` opens or closes a fence. A code span ends at the end of its line: a scanner that stops at calls
+    cannot look ahead.
+    """
+
+    def __init__(self) -> None:
+        self._in_fence = self._in_result = False
+        self._begin_line()
+
+    def _begin_line(self) -> None:
+        self._line: str | None = ""
+        """The line so far; None if it is neither a fence nor a result's head."""
+        self._is_blank = True
+        self._in_span = False
+
+    @property
+    def is_quoted(self) -> bool:
+        """Whether the last character, which is no backtick, is in quoted text."""
+        return self._in_fence or self._in_result or self._in_span
+
+    def feed(self, character: str) -> None:
+        """Reads the next character in amortized constant time."""
+        if character == "\n":
+            self._in_result = self._in_result and not self._is_blank
+            self._begin_line()
+            return
+        self._is_blank = self._is_blank and character.isspace()
+        self._in_span ^= character == "`"
+        if self._line is not None:
+            self._line += character
+            if _FENCE.fullmatch(self._line):
+                self._in_fence ^= not self._in_result
+            elif _RESULT_HEAD.fullmatch(self._line):
+                self._in_result = self._in_result or not self._in_fence
+            elif _MAY_BEGIN.fullmatch(self._line) and len(self._line) <= _MAX_LINE:
+                return
+            self._line = None
+
+    def skip(self, text: str) -> bool:
+        """Reads a text without line ends, backticks and `#` at once if only these can change the state at this position in the
+        line; otherwise returns False and reads nothing."""
+        if not self._line and text and text[0] != " ":
+            self._line = None
+        if self._line is not None:
+            return False
+        self._is_blank = self._is_blank and (not text or text.isspace())
+        return True

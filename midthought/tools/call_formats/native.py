@@ -10,6 +10,7 @@ from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.call_syntax import Call, CallSyntax
 from midthought.tools.call_formats.instructions import describe_tools
+from midthought.tools.call_formats.thought_tags import outside_thoughts
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.json_types import allowed_types
 from midthought.types import ParsedAction, ToolEvent
@@ -28,18 +29,20 @@ class NativeCallFormat(ToolCallFormat):
         definitions: the tools, whose schemas tell text from numbers in syntaxes that do not write JSON.
     """
 
+    name = "native"
+
     def __init__(
         self, syntax: CallSyntax, *, describes_tools: bool = True, definitions: Sequence[ToolDefinition] = ()
     ) -> None:
         super().__init__(*syntax.think_tags)
-        self.name = syntax.label
         self.syntax = syntax
         self.describes_tools = describes_tools
         self._types = {tool.name: _types(tool) for tool in definitions}
 
     def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls of a turn's text."""
-        return self.syntax.read(self._without_thoughts(text, in_thought), self._types_of)
+        parts = outside_thoughts(text, self.think_tags, in_thought=in_thought)
+        return self.syntax.read("".join(parts), self._types_of)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         """Returns a turn's only call as the policy should write it."""
@@ -88,12 +91,6 @@ class NativeCallFormat(ToolCallFormat):
             call_id = _plain(call.call_id or "") or self.syntax.make_id(name, index)
             identified.append((name, call.parameters, call_id))
         return identified
-
-    def _without_thoughts(self, text: str, in_thought: bool) -> str:
-        opening, closing = map(re.escape, self.think_tags)
-        if in_thought:
-            text = text.partition(self.think_tags[1])[2]
-        return re.sub(rf"{opening}.*?({closing}|$)", "", text, flags=re.DOTALL)
 
     def _types_of(self, tool_name: str, parameter: str) -> tuple[str, ...]:
         return self._types.get(tool_name, {}).get(parameter, ())

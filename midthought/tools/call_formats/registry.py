@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError, near_names
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.json_action import JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
-from midthought.tools.call_formats.tagged import FunctionCallingFormat
+from midthought.tools.call_formats.tagged import FunctionCallingFormat, HermesFormat
 
 if TYPE_CHECKING:
     from midthought.tools.parsers import ActionParser
 
 DEFAULT_CALL_FORMAT = InThoughtFormat.name
 """Name of the call format that is used if none is given."""
-_OURS: dict[str, Callable[[], ToolCallFormat]] = {
+BUILT_IN: dict[str, Callable[[], ToolCallFormat]] = {
     each.name: each for each in (InThoughtFormat, JSONFormat, ReActFormat, FunctionCallingFormat, HermesFormat)
 }
-_FACTORIES: dict[str, Callable[[], ToolCallFormat | ActionParser]] = dict(_OURS)
+_FACTORIES: dict[str, Callable[[], ToolCallFormat | ActionParser]] = dict(BUILT_IN)
 
 
 def call_format_names() -> list[str]:
@@ -52,6 +51,6 @@ def register_call_format(name: str, make: Callable[[], ToolCallFormat | ActionPa
     An `ActionParser` works, too: `register_call_format("angle", AngleParser)`. Raises `SettingsError` if the name is that of a
     built-in format.
     """
-    if name in _OURS:
+    if name in BUILT_IN:
         raise SettingsError(f"call format {name!r} is built in; register yours under another name")
     _FACTORIES[name] = make

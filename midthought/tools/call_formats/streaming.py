@@ -45,6 +45,9 @@ class StoppingScanner(ABC):
         self._end_text()
 
     def _clear_call(self) -> None:
+        self._head: str | None = ""
+        """The text that may become the head of a call: what stands before the object."""
+        self._name: str | None = None
         self._raw: list[str] = []
         """The text of the call so far."""
         self._object: list[str] = []
@@ -76,9 +79,18 @@ class StoppingScanner(ABC):
             self._end_call({}, str(bad))
         return text[length:]
 
-    @abstractmethod
     def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
         """Records the call whose object just ended."""
+        self._finished.append(
+            ParsedAction(
+                tool_name=self._name,
+                parameters={} if error else parameters,
+                raw_text="".join(self._raw),
+                success=error is None,
+                error=error,
+            )
+        )
+        self._clear_call()
 
 
 def as_one_result(text: str, marker: re.Pattern[str]) -> str:

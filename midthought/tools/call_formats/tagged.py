@@ -1,7 +1,8 @@
-"""Call formats that write calls as JSON objects between two tags."""
+"""Call formats that write calls as JSON objects between two tags, such as those of Hermes and Qwen models."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -65,4 +66,40 @@ class FunctionCallingFormat(TaggedCallFormat):
             f"this:\n{example}\n"
             "Several objects may stand between the tags. The results come in the next messages. When you need no tool, "
             f"answer without such a block.\n\n{describe_tools(definitions)}"
+        )
+
+
+class HermesFormat(TaggedCallFormat):
+    r"""`<tool_call>\n{"name": "NAME", "arguments": {…}}\n</tool_call>` in a chat turn, one block per call; all calls of
+    the turn are run when it has ended.
+
+    - A block is a call inside a code fence, too, as in the parsers of the servers that run such models. Block boundaries
+      and thoughts: `TaggedCallFormat`.
+    - A block may hold several objects or a list of them, optionally in a code fence. How an object is read: `CallObject`.
+    - The chat template adds `<tool_response>` around results.
+    - The instructions are not needed if the chat template describes the tools (`apply_chat_template(tools=…)`).
+    """
+
+    name = "hermes"
+    tags = ("<tool_call>", "</tool_call>")
+    call_object = CallObject("name", "arguments")
+    separator = "\n"
+
+    def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+        """Returns the schemas in a `<tools>` block, the format that these models are trained on."""
+        schemas = [json.dumps(definition.json_schema(), ensure_ascii=False) for definition in definitions]
+        return "\n".join(
+            [
+                "# Tools",
+                "",
+                "You can call functions. Their signatures stand as JSON between <tools> and </tools>:",
+                "<tools>",
+                *schemas,
+                "</tools>",
+                "",
+                "To call a function, write a JSON object with its name and arguments between <tool_call> and "
+                "</tool_call>, like this:",
+                example,
+                "Several calls may follow each other in one answer. The results come in the next messages.",
+            ]
         )

@@ -42,9 +42,9 @@ def test_an_open_socket_in_a_function_s_closure_is_named():
 
 
 def test_a_executor_travels_without_its_threads_and_loops():
-    executor = ToolExecutor(ToolRegistry([twice]), timeout_seconds=3.0, retries=2, max_threads=7)
+    executor = ToolExecutor(ToolRegistry([twice]), timeout_seconds=3.0, max_threads=7)
     twin = deserialize(serialize(executor, "the tools"), "the tools")
-    assert (twin.timeout_seconds, twin.retries, twin.max_threads, twin.registry.names()) == (3.0, 2, 7, ["twice"])
+    assert (twin.timeout_seconds, twin.max_threads, twin.registry.names()) == (3.0, 7, ["twice"])
     assert twin.registry.execute_tool("twice", word="red") == (True, "red red")
 
 

@@ -19,7 +19,7 @@ from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewa
 from midthought.recipes.feedback.rounds import RoundReader
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.tagged import HermesFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Task, Trajectory

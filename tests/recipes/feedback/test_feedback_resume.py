@@ -60,9 +60,8 @@ def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path)
     assert any(not tensor.equal(warmed_up[name]) for name, tensor in trained.items())
 
 
-def test_a_healthy_run_reports_nothing_and_is_seen_to_be_finished(uninterrupted: Path) -> None:
+def test_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert not (uninterrupted / "findings.jsonl").exists()
-    assert list(follow(uninterrupted)) and state_of(uninterrupted) is RunState.FINISHED
 
 
 PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]

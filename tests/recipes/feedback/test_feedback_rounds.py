@@ -12,7 +12,7 @@ from midthought.recipes.feedback.arithmetic import make_problems
 from midthought.recipes.feedback.evaluation import feedback_metrics, gains
 from midthought.recipes.feedback.reward import Outcome
 from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
-from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.tagged import HermesFormat
 from midthought.types import Task
 
 (TASK,) = make_problems(1, hard_share=0.0, draw=random.Random(0), name="one")

@@ -14,8 +14,8 @@ from midthought.recipes import find_recipe
 from midthought.recipes.served_run import open_run
 from midthought.report.console import Console
 from midthought.report.trajectory_row import trajectory_row
-from midthought.rollout.chat_answer import ChatAnswers, ChatRequest
-from midthought.rollout.chat_messages import checked_messages
+from midthought.serve.chat_answer import ChatAnswers, ChatRequest
+from midthought.serve.chat_messages import checked_messages
 
 SHORT = [
     *[word for word in PODCAST if not word.startswith("evaluation.sampled")],
@@ -52,17 +52,16 @@ def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
     with opened.engine as engine:
         for row in [row for row in rows if row["arm"] == "after"][:3]:
             asked = checked_messages([{"role": "user", "content": row["question"]}])
-            answer = engine.run(answers.answer(ChatRequest(messages=asked, temperature=0)))
+            answer = engine.run(answers.answer(ChatRequest(messages=asked, sampling={"temperature": 0})))
             assert (
                 trajectory_row(answer.trajectory, opened.policy.renderer.decode, step=0, arm="")["spans"]
                 == row["spans"]
             )
 
 
-def test_the_arm_of_clean_demonstrations_keeps_the_names_that_it_had_as_the_only_arm(trained):
+def test_the_arm_of_clean_demonstrations_is_measured_and_recorded(trained):
     summary = json.loads((trained / "summary.json").read_text())
-    assert summary["control.exact_match"] == summary["arms.clean.exact_match"]
-    assert summary["control.num_steps"] == summary["arms.clean.num_steps"] >= 1
+    assert 0 <= summary["arms.clean.exact_match"] <= 1 and summary["arms.clean.num_steps"] >= 1
     assert "control_arms:\n  - clean" in (trained / "config.yaml").read_text()
 
 

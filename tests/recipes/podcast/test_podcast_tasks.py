@@ -4,9 +4,11 @@ import asyncio
 import json
 
 import pytest
+from small_runs import small_embedding_model
 
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.build import build_memory
+from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
 from midthought.recipes.podcast.evaluation import arms
@@ -21,8 +23,13 @@ SMALL = {
 }
 
 
+def encoder() -> str:
+    return small_embedding_model().partition("=")[2]
+
+
 def settings(transcripts_path, **changes) -> PodcastConfig:
-    config = PodcastConfig().merged(SMALL).merged({"memory": {"transcripts": str(transcripts_path)}})
+    memory = {"transcripts": str(transcripts_path), "embedding_model": encoder()}
+    config = PodcastConfig().merged(SMALL).merged({"memory": memory})
     return config.merged(changes)
 
 
@@ -87,7 +94,7 @@ def test_training_in_a_memory_of_other_transcripts_ends_before_anything_is_writt
     other.mkdir()
     (other / "mill.txt").write_text("Cid (00:01): A mill without a wheel.\n")
     memory = str(tmp_path / "memory")
-    build_memory(other, memory)
+    build_memory(other, memory, embedder=load_embedder(encoder()))
     config = settings(transcripts_path, memory={"transcripts": str(transcripts_path), "path": memory})
     with pytest.raises(MemoryStoreError, match=r"1 chunks of 1 other transcripts \(mill\).*memory.replace=true"):
         build_data(config, tmp_path / "run")
@@ -131,19 +138,13 @@ def test_too_few_questions_of_ones_own_are_told(transcripts_path, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("section", "changes", "message"),
-    [
-        ("questions", {"num_test_episodes": 6}, "6 episodes cannot be split"),
-        ("questions", {"min_quote_words": 40, "max_quote_words": 40}, r"lower questions\.min_quote_words"),
-    ],
-)
-def test_what_gives_no_questions_is_told_before_anything_is_written(
-    transcripts_path, tmp_path, section, changes, message
-):
-    config = settings(transcripts_path, **{section: changes})
-    with pytest.raises(SettingsError, match=message):
-        build_data(config, tmp_path / "run")
+def test_transcripts_that_give_no_questions_are_told_before_anything_is_written(tmp_path):
+    folder = tmp_path / "short"
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.txt").write_text(f"Ada: Good day, {name}.\nBo: And a good day to you.\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match="chunks of 8 words or more are needed; add transcripts"):
+        build_data(settings(folder), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -9,29 +9,21 @@ import itertools
 import json
 import secrets
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 from midthought.engines.engine import Sampling
 from midthought.env.question import NullEnvironment
-from midthought.rollout.answer_stream import AnswerStream, Piece, PieceKind
-from midthought.rollout.chat_messages import digest
-from midthought.rollout.chat_policy import (
-    ChatHistory,
-    ChatPolicy,
-    ChatPrompt,
-    HeldTurn,
-    prompt_of,
-    require_room,
-)
 from midthought.rollout.episode import Episode, RolloutParts, open_tools
+from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind
+from midthought.serve.chat_messages import digest
+from midthought.serve.chat_policy import ChatHistory, ChatPolicy, ChatPrompt, prompt_of, require_room
 from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.types import Completion, Finish, ParsedAction, StopReason, Task, ToolEvent, Trajectory
 
-OnPiece = Callable[[Piece], None]
 Finished = Literal["stop", "length", "tool_calls"]
 
 
@@ -46,10 +38,8 @@ class ChatRequest:
     seed: int = 0
     max_tokens: int | None = None
     """Maximum tokens after the prompt, results of the policy's own tools included."""
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int = 0
-    min_p: float = 0.0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Sampling` that the client has set."""
     stop: Sequence[str] = ()
 
 
@@ -110,13 +100,7 @@ class ChatAnswers:
         trajectory = Trajectory(Task(task_id="chat", prompt=asked, answer=""), prompt.token_ids, seed=request.seed)
         number, parts = next(self._numbers), _parts(policy, request, prompt)
         tools = open_tools(parts, trajectory, NullEnvironment())
-        pieces: list[Piece] = []
-
-        def emit(piece: Piece) -> None:
-            pieces.append(piece)
-            on_piece(piece)
-
-        stream = AnswerStream(policy.renderer, policy.call_format, emit, stop=request.stop)
+        stream = AnswerStream(policy.renderer, policy.call_format, on_piece, stop=request.stop)
         policy.engine.open(number)
         try:
             episode = _ChatEpisode(stream, request, parts, trajectory, number, tools, in_thought=prompt.in_thought)
@@ -125,13 +109,13 @@ class ChatAnswers:
             policy.engine.close(number)
             await tools.close()
         if episode.held is not None:
-            calls = self._keep_turn(episode, request, prompt, episode.held)
-            return ChatAnswer(trajectory=trajectory, pieces=pieces, calls=calls, finish="tool_calls")
+            calls = self._keep_turn(episode, request, prompt, *episode.held)
+            return ChatAnswer(trajectory=trajectory, pieces=stream.pieces, calls=calls, finish="tool_calls")
         if not stream.is_stopped:
             stream.end_turn(has_calls=bool(episode.calls))
         is_whole = reason is StopReason.ANSWERED
         finish: Finished = "stop" if is_whole or stream.is_stopped else "length"
-        answer = ChatAnswer(trajectory=trajectory, pieces=pieces, finish=finish)
+        answer = ChatAnswer(trajectory=trajectory, pieces=stream.pieces, finish=finish)
         if is_whole:
             said: Message = {"role": "assistant", "content": answer.content}
             kept = ChatPrompt(token_ids=array("i", trajectory.token_ids), messages=episode.conversation())
@@ -139,28 +123,31 @@ class ChatAnswers:
         return answer
 
     def _keep_turn(
-        self, episode: _ChatEpisode, request: ChatRequest, prompt: ChatPrompt, held: _HeldCalls
+        self,
+        episode: _ChatEpisode,
+        request: ChatRequest,
+        prompt: ChatPrompt,
+        calls: Sequence[ParsedAction],
+        events: Sequence[ToolEvent | None],
     ) -> list[ClientCall]:
         """Keeps the turn until the client sends the results of its calls, which are returned."""
-        messages = prompt.messages
-        in_thought: bool | None = episode.ends_in_thought
-        if not self.policy.call_format.stops_at_call:
-            messages, in_thought = episode.conversation(held.calls), None
+        is_chat_turn = not self.policy.call_format.stops_at_call
         of_client = [
             ClientCall(
                 id=f"call_{secrets.token_hex(12)}",
                 name=str(call.tool_name),
                 arguments=json.dumps(dict(call.parameters), ensure_ascii=False),
             )
-            for call, event in zip(held.calls, held.events, strict=True)
+            for call, event in zip(calls, events, strict=True)
             if event is None
         ]
-        token_ids = array("i", episode.trajectory.token_ids)
-        turn = HeldTurn(
-            prompt=ChatPrompt(token_ids=token_ids, messages=messages, in_thought=in_thought),
+        turn = ChatPrompt(
+            token_ids=array("i", episode.trajectory.token_ids),
+            messages=episode.conversation(calls) if is_chat_turn else prompt.messages,
+            in_thought=None if is_chat_turn else episode.ends_in_thought,
             before=digest(request.messages),
-            calls=held.calls,
-            events=held.events,
+            calls=calls,
+            events=events,
             ids=[call.id for call in of_client],
         )
         self._history.keep(tuple(sorted(turn.ids)), turn)
@@ -169,12 +156,9 @@ class ChatAnswers:
 
 def _parts(policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> RolloutParts:
     """Returns the components of an answer's episode, with the request's limits and sampling options."""
-    given = {"temperature": request.temperature, "top_p": request.top_p}
     room = policy.max_seq_len - len(prompt.token_ids)
-    inference = policy.inference.changed(
-        max_tokens=min(request.max_tokens or policy.inference.max_tokens, room),
-        **{name: value for name, value in given.items() if value is not None},
-    )
+    inference = policy.inference.changed(max_tokens=min(request.max_tokens or policy.inference.max_tokens, room))
+    own: dict[str, Any] = {"temperature": inference.temperature, "top_p": inference.top_p}
     return RolloutParts(
         engine=policy.engine,
         renderer=policy.renderer,
@@ -183,21 +167,8 @@ def _parts(policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> Roll
         messages=lambda task: prompt.messages,
         environment=lambda task: NullEnvironment(),
         inference=inference,
-        answers=Sampling(
-            max_tokens=inference.max_tokens,
-            temperature=inference.temperature,
-            top_p=inference.top_p,
-            top_k=request.top_k,
-            min_p=request.min_p,
-        ),
+        answers=Sampling(max_tokens=inference.max_tokens, **{**own, **request.sampling}),
     )
-
-
-class _HeldCalls(NamedTuple):
-    """Calls of a turn that waits for the client. `events`: of the calls that were run here, None for the client's."""
-
-    calls: Sequence[ParsedAction]
-    events: Sequence[ToolEvent | None]
 
 
 class _ChatEpisode(Episode):
@@ -214,7 +185,8 @@ class _ChatEpisode(Episode):
         *,
         in_thought: bool | None,
     ) -> None:
-        self.held: _HeldCalls | None = None
+        self.held: tuple[Sequence[ParsedAction], Sequence[ToolEvent | None]] | None = None
+        """Calls of a turn that waits for the client, and their events: None for the client's calls."""
         self._stream = stream
         self._client_names = {tool.name for tool in request.tools}
         super().__init__(parts, trajectory, number, tools, in_thought=in_thought)
@@ -249,7 +221,7 @@ class _ChatEpisode(Episode):
         assert events is not None
         if not all(is_ours):
             done = iter(events)
-            self.held = _HeldCalls(calls, [next(done) if is_our else None for is_our in is_ours])
+            self.held = calls, [next(done) if is_our else None for is_our in is_ours]
             return None
         if call_format.stops_at_call:
             self._stream.resume(call_format.render_results(events))

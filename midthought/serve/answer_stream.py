@@ -38,8 +38,11 @@ class Piece:
     """Whether a part of the answer begins with it; otherwise it continues the last piece."""
 
 
+OnPiece = Callable[[Piece], None]
+
+
 class AnswerStream:
-    """Reads the tokens of one answer and passes pieces of its text to `emit`.
+    """Reads the tokens of one answer and passes pieces of its text to `on_piece`; `pieces` keeps them.
 
     - Tags of thoughts are left out, and so are blanks at both ends of a thought or an answer.
     - In formats whose calls are chat turns, text that is a call or may become one waits for the end of the turn (`end_turn`).
@@ -50,13 +53,14 @@ class AnswerStream:
         self,
         renderer: Renderer,
         call_format: ToolCallFormat,
-        emit: Callable[[Piece], None],
+        on_piece: OnPiece,
         *,
         in_thought: bool = False,
         stop: Sequence[str] = (),
     ) -> None:
         self.is_stopped = False
-        self._renderer, self._format, self._emit, self._stop = renderer, call_format, emit, tuple(stop)
+        self.pieces: list[Piece] = []
+        self._renderer, self._format, self._on_piece, self._stop = renderer, call_format, on_piece, tuple(stop)
         self._tags = call_format.think_tags
         self._markers = _call_markers(call_format)
         self.begin_turn(in_thought=in_thought)
@@ -117,6 +121,10 @@ class AnswerStream:
         if text.strip():
             self._emit(Piece(PieceKind.RESULT, text.strip("\n"), True))
 
+    def _emit(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self._on_piece(piece)
+
     # -- parts of a turn ---------------------------------------------------------------------------------------
 
     @property
@@ -137,17 +145,13 @@ class AnswerStream:
 
     def _pass_mark(self, place: int, mark: str) -> None:
         rest = self._held[place + len(mark) :]
+        self._held = self._held[:place]
+        self.is_stopped = mark not in self._tags and mark in self._stop
+        self._write()
         if mark in self._tags:
-            self._held = self._held[:place]
-            self._write()
             self._begin_part(in_thought=mark == self._tags[0])
             self._held = rest
-        elif mark in self._stop:
-            self._held, self.is_stopped = self._held[:place], True
-            self._write()
-        else:
-            self._held = self._held[:place]
-            self._write()
+        elif not self.is_stopped:
             self._held, self._waits, self._has_begun = mark + rest, True, False
 
     def _num_undecided(self) -> int:

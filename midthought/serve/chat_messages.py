@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.errors import DataError
-from midthought.rollout.demonstration import with_our_ids
-from midthought.rollout.openai_messages import calls_of, check_message, in_one_form, result_event
+from midthought.rollout.openai_messages import calls_of, check_message, in_one_form, result_event, with_our_ids
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -71,11 +70,6 @@ def results_at_end(messages: Sequence[Message]) -> dict[str, str]:
             break
         results[message["tool_call_id"]] = message["content"]
     return results
-
-
-def last_answer_at(messages: Sequence[Message]) -> int | None:
-    """Returns the position of the last answer; None without one."""
-    return next((n for n in reversed(range(len(messages))) if messages[n]["role"] == "assistant"), None)
 
 
 def digest(messages: Sequence[Message]) -> bytes:

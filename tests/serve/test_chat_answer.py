@@ -11,10 +11,10 @@ import pytest
 from midthought.config import InferenceConfig
 from midthought.engines.create import ScriptedInferenceEngine
 from midthought.errors import DataError
-from midthought.rollout.answer_stream import Piece, PieceKind
-from midthought.rollout.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.rollout.chat_messages import checked_messages
-from midthought.rollout.chat_policy import ChatPolicy
+from midthought.serve.answer_stream import Piece, PieceKind
+from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
+from midthought.serve.chat_messages import checked_messages
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.definition import ToolDefinition, ToolParameter

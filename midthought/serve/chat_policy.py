@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine
 from midthought.errors import DataError, SettingsError
-from midthought.rollout.chat_messages import digest, for_template, last_answer_at, results_at_end
-from midthought.rollout.openai_messages import result_event
+from midthought.rollout.openai_messages import result_event, result_messages
+from midthought.serve.chat_messages import digest, for_template, results_at_end
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
@@ -75,27 +75,20 @@ class ChatPolicy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatPrompt:
-    """The tokens that an answer continues."""
+    """The tokens that an answer continues: of a conversation, or of a turn that waits for results of the client's tools."""
 
     token_ids: Sequence[int]
     messages: list[Message]
-    """The conversation as the chat template takes it."""
+    """The conversation as the chat template takes it, with the turn that waits if its calls are a chat turn."""
     in_thought: bool | None = None
     """Whether the tokens end within a thought; None: the last token says so."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldTurn:
-    """A turn that waits for results of the client's tools."""
-
-    prompt: ChatPrompt
-    """Up to the calls. `messages` hold the turn if its calls are a chat turn."""
-    before: bytes
-    """Digest of the client's messages before the turn."""
-    calls: Sequence[ParsedAction]
-    events: Sequence[ToolEvent | None]
+    before: bytes = b""
+    """Digest of the client's messages before the turn that waits."""
+    calls: Sequence[ParsedAction] = ()
+    """Calls of the turn that waits."""
+    events: Sequence[ToolEvent | None] = ()
     """Results of the policy's own tools; None for a call of the client's."""
-    ids: Sequence[str]
+    ids: Sequence[str] = ()
     """Ids of the client's calls, in order."""
 
     def all_events(self, results: Mapping[str, str]) -> list[ToolEvent]:
@@ -112,35 +105,26 @@ class ChatHistory:
 
     def __init__(self, max_tokens: int = MAX_KEPT_TOKENS) -> None:
         self._max_tokens = max_tokens
-        self._kept: OrderedDict[bytes | tuple[str, ...], ChatPrompt | HeldTurn] = OrderedDict()
+        self._kept: OrderedDict[bytes | tuple[str, ...], ChatPrompt] = OrderedDict()
         self._num_tokens = 0
 
-    def keep(self, key: bytes | tuple[str, ...], found: ChatPrompt | HeldTurn) -> None:
-        """Keeps the conversation up to an answer (by its digest), or a turn with calls (by the ids of the client's)."""
+    def keep(self, key: bytes | tuple[str, ...], prompt: ChatPrompt) -> None:
+        """Keeps the conversation up to an answer (by its digest), or a turn with calls (by the sorted ids of the client's)."""
         self._drop(key)
-        self._kept[key] = found
-        self._num_tokens += _num_tokens(found)
+        self._kept[key] = prompt
+        self._num_tokens += len(prompt.token_ids)
         while self._num_tokens > self._max_tokens:
             self._drop(next(iter(self._kept)))
 
-    def answered(self, key: bytes) -> ChatPrompt | None:
-        """Returns the conversation up to an answer."""
-        found = self._get(key)
-        return found if isinstance(found, ChatPrompt) else None
-
-    def held(self, ids: Sequence[str]) -> HeldTurn | None:
-        """Returns the turn that has these calls of the client."""
-        found = self._get(tuple(sorted(ids)))
-        return found if isinstance(found, HeldTurn) else None
-
-    def _get(self, key: bytes | tuple[str, ...]) -> ChatPrompt | HeldTurn | None:
+    def get(self, key: bytes | tuple[str, ...]) -> ChatPrompt | None:
+        """Returns what was kept with this key."""
         if key in self._kept:
             self._kept.move_to_end(key)
         return self._kept.get(key)
 
     def _drop(self, key: bytes | tuple[str, ...]) -> None:
         if (dropped := self._kept.pop(key, None)) is not None:
-            self._num_tokens -= _num_tokens(dropped)
+            self._num_tokens -= len(dropped.token_ids)
 
 
 def prompt_of(
@@ -191,36 +175,28 @@ def _rendered(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolD
 
 
 def _continued_answer(policy: ChatPolicy, said: Sequence[Message], history: ChatHistory) -> ChatPrompt | None:
-    place = last_answer_at(said)
+    place = next((n for n in reversed(range(len(said))) if said[n]["role"] == "assistant"), None)
     if place is None or said[place].get("tool_calls") or not policy.inference.keep_thoughts:
         return None
-    kept = history.answered(digest(said[: place + 1]))
+    kept = history.get(digest(said[: place + 1]))
     return None if kept is None else _followed(policy, kept, list(said[place + 1 :]))
 
 
 def _continued_turn(policy: ChatPolicy, said: Sequence[Message], history: ChatHistory) -> ChatPrompt | None:
     results = results_at_end(said)
-    held = history.held([*results]) if results else None
+    held = history.get(tuple(sorted(results)))
     if held is None or held.before != digest(said[: -len(results) - 1]):
         return None
     events, call_format = held.all_events(results), policy.call_format
     if call_format.stops_at_call:
-        token_ids = [*held.prompt.token_ids, *policy.renderer.foreign(call_format.render_results(events))]
-        return dataclasses.replace(held.prompt, token_ids=token_ids)
-    messages: list[Message] = [{"role": "tool", "content": call_format.render_results([event])} for event in events]
-    if isinstance(call_format, NativeCallFormat):
-        num_before = sum(len(message.get("tool_calls") or ()) for message in held.prompt.messages[:-1])
-        messages = call_format.result_messages(held.calls, events, num_before)
-    return _followed(policy, held.prompt, messages)
+        token_ids = [*held.token_ids, *policy.renderer.foreign(call_format.render_results(events))]
+        return ChatPrompt(token_ids=token_ids, messages=held.messages, in_thought=held.in_thought)
+    num_before = sum(len(message.get("tool_calls") or ()) for message in held.messages[:-1])
+    return _followed(policy, held, result_messages(call_format, held.calls, events, num_before))
 
 
 def _followed(policy: ChatPolicy, prompt: ChatPrompt, messages: list[Message]) -> ChatPrompt:
     """Returns the prompt after an answer that these messages follow."""
-    native = isinstance(policy.call_format, NativeCallFormat)
-    history = (prompt.messages,) if native else ()
+    history = (prompt.messages,) if isinstance(policy.call_format, NativeCallFormat) else ()
     token_ids = [*prompt.token_ids, *policy.renderer.following(messages, *history)]
     return ChatPrompt(token_ids=token_ids, messages=[*prompt.messages, *messages])
-
-
-def _num_tokens(kept: ChatPrompt | HeldTurn) -> int:
-    return len((kept.prompt if isinstance(kept, HeldTurn) else kept).token_ids)
