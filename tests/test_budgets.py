@@ -19,7 +19,7 @@ LINES = {
     "config": 1595,
     "data": 1240,
     "engines": 8990,
-    "env": 3010,
+    "env": 3045,
     "errors": 140,
     "feedback": 1605,
     "files": 545,
