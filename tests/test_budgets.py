@@ -30,7 +30,7 @@ LINES = {
     "plan": 1400,
     "recipes": 4150,
     "report": 2830,
-    "rollout": 2485,
+    "rollout": 2475,
     "serve": 1415,
     "tokenization": 795,
     "tools": 5545,
