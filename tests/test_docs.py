@@ -26,7 +26,7 @@ SHORTER = {
     "first_model.md": {
         "num_train_iters=200": "num_train_iters=1",
         "batch_size=64": "batch_size=8",
-        "max_tokens=1024": "max_tokens=64",
+        "max_tokens=1024": "max_tokens=24",
         "num_steps=20": "num_steps=1",
         "num_episodes=100": "num_episodes=2",
     }

@@ -33,8 +33,8 @@ TESTS = {
         "rollout/test_episode_rollout.py::test_a_reply_is_a_chat_turn_and_a_new_thought_with_a_fresh_call_budget",
     ),
     "Clients of `serve`": (
-        "rollout/test_chat_answer.py::test_an_unknown_conversation_is_rendered_and_contains_no_control_token",
-        "rollout/test_chat_answer.py::test_a_call_of_the_clients_tool_comes_back_and_its_result_is_continued_to_the_token",
+        "serve/test_chat_answer.py::test_an_unknown_conversation_is_rendered_and_contains_no_control_token",
+        "serve/test_chat_answer.py::test_a_call_of_the_clients_tool_comes_back_and_its_result_is_continued_to_the_token",
     ),
     "Converted logs": ("feedback/test_convert.py::test_texts_of_a_log_never_become_control_tokens",),
     "Calls in results": (

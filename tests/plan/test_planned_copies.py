@@ -50,6 +50,6 @@ def test_the_engines_copies_have_the_planned_size(dtype, lora_rank):
     with torch.no_grad():
         before = alive_bytes()
         runner = make_runner(model.get_base_model() if lora_rank else model)
-        copied = alive_bytes() - before - runner.num_bytes - memory.width * TABLE_OF_TURNS
+        copied = alive_bytes() - before - runner.cache.num_bytes - memory.width * TABLE_OF_TURNS
     assert memory.copied_weights > 0
     assert memory.copied_weights == pytest.approx(copied, rel=0.01)
