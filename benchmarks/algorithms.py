@@ -36,7 +36,7 @@ METHODS: dict[str, list[str]] = {
 }
 """Names of `training.algorithm`, and what each needs besides."""
 CLEAN = {
-    "podcast": ["warmup.ask_short=0", "warmup.give_up=0", "warmup.misread=0", "warmup.needless_ask=0"],
+    "podcast": ["warmup.habits=clean"],
     "feedback": ["sft.ask_hard=1", "sft.ask_easy=0", "sft.ask_again=1", "sft.practice_share=0"],
 }
 """Settings of the clean demonstrations, by recipe."""
@@ -115,7 +115,7 @@ class Comparison:
         """Runs or resumes a run whose summary is not there. Returns the message of a run that failed."""
         if (folder / "summary.json").exists():
             return None
-        command = [sys.executable, "-m", "midthought.cli", "train", self.recipe, "--run", str(folder)]
+        command = [sys.executable, "-m", "midthought", "train", self.recipe, "--run", str(folder)]
         command += ["--resume"] if (folder / "progress.json").exists() else words
         folder.parent.mkdir(parents=True, exist_ok=True)
         log = folder.with_suffix(".log")

@@ -14,7 +14,7 @@ import torch
 from benchmarks.reciter import SIZES, STYLES, make_model, make_tokenizer
 from midthought.learning.batch import TokenBatch
 from midthought.learning.padded_batch import PPOBatch
-from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
+from midthought.recipes.podcast.demonstrations import HABITS, Demonstrator
 from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts
@@ -70,7 +70,7 @@ def recipe_work(num_episodes: int) -> LearnerWork:
         Renderer(tokenizer),
         InThoughtFormat(),
         data.plan,
-        habits=Habits(warmup.ask_short, warmup.give_up, warmup.misread, warmup.needless_ask),
+        habits=HABITS[warmup.habits],
         made_up_share=warmup.made_up_share,
         random_text_share=warmup.random_text_share,
         num_results=config.memory.k,

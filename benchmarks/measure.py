@@ -20,7 +20,7 @@ PODCAST_ROWS = (
     ("seconds of PPO, without validation", "train_seconds"),
     ("after PPO, sampled at temperature 1", "after.sampled_exact_match"),
     ("before PPO, sampled at temperature 1", "before.sampled_exact_match"),
-    ("control arm, greedy", "control.exact_match"),
+    ("control arm, greedy", "arms.clean.exact_match"),
     ("oracle results, before PPO", "before.oracle.exact_match"),
     ("oracle results, after PPO", "after.oracle.exact_match"),
     ("tool off", "after.tool_off.exact_match"),
@@ -29,10 +29,6 @@ PODCAST_ROWS = (
     ("answer in the prompt: exact match", "after.no_memory.exact_match"),
     ("calls if memory is needed", "after.call_rate_needed"),
     ("calls if memory is not needed", "after.call_rate_needless"),
-    ("factor: called", "after.factors.called"),
-    ("factor: query is the quote", "after.factors.exact_query"),
-    ("factor: evidence retrieved", "after.factors.retrieved"),
-    ("factor: answer read", "after.factors.read"),
     ("recall@1, full text", "retrieval.full_text.recall@1"),
     ("recall@3, full text", "retrieval.full_text.recall@3"),
     ("recall@1, vectors", "retrieval.vector.recall@1"),
@@ -109,7 +105,7 @@ def measure(run: Path, recipe: str, seed: int, words: list[str], arms: Sequence[
     summary = json.loads(file.read_text()) if file.exists() else {}
     if summary and all(f"arms.{arm}.exact_match" in summary for arm in arms):
         return
-    command = [sys.executable, "-m", "midthought.cli", "train", recipe, "--run", str(run)]
+    command = [sys.executable, "-m", "midthought", "train", recipe, "--run", str(run)]
     if arms:
         command += ["--arms", ",".join(arms)]
     if (run / "progress.json").exists():

@@ -37,7 +37,7 @@ def run(words: list[str], folder: Path) -> tuple[float, float]:
     command = [
         sys.executable,
         "-m",
-        "midthought.cli",
+        "midthought",
         "train",
         "podcast",
         "--stage",

@@ -61,7 +61,7 @@ def measure(name: str, num_rounds: int, disk: Path) -> str:
             engine._loop.run(engine._running_llm().collective_rpc(method, args=arguments))
 
         def through_memory() -> None:
-            shared = SharedTensors(lambda: merged_tensors(policy))
+            shared = SharedTensors(merged_tensors(policy))
             call("load_shared_weights", dict(shared.manifest))
             shared.close()
 

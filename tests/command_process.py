@@ -19,7 +19,7 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         "lancedb",
-        "midthought.cli",
+        "midthought",
         "midthought.memory.service.app",
         "midthought.memory.service.command",
         "midthought.memory.store",

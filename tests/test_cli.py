@@ -85,7 +85,7 @@ def test_a_mistake_is_one_line_with_its_remedy_and_leaves_nothing_behind(here, c
 
 def test_the_installed_command_tells_a_mistake_the_same_way(here):
     done = subprocess.run(
-        [sys.executable, "-m", "midthought.cli", *TRAIN, "training.sed=1"], capture_output=True, text=True
+        [sys.executable, "-m", "midthought", *TRAIN, "training.sed=1"], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("midthought: unknown key 'sed'") and done.stderr.count("\n") == 1

@@ -1,7 +1,5 @@
-"""Conventions of the command line: version, help, completion in real shells, exit codes, and the project that `init` writes."""
+"""Conventions of the command line: version, help, exit codes, and the project that `init` writes."""
 
-import os
-import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -13,7 +11,6 @@ import typer
 import yaml
 
 from midthought import cli
-from midthought.cli import completion
 from midthought.errors import TrainingStoppedError
 
 PROJECT_MODULES = ("tools", "environment", "reward", "train", "test_project")
@@ -86,44 +83,6 @@ def test_the_exit_code_says_what_ended_a_command(call, monkeypatch, error, code,
     monkeypatch.setattr(cli, "app", application)
     found, _, printed = call()
     assert found == code and said in printed
-
-
-# -- completion ------------------------------------------------------------------------------------------------
-
-
-def in_shell(shell: str, script: str) -> list[str]:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    folder = Path(sys.executable).parent
-    if not (folder / "midthought").is_file():
-        pytest.skip("the command midthought is not beside this interpreter")
-    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-@pytest.mark.slow
-def test_bash_completes_settings():
-    words = "COMP_WORDS=(midthought train podcast training.clip_ratio_h) COMP_CWORD=3"
-    script = f'source <(midthought --show-completion bash); {words}; _midthought_completion midthought; echo "${{COMPREPLY[@]}}"'
-    assert in_shell("bash", script) == ["training.clip_ratio_high="]
-
-
-@pytest.mark.parametrize(
-    ("params", "incomplete", "offered"),
-    [
-        ({"recipe": "podcast"}, "memory.chunki", ["memory.chunking="]),
-        ({"recipe": "feedback"}, "checkpoint.keep_best=", ["checkpoint.keep_best=true", "checkpoint.keep_best=false"]),
-        ({"recipe": "podcast"}, "training.seed=", []),
-        ({"recipe": "podcast"}, "nothing.like=", []),
-        ({"recipe": "podcats"}, "training.se", []),
-    ],
-)
-def test_settings_are_those_of_the_named_recipe(params, incomplete, offered):
-    context = typer.Context(typer.main.get_command(cli.app))
-    context.params = params
-    assert completion.settings(context, incomplete) == offered
 
 
 # -- init ------------------------------------------------------------------------------------------------------

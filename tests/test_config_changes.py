@@ -64,7 +64,7 @@ def test_a_setting_is_harmful_unless_its_field_says_otherwise():
     harmless = {
         f"{name}.{key}" for name, key, field in fields if field.metadata and "resumed run" in str(field.metadata)
     }
-    assert "memory.path" in harmless and "evaluation.num_shown" in harmless
+    assert "memory.path" in harmless and "evaluation.control_arms" in harmless
     assert harmless.isdisjoint({"memory.k", "questions.num_train", "warmup.learning_rate", "training.batch_size"})
     assert len(harmless) < len(fields) / 2
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from midthought.recipes.progress import process_peak_bytes
+from midthought.trainer.progress import process_peak_bytes
 
 PROGRAM = """
 import importlib, multiprocessing, pkgutil, subprocess, sys

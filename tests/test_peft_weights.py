@@ -13,7 +13,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from tiny_config import tiny_config
 from transformers import AutoModelForCausalLM
 
-from midthought.models.peft_weights import effective_tensors, effective_weight
+from midthought.models.peft_weights import base_of, effective_tensors
 
 IDS = torch.tensor([[3, 4, 5, 6, 7]])
 
@@ -76,12 +76,12 @@ def test_effective_tensors_are_those_of_the_merged_model(changes):
 
 def test_bfloat16_weights_are_computed_in_float32_and_rounded_once():
     model = adapted(use_dora=True)
-    exact = {name: effective_weight(layer) for name, layer in layers_of(model).items()}
+    exact = {name: effective_tensors(layer)["weight"] for name, layer in layers_of(model).items()}
     for layer in layers_of(model).values():
         base = layer.get_base_layer()
         base.weight.data = base.weight.data.bfloat16()  # adapters stay float32, as PEFT makes them
     for name, layer in layers_of(model).items():
-        rounded = effective_weight(layer)
+        rounded = effective_tensors(layer)["weight"]
         assert rounded.dtype == torch.bfloat16
         torch.testing.assert_close(rounded.float(), exact[name], rtol=2**-7, atol=2e-4)
 
@@ -91,41 +91,35 @@ def test_disabled_adapters_give_the_base_weight_whether_merged_or_not():
     layer = next(iter(layers_of(model).values()))
     base = layer.get_base_layer().weight.detach().clone()
     with model.disable_adapter():
-        assert torch.equal(effective_weight(layer), base)
-    effective = effective_weight(layer)
+        assert torch.equal(effective_tensors(layer)["weight"], base)
+    effective = effective_tensors(layer)["weight"]
     assert not torch.equal(effective, base)
     model.merge_adapter()
-    assert torch.equal(effective_weight(layer), layer.get_base_layer().weight)
-    torch.testing.assert_close(effective_weight(layer), effective, rtol=0, atol=1e-6)
+    assert torch.equal(effective_tensors(layer)["weight"], layer.get_base_layer().weight)
+    torch.testing.assert_close(effective_tensors(layer)["weight"], effective, rtol=0, atol=1e-6)
     with model.disable_adapter():
-        torch.testing.assert_close(effective_weight(layer), base, rtol=0, atol=1e-6)
+        torch.testing.assert_close(effective_tensors(layer)["weight"], base, rtol=0, atol=1e-6)
     assert layer.merged
 
 
 def test_a_module_to_save_gives_its_active_copy_and_trained_tokens_stand_in_their_embedding():
     model = adapted(modules_to_save=["lm_head"], target_modules=["q_proj"])
     wrapper = model.base_model.model.lm_head
-    assert torch.equal(effective_weight(wrapper), wrapper.modules_to_save["default"].weight)
+    assert torch.equal(effective_tensors(wrapper)["weight"], wrapper.modules_to_save["default"].weight)
     with model.disable_adapter():
-        assert torch.equal(effective_weight(wrapper), wrapper.original_module.weight)
+        assert torch.equal(effective_tensors(wrapper)["weight"], wrapper.original_module.weight)
     model = adapted(target_modules=["q_proj"], trainable_token_indices={"embed_tokens": [3, 4]})
     wrapper = model.base_model.model.model.embed_tokens
-    torch.testing.assert_close(effective_weight(wrapper)[IDS[0]], wrapper(IDS)[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(effective_tensors(wrapper)["weight"][IDS[0]], wrapper(IDS)[0], rtol=0, atol=1e-6)
 
 
-def test_a_base_of_4_bits_is_dequantized():
-    bitsandbytes = pytest.importorskip("bitsandbytes")
-    torch.manual_seed(0)
-    linear = torch.nn.Linear(64, 128, bias=False)
-    base = bitsandbytes.nn.Linear4bit(64, 128, bias=False, compute_dtype=torch.float32, quant_type="nf4")
-    base.load_state_dict(linear.state_dict())
-    base = base.to("cpu")  # quantizes
-    model = peft.get_peft_model(torch.nn.Sequential(base), peft.LoraConfig(r=3, target_modules=["0"])).eval()
-    layer = model.base_model.model[0]
-    with torch.no_grad():
-        layer.lora_B["default"].weight.normal_()
-    weight = layer.get_base_layer().weight
-    dequantized = bitsandbytes.functional.dequantize_4bit(weight, weight.quant_state)
-    expected = dequantized + layer.get_delta_weight("default")
-    torch.testing.assert_close(effective_weight(layer), expected, rtol=0, atol=1e-6)
-    assert layer.get_base_layer().weight.dtype == torch.uint8
+@pytest.mark.parametrize("kind", ["quantized", "prompt"])
+def test_what_cannot_be_merged_into_floating_point_weights_is_refused_with_the_remedy(kind):
+    if kind == "prompt":
+        model = peft.get_peft_model(plain_model(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    else:
+        model = adapted()
+        layer = model.base_model.model.model.layers[0].self_attn.q_proj.base_layer
+        layer.weight = torch.nn.Parameter(layer.weight.detach().to(torch.uint8), requires_grad=False)
+    with pytest.raises(ValueError, match=r"quantized weights.*bfloat16|learns a prompt .*use adapters"):
+        base_of(model)

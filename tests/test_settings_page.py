@@ -37,7 +37,7 @@ def test_the_page_is_up_to_date():
 def test_the_command_prints_every_key_of_a_recipe():
     result = CliRunner().invoke(app, ["settings", "podcast"])
     assert result.exit_code == 0
-    assert all(f"`{key}`" in result.output for key in ("adv_estimator", "chunk_words", "call_cost", "ask_short"))
+    assert all(f"`{key}`" in result.output for key in ("adv_estimator", "chunk_words", "call_cost", "habits"))
 
 
 if __name__ == "__main__":

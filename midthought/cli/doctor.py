@@ -8,15 +8,12 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import completion
 from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES, Assignments
 
 
 def doctor(
-    recipe: Annotated[
-        str, typer.Argument(help=f"Name of the recipe: {RECIPE_NAMES}.", autocompletion=completion.recipes)
-    ],
+    recipe: Annotated[str, typer.Argument(help=f"Name of the recipe: {RECIPE_NAMES}.")],
     words: Assignments = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings, or the name of one that is included.")

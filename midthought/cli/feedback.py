@@ -25,9 +25,11 @@ def convert(
     ] = False,
 ) -> None:
     """Convert published feedback logs to conversations with tool calls."""
-    from midthought.feedback.commands import convert_log
+    from midthought.feedback.convert import convert as convert_log
+    from midthought.feedback.convert import report_lines
 
-    convert_log(log, out, dataset=dataset, strict=strict, recheck=recheck, tell=tell)
+    report = convert_log(log, out, dataset=dataset, strict=strict, recheck=recheck, tell=tell)
+    tell("\n".join([*report_lines(report), f"written to {out}"]))
 
 
 @app.command()

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import completion
 from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES
 from midthought.files.storage_errors import value_errors
@@ -19,7 +18,6 @@ def settings(
         str,
         typer.Argument(
             help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer).",
-            autocompletion=completion.recipes_and_library,
         ),
     ] = "library",
 ) -> None:

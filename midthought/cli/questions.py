@@ -130,16 +130,11 @@ def _quote_questions(
         with_windows,
         write_questions,
     )
-    from midthought.recipes.podcast.settings import QuestionsSection
 
     read = _chunks_of(chunks)
-    defaults = QuestionsSection()
     plan = QuestionPlan(
         num_questions,
         needless_share=no_memory_share,
-        distractor_share=defaults.distractor_share,
-        min_quote_words=defaults.min_quote_words,
-        max_quote_words=defaults.max_quote_words,
         kinds=_named(kinds, WORDINGS),
     )
     said = one_speaker_chunks(read)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midthought.cli import completion
 from midthought.cli.output import program, tell
 from midthought.errors import SettingsError, near_names
 from midthought.recipes import recipe_names
@@ -20,15 +19,13 @@ RECIPE_NAMES = f"{', '.join(recipe_names())}, or MODULE:NAME of your own"
 
 Assignments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1", autocompletion=completion.settings),
+    typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1"),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the final table.")]
 
 
 def train(
-    recipe: Annotated[
-        str, typer.Argument(help=f"Name of the recipe: {RECIPE_NAMES}.", autocompletion=completion.recipes)
-    ],
+    recipe: Annotated[str, typer.Argument(help=f"Name of the recipe: {RECIPE_NAMES}.")],
     settings: Assignments = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings, or the name of one that is included.")
@@ -85,8 +82,8 @@ def train(
             allow_changes=allow_changes,
         )
     except KeyboardInterrupt:
-        from midthought.recipes.progress import FILE_NAME
         from midthought.trainer.checkpoint import what_is_saved
+        from midthought.trainer.progress import FILE_NAME
 
         if (path / FILE_NAME).is_file():
             command = f"{program()} train {recipe} --run {path} --resume"
@@ -99,9 +96,7 @@ def train(
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")],
     settings: Assignments = None,
-    recipe: Annotated[
-        str, typer.Option(help=f"Recipe whose evaluation is run: {RECIPE_NAMES}.", autocompletion=completion.recipes)
-    ] = "podcast",
+    recipe: Annotated[str, typer.Option(help=f"Recipe whose evaluation is run: {RECIPE_NAMES}.")] = "podcast",
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings; default: the settings of the model's run.")
     ] = None,
@@ -180,11 +175,12 @@ def _train_with_verl(
             "within an answer; leave --engine out for the warm-up"
         )
     chosen = supplied.settings(words, config, from_path)
-    python = None if dry_run else require_verl(chosen.verl.python)
+    if not dry_run:
+        require_verl()
     if stage == "sft":
         files = write_sft_bundle(supplied.sft_job(chosen), chosen.verl, path)
     else:
         files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
     tell(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
-    if python is not None:
-        raise typer.Exit(launch(path / SCRIPT, python))
+    if not dry_run:
+        raise typer.Exit(launch(path / SCRIPT))

@@ -220,9 +220,6 @@ class RayConfig(Section):
     colocate: Harmless[bool] = False
     """Place actor i and learner i in one placement-group bundle. They share its GPU if each requests a fraction of one
     (`gpus_per_actor`, `gpus_per_learner`). False: each process has its own bundle."""
-    weight_transport: Harmless[Literal["auto", "object_store", "nccl"]] = "auto"
-    """How new weights reach the actors: `nccl` (broadcast between GPUs; the policy and each actor have a GPU of their own) or
-    `object_store` (Ray's object store, through main memory). `auto`: `nccl` if it is possible. Conditions: docs/cluster.md."""
     start_timeout_seconds: Harmless[float] = Field(120.0, gt=0)
     """Time limit for the cluster to allocate the actors, and for an actor to start."""
     silence_timeout_seconds: Harmless[float] = Field(300.0, gt=0)
@@ -278,5 +275,4 @@ class SupervisedSection(Section):
     warmup_steps: int = Field(20, ge=0)
     """Optimizer steps over which the learning rate rises from 0."""
     mixed_precision: bool | None = None
-    """Use bfloat16 autocast. Null: if a measurement at the first step finds it at least 1.2 times as fast as float32; a resumed
-    run keeps the choice. With `inference.deterministic`, null means float32, because nothing may depend on timing."""
+    """Use bfloat16 autocast. Null: for float32 weights on a GPU, without `inference.deterministic`. Try it with AMX, too."""

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.streams import PartialCompletion
-from midthought.engines.weight_sync.weight_check import Publication, Reads
+from midthought.engines.weight_sync.weight_check import Publication
 from midthought.errors import EngineError, SettingsError
 from midthought.types import Completion
 
@@ -31,6 +31,8 @@ class ReloadableEngine(ABC):
         max_num_seqs: maximum concurrent sequences.
     """
 
+    reads_memory = False
+    """Whether it gets whole models as `SharedTensors`; else from a folder."""
     policy_version = 0
     is_asleep = False
     """Whether it has released its memory, so that it must load the weights again before it samples."""
@@ -52,11 +54,6 @@ class ReloadableEngine(ABC):
         self.retry_policy = retry_policy
         self._samples: dict[int, asyncio.Task[Completion]] = {}
         self._update_lock = UpdateLock()
-
-    @property
-    @abstractmethod
-    def reads(self) -> Reads:
-        """How it reads whole models; fixed once `check` has returned."""
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None

@@ -11,20 +11,12 @@ from midthought.config.references import optional
 from midthought.data.problems.problem_sets import SEED, load_problems
 from midthought.data.tasks import DATASET_LABEL
 from midthought.errors import DataError
-from midthought.feedback.convert import convert, report_lines, write_parquet
+from midthought.feedback.convert import write_parquet
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.files.atomic import atomic_path
 from midthought.types import Task
 
 Tell = Callable[[str], None]
-
-
-def convert_log(source: Path, out: Path, *, dataset: str, strict: bool, recheck: bool, tell: Tell) -> None:
-    """`midthought feedback convert`: prints bad rows as it finds them, then the counts."""
-    report = convert(source, out, dataset=dataset, strict=strict, recheck=recheck, tell=tell)
-    for line in report_lines(report):
-        tell(line)
-    tell(f"written to {out}")
 
 
 def write_problems(

@@ -50,10 +50,10 @@ class QuestionPlan:
     num_questions: int
     needless_share: float
     """Share of questions whose prompt contains the answer."""
-    distractor_share: float
+    distractor_share: float = 0.5
     """Of the questions that need the memory: the share whose prompt has an unrelated note."""
-    min_quote_words: int
-    max_quote_words: int
+    min_quote_words: int = 8
+    max_quote_words: int = 10
     kinds: tuple[str, ...] = tuple(WORDINGS)
 
     def __post_init__(self) -> None:

@@ -9,9 +9,7 @@ import functools
 import json
 import logging
 import os
-import shutil
 import tempfile
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -24,13 +22,15 @@ from midthought.files.manifest import damage_in, describe
 from midthought.files.output_folder import kind_of, replaced
 from midthought.files.regular import read_json_object
 from midthought.files.storage_errors import storage_errors
-from midthought.models.memory import machine_bytes
 
 _log = logging.getLogger(__name__)
 
 CHECKED: set[Path] = set()
 """Folders whose files this process has compared with their manifest."""
-_NOTE, _TOKENS = "gguf.json", "tokenizer.ggml.tokens"
+_TOKENS = "tokenizer.ggml.tokens"
+_AS_GPT2 = ("gpt-2", "jais", "mpt", "olmo", "trillion")
+_DIGITS_APART = ("codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder")
+"""Names of splits that are GPT-2's, and GPT-2's after every digit was split apart (llama.cpp, `llama-vocab.cpp`)."""
 
 _digest = functools.cache(lambda file, size, changed_ns: describe(file)["sha256"])
 
@@ -45,8 +45,8 @@ def model_folder(source: str | Path) -> str | Path:
     """Returns the folder that holds the model of a GGUF file, in float32 with tokenizer and chat template; the first call for a
     file writes it to `$XDG_CACHE_HOME/midthought/gguf`. Returns any other source unchanged.
 
-    Says once per process that the weights were rounded. Raises `ModelPathError` if the file does not exist, is damaged, or
-    cannot be read by transformers, `MissingExtraError`, `StorageError`.
+    Raises `ModelPathError` if the file does not exist, is damaged, or cannot be read by transformers, `MissingExtraError`,
+    `StorageError`.
     """
     import fcntl
 
@@ -70,9 +70,6 @@ def model_folder(source: str | Path) -> str | Path:
                 _log.warning("model path %r: converting it to %s, once", str(source), folder)
                 with replaced(folder, "model") as new, quiet_transformers():
                     _convert(file, new)
-        note = read_json_object(folder / _NOTE)["note"]
-    if note:
-        _log.warning("model path %r: %s", str(source), note)
     CHECKED.add(folder)
     return folder
 
@@ -113,29 +110,13 @@ def _existing(source: str | Path) -> Path:
     return file
 
 
-def _require_room(file: Path, tensors: Sequence[Any], folder: Path) -> None:
-    """Raises `ModelPathError` if the disk of `folder`, or this machine's memory, is too small for the weights in float32."""
-    num_bytes = 4 * sum(int(tensor.n_elements) for tensor in tensors)
-    disk = shutil.disk_usage(folder).free
-    for needed, there, place in (
-        (2 * num_bytes, machine_bytes(), "memory"),
-        (num_bytes, disk, f"free space in {folder.parent}"),
-    ):
-        if there is not None and needed > there:
-            raise ModelPathError(
-                f"model path {str(file)!r}: its conversion to float32 needs {needed / 2**30:.1f} GiB of {place}, and there are "
-                f"{there / 2**30:.1f}; give the model's Hugging Face folder, or convert it on a larger machine"
-            )
-
-
 def _convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     metadata, tensors = _read_header(file)
-    _require_room(file, tensors, folder)
     with _alone(file) as where:
-        num_unread = _num_unread(AutoConfig.from_pretrained(**where), tensors)
+        _require_declared(AutoConfig.from_pretrained(**where), tensors)
         tokenizer = AutoTokenizer.from_pretrained(**where)
         _correct_split(tokenizer, metadata)
         options = {"dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
@@ -150,9 +131,6 @@ def _convert(file: Path, folder: Path) -> None:
     # transformers adds GPT-2's <|endoftext|> to a vocabulary without it; the model has no embedding for such a token
     saved["added_tokens"] = [token for token in saved["added_tokens"] if token["id"] < len(metadata[_TOKENS])]
     (folder / "tokenizer.json").write_text(json.dumps(saved, ensure_ascii=False), encoding="utf-8")
-    (folder / _NOTE).write_text(
-        json.dumps({"file": str(file), "note": _note(tensors, num_unread)}, indent=1) + "\n", encoding="utf-8"
-    )
 
 
 def _read_header(file: Path) -> tuple[dict[str, Any], Sequence[Any]]:
@@ -178,70 +156,38 @@ def _read_header(file: Path) -> tuple[dict[str, Any], Sequence[Any]]:
     return metadata, tensors
 
 
-def _num_unread(config: Any, tensors: Sequence[Any]) -> int:
-    """Returns how many values of the file have no place in transformers' model. Raises ValueError if the declared model is much
-    larger than the weights in the file; missing ones are found later."""
+def _require_declared(config: Any, tensors: Sequence[Any]) -> None:
+    """Raises ValueError if the declared model is much larger than the weights in the file; missing ones are found later."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         declared = AutoModelForCausalLM.from_config(config)
-    sizes = [sum(each.numel() for each in group) for group in (declared.parameters(), declared.buffers())]
+    size = max(sum(each.numel() for each in group) for group in (declared.parameters(), declared.buffers()))
     held = sum(tensor.n_elements for tensor in tensors)
-    if max(sizes) > 2 * held:  # twice: some models derive weights from others
-        raise ValueError(f"it declares a model of {max(sizes):,} values and holds {held:,}")
-    return int(max(0, held - sizes[0]))
+    if size > 2 * held:  # twice: some models derive weights from others
+        raise ValueError(f"it declares a model of {size:,} values and holds {held:,}")
 
 
 def _correct_split(tokenizer: Any, metadata: Mapping[str, Any]) -> None:
     """Makes a byte-level tokenizer split texts as the one that was trained.
 
-    The file has only a name of the split. For names that transformers does not know it takes GPT-2's. Whether that is right is
-    seen in the vocabulary: if no token joins a digit with another character, digits were split apart first; and no token may
-    cross a border of the split. Raises ValueError if one does.
+    The file has only a name of the split. For names that transformers does not know it takes GPT-2's. Raises ValueError if that
+    is wrong.
     """
     from tokenizers import pre_tokenizers
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
     name = metadata.get("tokenizer.ggml.pre")
-    if metadata.get("tokenizer.ggml.model") != "gpt2" or name in {*GGUF_PRE_TOKENIZER_SPLITS, "gpt-2"}:
+    if metadata.get("tokenizer.ggml.model") != "gpt2" or name in {*GGUF_PRE_TOKENIZER_SPLITS, *_AS_GPT2}:
         return
-    words = [*_words(metadata)]
-    split: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    if not any(len(word) > 1 and any(unicodedata.category(sign)[0] == "N" for sign in word) for word in words):
-        split = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), split])
-    if cut := next((word for word in words if len(split.pre_tokenize_str(word)) > 1), None):
-        raise ValueError(
-            f"transformers does not know how its tokenizer splits texts ({name!r}), and cuts its token {cut!r}"
-        )
-    tokenizer.backend_tokenizer.pre_tokenizer = split
-
-
-def _words(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the texts of the ordinary tokens that are whole characters."""
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    byte_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
-    tokens = metadata[_TOKENS]
-    for token, kind in zip(tokens, metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens), strict=True):
-        if kind == 1 and byte_of.keys() >= set(token):
-            with suppress(UnicodeDecodeError):
-                yield bytes(byte_of[sign] for sign in token).decode()
-
-
-def _note(tensors: Sequence[Any], num_unread: int) -> str:
-    """Returns what the user must know of the file; empty: nothing."""
-    unread = f"transformers does not read {num_unread:,} of its values, so the model may differ" if num_unread else ""
-    rounded = [tensor for tensor in tensors if tensor.tensor_type.name not in ("F64", "F32", "F16", "BF16")]
-    if not rounded:
-        return unread
-    num_bits = 8 * sum(tensor.n_bytes for tensor in rounded) / sum(tensor.n_elements for tensor in rounded)
-    kinds = ", ".join(sorted({tensor.tensor_type.name for tensor in rounded}))
-    return (
-        f"its weights were rounded to {num_bits:.1f} bits on average ({kinds}) when the file was written; training continues "
-        "from the rounded values, and a saved model is an ordinary Hugging Face folder with weights of model.dtype"
-        + (f"; {unread}" if unread else "")
-    )
+    if name not in _DIGITS_APART:
+        raise ValueError(f"transformers does not know how its tokenizer splits texts ({name!r})")
+    parts = [
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+    ]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
 
 
 def _reason(error: Exception) -> str:

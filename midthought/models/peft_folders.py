@@ -22,7 +22,6 @@ from midthought.files.regular import read_json_object
 from midthought.models.peft_weights import (
     base_of,
     effective_tensors,
-    effective_weight,
     is_adapted,
     model_leaves,
     stochastically_rounded,
@@ -78,7 +77,8 @@ def load_adapters(model: Any, folder: Path) -> None:
 def base_name_of(folder: Path) -> str:
     """Returns the base model that a folder of adapters names. Raises `ModelPathError`.
 
-    If the base was moved together with the adapters, it is found beside their folder or above it."""
+    Without a name it is the model in whose folder the adapters are, as verl's `model_merger` writes them. If the base was moved
+    together with the adapters, it is found beside their folder or above it."""
     file = folder / ADAPTER_CONFIG
     try:
         base = read_json_object(file).get("base_model_name_or_path")
@@ -86,6 +86,8 @@ def base_name_of(folder: Path) -> str:
         raise ModelPathError(
             f"{file} cannot be read ({' '.join(str(error).split())[:200]}); save the adapters anew"
         ) from None
+    if not base and (folder.resolve().parent / "config.json").is_file():
+        return str(folder.resolve().parent)
     if not isinstance(base, str) or not base or "\0" in base:
         raise ModelPathError(
             f"{folder} contains adapters, but does not name their base model; write base_model_name_or_path in {file}"
@@ -96,24 +98,30 @@ def base_name_of(folder: Path) -> str:
     return base
 
 
-def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
-    """Returns the base model that a folder of adapters names (`base_name_of`), loaded by `load_base`, with the adapters merged.
-
-    Raises `ModelPathError` if no base is named, or if it has other weights than the one that the adapters were trained on.
-    """
-    from peft import PeftModel
-    from safetensors import safe_open
-
-    base = base_name_of(folder)
-    above, place = {folder.resolve()}, Path(base)
-    while (place / ADAPTER_CONFIG).is_file():
-        if place.resolve() in above:
+def bases_of(folder: Path) -> list[str]:
+    """Returns the base model that a folder of adapters names (`base_name_of`), the base of that one if it is adapters, and so
+    on. Raises `ModelPathError` if adapters are their own base."""
+    bases, seen = [base_name_of(folder)], {folder.resolve()}
+    while ((place := Path(bases[-1])) / ADAPTER_CONFIG).is_file():
+        if place.resolve() in seen:
             raise ModelPathError(
                 f"{folder} contains adapters whose base model is {place}, which names these adapters as its own base; give the "
                 "model that they were trained on"
             )
-        above.add(place.resolve())
-        place = Path(base_name_of(place))
+        seen.add(place.resolve())
+        bases.append(base_name_of(place))
+    return bases
+
+
+def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
+    """Returns the base model that a folder of adapters names, loaded by `load_base`, with the adapters merged.
+
+    Raises `ModelPathError` as `bases_of`, or if it has other weights than the one that the adapters were trained on.
+    """
+    from peft import PeftModel
+    from safetensors import safe_open
+
+    base = bases_of(folder)[0]
     try:
         model = load_base(base)
     except ModelPathError as error:
@@ -221,13 +229,13 @@ def _write_shards(groups: Iterator[dict[str, Tensor]], folder: Path, max_shard_b
 
 
 def base_digest(base: Any) -> str:
-    """Returns a digest of a few values of each weight, in bfloat16, which identifies the base model. Empty if it is quantized."""
+    """Returns a digest of a few values of each weight, in bfloat16, which identifies the base model; empty on the meta device."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(base.named_parameters()):
         plain = name.replace(".base_layer.", ".").replace(".original_module.", ".").replace(".token_adapter.", ".")
         if "lora_" in name or ".modules_to_save." in name or "trainable_tokens" in name:
             continue
-        if not tensor.is_floating_point() or tensor.is_meta:
+        if tensor.is_meta:
             return ""
         flat = tensor.detach().flatten()
         values = flat[:: max(1, len(flat) // 64)].to("cpu", torch.bfloat16).view(torch.int16)
@@ -296,7 +304,10 @@ def _is_tied(base: Any) -> bool:
         return False
     if not is_adapted(read) and not is_adapted(written):
         return read.weight is written.weight
-    first, second = (effective_weight(x, "cpu") if is_adapted(x) else x.weight.detach().cpu() for x in (read, written))
+    first, second = (
+        effective_tensors(each, "cpu")["weight"] if is_adapted(each) else each.weight.detach().cpu()
+        for each in (read, written)
+    )
     return first.shape == second.shape and torch.equal(first, second)
 
 
@@ -307,8 +318,6 @@ def save_config(base: Any, folder: Path, dtype: Any, *, is_tied: bool) -> None:
     config.dtype = str(dtype).removeprefix("torch.")
     if not is_tied:
         config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = False
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
     config.save_pretrained(folder)
     if base.can_generate():
         base.generation_config.save_pretrained(folder)

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 def base_of(model: Any) -> Any:
     """Returns the transformers model inside a PEFT model, whose layers hold the adapters; any other model as it is.
 
-    Raises ValueError for prompt tuning and the like, which add tokens instead of changing layers.
+    Raises ValueError for prompt tuning and the like, which add tokens instead of changing layers, and for a quantized model.
     """
     if not hasattr(model, "get_base_model"):
         return model
+    if not all(parameter.is_floating_point() for parameter in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has quantized weights, which are not supported; load it in bfloat16")
     if any(getattr(config, "is_prompt_learning", False) for config in model.peft_config.values()):
         raise ValueError(
             f"{type(model).__name__} learns a prompt ({model.active_peft_config.peft_type}); use adapters that change layers, "
@@ -84,11 +86,6 @@ def used_module(module: Any) -> Any:
     return _chosen_module(module) if from_wrapper else module
 
 
-def effective_weight(layer: Any, device: Any = None) -> Tensor:
-    """Returns the weight that a PEFT layer computes with, see `effective_tensors`."""
-    return effective_tensors(layer, device)["weight"]
-
-
 @torch.no_grad()
 def effective_tensors(
     layer: Any, device: Any = None, *, round_to: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to
@@ -98,9 +95,8 @@ def effective_tensors(
     They are copies: the layer stays as it is. PEFT's own arithmetic computes them (LoRA, rsLoRA, DoRA and the other methods
     that can be merged), in float32, and each is rounded once, to the type of the base layer: to nearest, or by
     `stochastically_rounded`. The result follows the layer's state: no adapter if adapters are disabled, the base weights as
-    they are if adapters were merged into them before, the active copy of a `modules_to_save` module. Weights of 4 or 8 bits
-    are dequantized. Copying one layer needs 8 bytes per weight in addition to the result, on `device` (None: the layer's
-    device).
+    they are if adapters were merged into them before, the active copy of a `modules_to_save` module. Copying one layer needs 8
+    bytes per weight in addition to the result, on `device` (None: the layer's device).
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
@@ -108,16 +104,15 @@ def effective_tensors(
     if isinstance(layer, AuxiliaryTrainingWrapper):
         inner = _chosen_module(layer)
         if not isinstance(inner, BaseTunerLayer):
-            return {name: _moved(tensor, device) for name, tensor in inner.named_parameters()}
+            return {name: tensor.detach().to(device, copy=True) for name, tensor in inner.named_parameters()}
         layer = inner
     base: Any = layer.get_base_layer()
-    plain: Any = _plain_copy(base, device)
+    copies = {id(each): nn.Parameter(each.detach().to(device, copy=True), False) for each in base.parameters()}
+    plain: Any = copy.deepcopy(base, copies)
     dtypes = {name: tensor.dtype for name, tensor in plain.named_parameters()}
     twin = copy.deepcopy(layer, {id(base): plain}).to(device).float()
     parts: list[Any] = [part for part in twin.modules() if isinstance(part, BaseTunerLayer)]
     for part in reversed(parts):  # an expert's layer can have several nested ones
-        if _is_quantized(base):
-            _forget_quantization(part)
         if part.disable_adapters and part.merged:
             part.unmerge()
         elif not part.disable_adapters and not part.merged:
@@ -154,37 +149,6 @@ def _chosen_module(wrapper: Any) -> Any:
     active = () if wrapper.disable_adapters else wrapper.active_adapters
     copies = [wrapper.modules_to_save[name] for name in active if name in wrapper.modules_to_save]
     return copies[0] if copies else wrapper.original_module
-
-
-def _moved(tensor: Tensor, device: Any) -> Tensor:
-    return tensor.detach().to(device, copy=True)
-
-
-def _is_quantized(base: Any) -> bool:
-    weight = getattr(base, "weight", None)
-    return weight is not None and not weight.is_floating_point()
-
-
-def _plain_copy(base: Any, device: Any) -> nn.Module:
-    """Returns a copy of a base layer on a device; for a quantized one, a linear layer with dequantized weights."""
-    if not _is_quantized(base):
-        return copy.deepcopy(base, {id(each): nn.Parameter(_moved(each, device), False) for each in base.parameters()})
-    from peft.utils.integrations import dequantize_module_weight
-
-    plain = nn.Linear(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
-    plain.weight = nn.Parameter(_moved(dequantize_module_weight(base), device))
-    if base.bias is not None:
-        plain.bias = nn.Parameter(_moved(base.bias, device))
-    return plain
-
-
-def _forget_quantization(part: Any) -> None:
-    """Makes PEFT merge this copy as a plain layer: PEFT's class for quantized layers would quantize the result."""
-    from peft.tuners.lora.layer import Linear
-
-    part.quantization_backend = None
-    part.fan_in_fan_out = False
-    part.__class__ = Linear
 
 
 def _wrappers() -> tuple[type, ...]:

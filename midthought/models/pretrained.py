@@ -94,35 +94,20 @@ def _remedy_for(folder: Path, path: str) -> str:
 
 
 def _loaded(name: str, dtype: Any, attn_implementation: str) -> Any:
-    """Returns the model; says what it reads besides text. Raises ValueError if it lacks weights."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    """Returns the model, of one that also reads images its text part. Raises ValueError if it lacks weights, or if
+    what is saved of it could not be loaded."""
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as LOADABLE
 
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
     options |= {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    others = _beside_text(config)
     loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
     policy, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ValueError(f"it lacks {len(missing)} of the model's weights, first {missing[0]!r}")
-    if others:
-        lost = "its processor" if type(policy).__name__ in config.architectures else "these parts"
-        _log.warning("model path %r also reads %s: it is trained on text, and saved without %s", name, others, lost)
+    if policy.config.model_type not in LOADABLE:
+        raise ValueError(f"transformers cannot load its text part alone ({policy.config.model_type})")
     return policy
-
-
-def _beside_text(config: Any) -> str:
-    """Returns what a model reads besides text, such as `image, video`. Raises ValueError if its text part cannot be loaded."""
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as LOADABLE
-
-    declared = (config.architectures or [""])[0]
-    read = getattr(getattr(transformers, declared, None), "input_modalities", "text") if config.sub_configs else "text"
-    others = ", ".join(each for each in ([read] if isinstance(read, str) else read) if each != "text")
-    is_whole = LOADABLE.get(config.model_type) == declared
-    if others and not is_whole and not {config.model_type, config.get_text_config().model_type} <= LOADABLE.keys():
-        raise ValueError(f"{declared} also reads {others}, and transformers cannot load its text part alone")
-    return others
 
 
 def require_intact_model(folder: Path) -> None:

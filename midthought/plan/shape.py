@@ -161,20 +161,18 @@ def small_shape(model: ModelConfig) -> Shape:
     )
 
 
-def find_shape(model: str, above: frozenset[Path] = frozenset()) -> Shape:
+def find_shape(model: str) -> Shape:
     """Returns the shape of a model's folder or file, of a well-known model, or of one on the hub.
 
-    `above`: folders of adapters whose base model this is. Raises `SettingsError`, `ModelPathError` with the remedy.
+    Raises `SettingsError`, `ModelPathError` with the remedy.
     """
     if is_gguf(model):
         return Shape.from_config(gguf_config(model))
     folder = Path(model).expanduser()
-    adapters = folder / "adapter_config.json"
-    if adapters.is_file() and not (folder / "config.json").is_file():
-        base = read_config(adapters).get("base_model_name_or_path")
-        if not base or folder.resolve() in above:
-            raise ModelPathError(f"{adapters} names no base model but adapters ({base!r:.200}); give the model itself")
-        return find_shape(str(base), above | {folder.resolve()})
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        from midthought.models.peft_folders import bases_of
+
+        return find_shape(bases_of(folder)[-1])
     if folder.is_dir():
         return Shape.from_config(read_config(folder / "config.json"))
     return Shape.from_config(MODEL_CONFIGS[model] if model in MODEL_CONFIGS else _from_hub(model))

@@ -17,15 +17,11 @@ from midthought.checks.before import Report, Setup, examine, refusal
 from midthought.config import RecipeConfig
 from midthought.config.references import load
 from midthought.errors import MidthoughtError, SettingsError
-from midthought.models.pretrained import is_on_this_machine, placed
-from midthought.plan.choices import Choice, resolve
-from midthought.plan.hardware import find_hardware, require_device
-from midthought.recipes.progress import RunProgress
-from midthought.recipes.recipe import Recipe, is_given
+from midthought.models.pretrained import is_on_this_machine
+from midthought.plan.choices import Choice
+from midthought.recipes.recipe import Recipe
 from midthought.recipes.run import RecipeRun
 from midthought.report.console import Console
-from midthought.report.run_folder import RunFolder
-from midthought.tokenization import Renderer
 from midthought.trainer.trainer import Trainer
 
 T = TypeVar("T")
@@ -52,8 +48,7 @@ def examine_recipe(
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="midthought-doctor-") as folder:
         run = run_class(chosen, Path(folder) / "run", Console(quiet=True), "all", begin_with)
-        run.folder = RunFolder(run.path)
-        run.progress = RunProgress(run.folder)
+        run.open()
         report = _examined(run, run_path)
     report.seconds = time.perf_counter() - began
     return report
@@ -96,38 +91,32 @@ def _examined(run: RecipeRun, run_path: Path) -> Report:
 
 
 def _choose(run: RecipeRun) -> Choice:
-    given = is_given(run.config, run.from_path)
-    if given:
-        require_device(run._device)
-    choice = resolve(run.config, find_hardware(run._device), source=run._beginning, is_given=given)
-    run.config = choice.config
-    return choice
+    run.choose(run.beginning)
+    return run.choice
 
 
 def _prepare(run: RecipeRun) -> bool:
-    run._prepare()
-    run.tasks = run._make_tasks(run.config)
+    run.prepare()
+    run.tasks = run.make_tasks(run.config)
     return True
 
 
 def _has_model(run: RecipeRun) -> bool:
-    return not run._beginning or is_on_this_machine(run._beginning)
+    return not run.beginning or is_on_this_machine(run.beginning)
 
 
 def _why_not_sampled(run: RecipeRun) -> str:
     """Why no episodes are sampled: the warm-up of this run, or of any run for a model without training, comes first."""
-    if run.from_path is not None or not run._supervised.num_steps:
+    if run.from_path is not None or not run.supervised.num_steps:
         return ""
     return "the warm-up comes first; after `train --stage sft`, give its run: --from RUN"
 
 
 def _trainer(run: RecipeRun) -> Trainer:
     if not _why_not_sampled(run):
-        run._build_data()
-    policy, tokenizer = run._loaded_from(run._beginning) if run._beginning else run._make_policy()
-    run.policy = placed(policy, run._device)
-    run.tasks.open(Renderer(tokenizer, run.config.model.template_arguments))
-    if run._supervised.num_steps and run.from_path is None:
-        run._demonstrations(run.config)(0)  # raises if the demonstrations cannot be read
+        run.build_data()
+    policy, tokenizer = run.load(run.beginning)
+    if run.supervised.num_steps and run.from_path is None:
+        run.demonstrations(run.config).of_step(0)  # raises if the demonstrations cannot be read
     config: RecipeConfig = run.config.merged({"inference": LOCAL_ENGINE, "ray": {"use_ray": False}})
-    return run._trainer(config, run.tasks, None, resume=False)
+    return run.trainer(config, run.tasks, policy, tokenizer, None)

@@ -70,8 +70,8 @@ def effort(run: RunFolder, stage: str, unit: str = "num_iters") -> dict[str, flo
     return {"train_seconds": run.num_seconds(stage), unit: sum(row["stage"] == stage for row in run.metrics.read())}
 
 
-def clean_arm(section: str, habits: Mapping[str, float]) -> ControlArm:
-    """Returns the arm that learns only from clean demonstrations: the warm-up's, with these shares of habits in `section`."""
+def clean_arm(section: str, habits: Mapping[str, Any]) -> ControlArm:
+    """Returns the arm that learns only from clean demonstrations: the warm-up's, with these settings of `section`."""
     return ControlArm(name="clean", title="clean demonstrations, no RL", changes={section: habits}, is_supervised=True)
 
 

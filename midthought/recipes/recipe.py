@@ -20,6 +20,7 @@ from midthought.files.regular import read_json_object
 from midthought.plan.choices import as_recorded
 from midthought.recipes.foreign_settings import require_no_programs
 from midthought.report.run_folder import require_intact_run
+from midthought.trainer.progress import FILE_NAME
 
 STAGES = ("sft", "rl", "all", "evaluate")
 FOR_MADE_MODELS = "tiny"
@@ -127,12 +128,8 @@ class Recipe:
         resume: bool = False,
         allow_changes: bool = False,
     ) -> dict[str, Any]:
-        """Runs the recipe in the folder `path` and returns the summary. `config` is a YAML file or the name of a preset.
-
-        Default: `own` if `model.local_path` or `from_path` gives a model; a run's own settings if one of its policies is
-        evaluated; else `tiny`. If a model is given, a file replaces values of `own`. The stage `evaluate` needs a policy in
-        `from_path`. `allow_changes` permits resuming with settings that change what is learned.
-        """
+        """Runs the recipe in the folder `path` and returns the summary. Arguments as of `begin`; `evaluate` needs a policy in
+        `from_path`. `allow_changes` permits resuming with settings that change what is learned."""
         chosen, begin_with = self.begin(
             path, words=words, config=config, stage=stage, from_path=from_path, resume=resume
         )
@@ -158,9 +155,6 @@ class Recipe:
 class RecipeEvaluation(Section):
     """Base of a recipe's section `evaluation`."""
 
-    num_shown: Harmless[int] = Field(60, ge=0)
-    """Episodes of each evaluation arm that are written to `trajectories.jsonl`, and of each training iteration and validation,
-    there at most 8; 0: none."""
     control_arms: Harmless[list[str]] = Field(default_factory=list)
     """Also train and evaluate these variants of the run (`--arms`, docs/commands.md): `rft` and `rft_seconds` (rejection-sampling
     fine-tuning from the same warm-up, for as many episodes or seconds), `clean` (clean demonstrations, no RL), and in `feedback`
@@ -190,25 +184,19 @@ def is_given(config: RecipeConfig, from_path: Path | None) -> bool:
     return bool(config.model.local_path) or _is_given(from_path)
 
 
-def _is_given(from_path: Path | None, later: frozenset[Path] = frozenset()) -> bool:
-    """`later`: runs that started from this one."""
+def _is_given(from_path: Path | None) -> bool:
     if from_path is None:
         return False
     run = run_of(from_path)
     if run is None or _names_a_model(read_yaml(run / "config.yaml")):
         return True
-    file = run / "progress.json"
+    file = run / FILE_NAME
     try:
-        earlier = read_json_object(file)["from_path"]
+        return bool(read_json_object(file)["is_given"])
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
         ) from None
-    if run in later:
-        raise CheckpointError(
-            f"{file}: the run started from itself; give one of the run's policies, copied to another folder"
-        )
-    return earlier is not None and _is_given(Path(earlier), later | {run})
 
 
 def _has_algorithm(values: Mapping[str, Any]) -> bool:
@@ -222,13 +210,14 @@ def _names_a_model(values: Mapping[str, Any]) -> bool:
 
 
 def run_of(policy: Path) -> Path | None:
-    """Returns the run folder to which a policy, a checkpoint or the folder itself belongs.
+    """Returns the run folder to which a policy, a checkpoint or the folder itself belongs; of a control arm that of its run.
 
     The policy that lies deepest is `RUN/checkpoints/STAGE/checkpoints/NAME/policy`. Raises `CheckpointError` as
     `require_intact_run`.
     """
+    found = None
     for folder in (policy.resolve(), *policy.resolve().parents[:5]):
         require_intact_run(folder)
-        if (folder / "progress.json").is_file():
-            return folder
-    return None
+        if (folder / FILE_NAME).is_file():
+            found = folder
+    return found

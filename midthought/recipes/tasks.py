@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from midthought.checks.before import Setup
-from midthought.config import RecipeConfig, settled
-from midthought.plan.choices import Choice
+from midthought.config import RecipeConfig
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
-from midthought.trainer.checkup import setup_of
-from midthought.trainer.initial_policy import TrainedPolicy
 from midthought.trainer.rollouts import PromptBuilder, open_sources
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
@@ -62,16 +56,6 @@ class RecipeTasks(TrainingTasks):
 
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
         return max(num_tokens(task) for tasks in self.parts.values() for task in tasks)
-
-    def setup(self, policy: Any, choice: Choice, path: Path) -> Setup:
-        """Returns what the checks at the start of a run look at, for a run in the folder `path`."""
-        renderer = self.renderer
-        trained = TrainedPolicy(
-            model=policy, tokenizer=renderer.tokenizer, renderer=renderer, prompts=self.prompts, path=""
-        )
-        allowed = getattr(policy.config, "max_position_embeddings", None) or sys.maxsize
-        max_seq_len = settled(self.config.inference.max_seq_len, allowed)
-        return setup_of(self.config, self, trained, max_seq_len=max_seq_len, choice=choice, path=path)
 
     def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:
         """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""

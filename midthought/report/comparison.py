@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from midthought.config import read_yaml
 from midthought.errors import CheckpointError, SettingsError, near_names
@@ -31,8 +31,7 @@ Answers = dict[tuple[str, str], dict[str, float | None]]
 """By question: the mean of each measure over its episodes; None if unknown."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedRun:
+class ComparedRun(NamedTuple):
     """One run of a comparison."""
 
     path: Path
@@ -42,10 +41,6 @@ class ComparedRun:
     record: RunRecord
     answers: Mapping[tuple[str, int], Answers]
     """By arm and step; without training episodes and without the arms before training."""
-
-    def learning_curve(self) -> dict[int, float]:
-        """Returns the mean reward of the training episodes by iteration."""
-        return dict(self.record.metrics.get("ppo", {}).get("reward/mean", ()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +159,7 @@ def _row(name: str, measure: str, arm: str, pairs: Sequence[tuple[float, float]]
 
 def _training_reward(baseline: ComparedRun, other: ComparedRun) -> list[Row]:
     """Returns the reward at the end of training. Iterations of one run depend on each other, so it is not tested."""
-    one, two = baseline.learning_curve(), other.learning_curve()
+    one, two = (dict(run.record.metrics.get("ppo", {}).get("reward/mean", ())) for run in (baseline, other))
     shared = sorted(one.keys() & two.keys())
     if not (last := shared[-max(round(len(shared) * LAST_SHARE), 1) :]):
         return []
@@ -177,11 +172,9 @@ def _training_reward(baseline: ComparedRun, other: ComparedRun) -> list[Row]:
 
 def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     for run in runs:
-        is_running = RunLock.is_held(run.path)
-        if is_running or not run.record.summary:
+        if not run.record.summary or RunLock.is_held(run.path):
             ends = max((steps[-1][0] for steps in run.record.metrics.get("ppo", {}).values()), default=0)
-            state = "running" if is_running else "unfinished"
-            yield f"{run.path} is {state} (iteration {ends}): only what has been written so far is compared."
+            yield f"{run.path} is unfinished (iteration {ends}): only what has been written so far is compared."
         if not run.settings:
             yield f"{run.path} has no config.yaml: its settings are not compared."
     num_questions = max(int(run.record.summary.get("num_questions") or 0) for run in runs)
@@ -190,7 +183,7 @@ def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     if 0 < shown < num_questions:
         yield (
             f"{shown} of {num_questions} questions are recorded; tests by question use these. Record all of them with "
-            f"evaluation.num_shown={num_questions} or checkpoint.record_episodes={num_questions}."
+            f"checkpoint.record_episodes={num_questions}."
         )
 
 
@@ -200,7 +193,7 @@ def _read(path: Path, name: str) -> ComparedRun:
         raise CheckpointError(f"{folder.path} is not a folder; give the run folder that `midthought train` wrote")
     record = read_run(path)
     settings = flat_keys(read_yaml(folder.config_path)) if folder.config_path.is_file() else {}
-    return ComparedRun(path=path, name=name, settings=settings, record=record, answers=_read_answers(path))
+    return ComparedRun(path, name, settings, record, _read_answers(path))
 
 
 def _read_answers(path: Path) -> dict[tuple[str, int], Answers]:
@@ -222,9 +215,5 @@ def _measured(episode: Episode) -> dict[str, float | None]:
 
 
 def _means(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    return {measure: _mean(row[measure] for row in rows) for measure in MEASURES}
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    known = {measure: [value for row in rows if (value := row[measure]) is not None] for measure in MEASURES}
+    return {measure: fmean(values) if values else None for measure, values in known.items()}

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from midthought.report.recorded_episodes import TRAINING_ARM, Episode, episode_of
 from midthought.report.run_folder import RunFolder
 
-MIN_TOKEN_BYTES = 8
-"""Bytes that a token takes in a page at least, approximately: more training episodes than would fit are not kept in memory."""
+MIN_TOKEN_BYTES, MIN_TEXT_BYTES = 8, 1
+"""Bytes that a token takes in a page at least, approximately, with and without its values: more training episodes than would fit
+are not kept in memory."""
 Item = TypeVar("Item")
 
 
@@ -27,10 +28,11 @@ def read_page_episodes(run_path: str | os.PathLike[str], *, max_episodes: int, m
     for row in rows.read():
         if row.get("arm") == TRAINING_ARM:
             num_tokens = sum(int(span.get("num_tokens") or 0) for span in row.get("spans") or [])
-            sizes.setdefault(int(row.get("step") or 0), Counter()).update(episodes=1, tokens=num_tokens)
+            size = num_tokens * (MIN_TOKEN_BYTES if "segments" in row else MIN_TEXT_BYTES)
+            sizes.setdefault(int(row.get("step") or 0), Counter()).update(episodes=1, bytes=size)
     chosen, total = set[int](), Counter[str]()
     for step in spread([*sizes]):
-        if total["episodes"] >= max_episodes or total["tokens"] * MIN_TOKEN_BYTES > max_bytes:
+        if total["episodes"] >= max_episodes or total["bytes"] > max_bytes:
             break
         chosen.add(step)
         total += sizes[step]

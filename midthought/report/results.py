@@ -41,21 +41,14 @@ def number(summary: Summary, key: str) -> float | None:
 def verdict(summary: Summary) -> tuple[str, str]:
     """Returns the result of the run in one sentence, and what supports or weakens it (both `Markup` or plain text).
 
-    If both were measured, the sentence is about sampled answers, which is what training changes; greedy ones follow.
+    If both were measured, the sentence is about sampled answers, which is what training changes.
     """
-    greedy, sampled = (
-        [number(summary, f"{when}.{name}") for when in ("before", "after")]
-        for name in ("exact_match", "sampled_exact_match")
-    )
     num_questions = number(summary, "num_questions")
     where = f" on {num_questions:,.0f} held-out questions" if num_questions else ""
-    if sampled[1] is not None and (sampled[0] is not None or greedy[1] is None):
-        shown = " → ".join(f"{value:.3f}" for value in greedy if value is not None)
-        beside = f"Greedy: {shown}. " if greedy[1] is not None else ""
-        sentence = Markup("Sampled exact match{}: {}").format(where, _change(sampled[0], sampled[1]))
-        return sentence, beside + _without_tool(summary)
-    if greedy[1] is not None:
-        return Markup("Exact match{}: {}").format(where, _change(greedy[0], greedy[1])), _without_tool(summary)
+    for key, label in (("sampled_exact_match", "Sampled exact match"), ("exact_match", "Exact match")):
+        if (after := number(summary, f"after.{key}")) is not None:
+            change = _change(number(summary, f"before.{key}"), after)
+            return Markup("{}{}: {}").format(label, where, change), _without_tool(summary)
     if (reward := number(summary, "validation/reward/mean")) is not None:
         return Markup("Reward of held-out episodes, greedy: <b>{:.3f}</b>").format(reward), ""
     if (reward := number(summary, "reward/mean")) is None:

@@ -11,12 +11,11 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import yaml
 
-from midthought.config import Change, CheckpointConfig, RecipeConfig, Section, changes_between, read_yaml
+from midthought.config import Change, RecipeConfig, Section, changes_between, read_yaml
 from midthought.config.yaml_files import SAFE_DUMPER, SAFE_LOADER
 from midthought.errors import CheckpointError, StorageError, UserError
 from midthought.files.atomic import atomic_path
@@ -62,9 +61,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self.unlock()
 
@@ -251,17 +248,6 @@ class RunFolder:
             "log_digests": {"metrics": self.metrics.sha256, "trajectories": self.trajectories.sha256},
         }
 
-    def note_log_position(self) -> None:
-        """Keeps the position of the logs in the manifest, for a run that is resumed without a checkpoint."""
-        if self._is_marked:
-            self._write_manifest(logs=self.log_position)
-
-    @property
-    def noted_log_position(self) -> dict[str, Any] | None:
-        """What the last `note_log_position` kept; None if there was none."""
-        found: dict[str, Any] | None = self._manifest.get("logs")
-        return found
-
     def require_logged(self, position: Mapping[str, Any]) -> None:
         """Raises CheckpointError unless both logs begin with the lines that they had at this `log_position`; one
         before the first line has no digests."""
@@ -287,11 +273,6 @@ class RunFolder:
     def close(self) -> None:
         """Flushes and closes the trackers. Everything else is already written."""
         self._trackers.close()
-
-
-def tracked_run_folder(path: str | os.PathLike[str], checkpoint: CheckpointConfig) -> RunFolder:
-    """Returns the folder of a run that writes its metrics to the trackers of its settings. Raises as `Trackers`."""
-    return RunFolder(path, trackers=checkpoint.trackers, project=checkpoint.tracker_project)
 
 
 def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

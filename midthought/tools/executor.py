@@ -114,6 +114,14 @@ class ToolExecutor:
         self._threads = DaemonThreads("midthought-tool")
         self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process can use: no threads, no event loops, no caches."""
+        return {**vars(self), "_threads": None, "_loop_states": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._threads, self._loop_states = DaemonThreads("midthought-tool"), {}
+
     @contextlib.contextmanager
     def rollout(self) -> Iterator[None]:
         """Caches the results of pure calls on this event loop until the rollout ends. They are not kept longer, because the

@@ -10,7 +10,6 @@ from typing import Any
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.changes import require_true_or_false
 from midthought.errors import SettingsError
-from midthought.learning.run_checks import check_training
 from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.run_folder import require_intact_run
@@ -20,7 +19,7 @@ from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.initial_policy import choose_preset, choose_settings
 from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_source
-from midthought.trainer.run import RunStage
+from midthought.trainer.run import Run
 from midthought.trainer.short_form import merge_settings
 
 
@@ -35,7 +34,7 @@ class TrainerSettings:
     """A line for the user about the preset; empty: none was used."""
     model: Any
     """The loaded model that was given. None: the trainer loads or creates one."""
-    run_path: str | Path | RunStage | None
+    run_path: str | Path | Run | None
     """None: no run folder."""
 
     @property
@@ -50,17 +49,13 @@ def settle(
     *,
     model: Any,
     algorithm: str | None,
-    run_path: str | Path | RunStage | None,
+    run_path: str | Path | Run | None,
     resume: bool,
     needs_environment: bool,
     arguments: Callable[..., Any],
 ) -> TrainerSettings:
-    """Returns the settings that a trainer runs with. `settings` and `arguments`: as in `merge_settings`.
-
-    `needs_environment`: whether `config` must be a `ConfigStore`, which has the sections of an environment. Raises SettingsError
-    if a setting is unknown, if settings contradict each other, and for `resume` without a run folder; CheckpointError if a file
-    of the run is damaged.
-    """
+    """Returns the settings that a trainer runs with. `settings` and `arguments`: as in `merge_settings`. `needs_environment`:
+    whether `config` must be a `ConfigStore`, which has the sections of an environment."""
     require_true_or_false(resume)
     config = ConfigStore() if config is None else config
     if not isinstance(config, ConfigStore if needs_environment else RecipeConfig):
@@ -68,17 +63,16 @@ def settle(
             f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
         )
     config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
-    if not isinstance(run_path, str | Path | RunStage | None):
+    if not isinstance(run_path, str | Path | Run | None):
         raise SettingsError(f"run_path={run_path!r:.80}: give the path of a folder, or None")
     run_path = run_path or config.checkpoint.output_dir or None
     if resume and isinstance(run_path, str | Path):
         require_intact_run(Path(run_path))
     if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
         config = as_recorded(config, Path(run_path) / "config.yaml")
-    config, preset = (config, "") if isinstance(run_path, RunStage) else choose_preset(config, model)
+    config, preset = choose_preset(config, model)
     config = config.merged({})
     check_source(before_choice(config.inference), config.ray)
-    check_training(config.training)
     choice = choose_settings(config, model)
     if resume and run_path is None:
         raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")

@@ -49,11 +49,6 @@ class CheckpointManager:
         is_old = time.monotonic() - self._saved_at >= 60 * self._settings.save_minutes
         return is_old or step % (self._settings.save_interval * steps_per_unit) == 0
 
-    @property
-    def has_any(self) -> bool:
-        """Whether there is a checkpoint, intact or not."""
-        return bool(step_paths(self._folder, with_damaged=True))
-
     def newest(self) -> Path | None:
         """Returns the newest checkpoint that can be resumed from, compared with its digests; None if there is none yet.
 
@@ -145,14 +140,14 @@ class CheckpointManager:
         kept_best = self.path(best) if self._settings.keep_best and best else None
         keep_last(self._folder, self._settings.keep_last_n, kept_best)
 
-    def restore(self, learner: AnyLearner, tokenizer: Any, path: Path, key: str, remedy: str = "") -> dict[str, Any]:
+    def restore(self, learner: AnyLearner, tokenizer: Any, path: Path, key: str) -> dict[str, Any]:
         """Takes the learner back to a checkpoint of this run, drops later lines, and returns the checkpoint's state.
 
         Raises CheckpointError as `restore`. The checkpoint that `newest` found is not compared with its digests twice.
         """
         checked, self._checked = self._checked, None
         checkpoint = checked if checked is not None and checked.path == path else load_checkpoint(path)
-        _require_state(checkpoint, tokenizer, key, remedy)
+        _require_state(checkpoint, tokenizer, key)
         self._run.require_logged(checkpoint.state)
         checkpoint.restore(learner)
         if "num_metric_lines" in checkpoint.state:  # not if a trainer without a run folder wrote it
@@ -176,13 +171,15 @@ def restore(learner: AnyLearner, tokenizer: Any, path: str | Path, key: str) -> 
     return checkpoint.state
 
 
-def _require_state(checkpoint: Checkpoint, tokenizer: Any, key: str, remedy: str = "") -> None:
+def _require_state(checkpoint: Checkpoint, tokenizer: Any, key: str) -> None:
     path, state = checkpoint.path, checkpoint.state
     if key not in state:
         raise CheckpointError(f"checkpoint {path} was not written by a Trainer; give one of its save_checkpoint")
     if state.get("vocabulary") != vocabulary_digest(tokenizer):
-        remedy = remedy or f"give the trainer the one in {path}/policy"
-        raise CheckpointError(f"checkpoint {path} has another tokenizer than this trainer; {remedy}")
+        raise CheckpointError(
+            f"checkpoint {path} has another tokenizer than this trainer; give the trainer the one in {path}/policy, or, if it is "
+            "made from transcripts, go on with those that the run began with"
+        )
 
 
 def what_is_saved(run: Path) -> str:

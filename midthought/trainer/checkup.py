@@ -13,7 +13,6 @@ from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.rollout.written import PolicyParts
 from midthought.trainer.initial_policy import TrainedPolicy
-from midthought.trainer.recorded_tasks import RecordedTasks
 from midthought.trainer.tasks import EnvironmentTasks, TrainingTasks
 from midthought.types import Task
 
@@ -38,8 +37,7 @@ def setup_of(
     def draw(count: int) -> Sequence[Task]:
         return tasks.stream.draw(0, count)
 
-    is_played = not isinstance(tasks, RecordedTasks)
-    known = tasks.stream.tasks if is_played and isinstance(tasks.stream, ShuffledTasks) else []
+    known = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else []
     step = max(1, len(known) // MAX_TASKS)
     return Setup(
         config=config,
@@ -48,7 +46,7 @@ def setup_of(
         tasks=known[::step][:MAX_TASKS],
         all_tasks=known,
         held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
-        draw=draw if is_played else None,
+        draw=draw,
         has_replies=isinstance(tasks, EnvironmentTasks),
         source=source,
         why_not_sampled=why_not_sampled,

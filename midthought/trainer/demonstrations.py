@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,14 +30,22 @@ MAX_SAMPLES = 200
 """Number of demonstrations that the tokenizer of a new model is trained on."""
 
 
-class ShuffledDemonstrations:
+class StepDemonstrations(ABC):
+    """Demonstrations of each supervised step, which depend only on the step."""
+
+    @abstractmethod
+    def of_step(self, step: int) -> Sequence[Trajectory]:
+        """Returns the demonstrations of a step, from 0."""
+
+
+class ShuffledDemonstrations(StepDemonstrations):
     """Gives each step demonstrations of about `batch_tokens` tokens in total. Their random choice depends only on `key` and the
     step."""
 
     def __init__(self, demonstrations: Sequence[Trajectory] | LazyDemonstrations, batch_tokens: int, key: str) -> None:
         self._demonstrations, self._batch_tokens, self._key = demonstrations, batch_tokens, key
 
-    def __call__(self, step: int) -> list[Trajectory]:
+    def of_step(self, step: int) -> list[Trajectory]:
         chosen: list[Trajectory] = []
         num_tokens = 0
         for number in self._without_end(random.Random(f"{self._key}-{step}")):
@@ -226,26 +235,22 @@ def _without_unused_nulls(message: Message, registry: ToolRegistry) -> Message:
     return {**message, "tool_calls": calls}
 
 
-_SHARE_GPT = {"human": "user", "gpt": "assistant"}
-_FORMS = (("messages",), ("prompt", "completion"), ("conversations",), ("instruction", "output"))
+_FORMS = (("messages",), ("prompt", "completion"), ("conversations",))
 
 
 def _form_of(row: Mapping[str, Any]) -> Sequence[str]:
     """Returns the columns of a conversation besides `system`; empty if the row has none."""
-    form = next((form for form in _FORMS if row.keys() >= set(form)), ())
-    return (*form, "input") if "output" in form else form
+    return next((form for form in _FORMS if row.keys() >= set(form)), ())
 
 
 def _columns(row: Mapping[str, Any]) -> Any:
-    """Returns the messages in the columns of a row: `messages`; `prompt` and `completion` (TRL); `conversations`, whose messages
-    may have `from` and `value`; or `instruction`, `input` and `output` (Alpaca). Raises `DataError` for other columns."""
+    """Returns the messages in the columns of a row: `messages`, `conversations`, or `prompt` and `completion` (TRL). Raises
+    `DataError` for other columns."""
     form = _form_of(row)
     if len(form) == 1:
         return row[form[0]]
     if form:
         asked, answered = (said.tolist() if hasattr(said, "tolist") else said for said in (row[form[0]], row[form[1]]))
-        if isinstance(asked, str):
-            asked = "\n\n".join(filter(str.strip, [asked, *(text_of(row, name) or "" for name in form[2:])]))
         return [*_as_messages("user", asked), *_as_messages("assistant", answered)]
     hint = " It is a single message: give a list of conversations." if "role" in row else ""
     raise DataError(f"it has no column 'messages'; it has: {', '.join(map(str, row)) or 'nothing'}.{hint}")
@@ -269,9 +274,4 @@ def _messages(given: Any) -> Sequence[Message]:
 
 
 def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the message without keys of null, and with our keys for `from` and `value`."""
-    found = {name: said for name, said in message.items() if said is not None}
-    if {"from", "value"} <= found.keys():
-        asked = found.pop("from")
-        found |= {"role": _SHARE_GPT.get(asked, asked), "content": found.pop("value")}
-    return found
+    return {name: said for name, said in message.items() if said is not None}

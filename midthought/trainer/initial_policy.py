@@ -35,10 +35,7 @@ def find_policy(
     tokenizer_path: Path | None = None,
 ) -> tuple[Any, Any]:
     """Returns the given model and tokenizer, else the ones in `model.local_path`, else a small Qwen3 initialized with
-    `training.seed`. Unless given, its tokenizer is trained on `texts`, or loaded from `tokenizer_path` if the run is resumed.
-
-    Raises SettingsError for a model without its tokenizer, ModelPathError for a path without a model.
-    """
+    `training.seed`. Unless given, its tokenizer is trained on `texts`, or loaded from `tokenizer_path` if the run is resumed."""
     settings = config.model
     if model is not None:
         if tokenizer is None:
@@ -175,12 +172,8 @@ def open_policy(
     run: Run,
     is_format_auto: bool,
 ) -> TrainedPolicy:
-    """Loads or creates the model that a run starts from, or the one that supervised steps of an earlier process have left.
-
-    A new tokenizer is trained on texts of `tasks`, `prompts` and `demonstrations`. With `is_format_auto`, calls are written in
-    the model's own format (`native_prompts`). Raises TrainingStoppedError if a weight is not finite, and as `find_policy` and
-    `take_over`.
-    """
+    """Loads or creates the model that a run starts from, or the one that supervised steps of an earlier process have left. A new
+    tokenizer is trained on texts of `tasks`, `prompts` and `demonstrations`."""
     settings = config.model
 
     def texts() -> list[str]:
@@ -214,6 +207,8 @@ def generation_values(renderer: Renderer) -> dict[str, Any]:
 def take_over(policy: Any, folder: Path) -> None:
     """Gives the policy the weights that an earlier process saved after its supervised steps, so that a resumed run has the same
     reference. Raises `CheckpointError` if they belong to another model."""
+    if policy.name_or_path == str(folder):
+        return
     saved = load_model(folder, policy.dtype)
     try:
         policy.load_state_dict(saved.state_dict())

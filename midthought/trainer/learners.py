@@ -21,10 +21,7 @@ ALONE = {"optimizer": "adamw", "offload_optimizer": False, "offload_reference": 
 
 
 def make_learner(policy: Any, tokenizer: Any, config: RecipeConfig, num_iters: int) -> AnyLearner:
-    """Creates a learner for `Models.from_config`, in this process or on `ray.num_learners` ranks. Close it after use.
-
-    Raises SettingsError if the settings request something that ranks do not support, and as `load_teacher`.
-    """
+    """Creates a learner for `Models.from_config`, in this process or on `ray.num_learners` ranks. Close it after use."""
     ray, teacher = config.ray, load_teacher(config, policy, tokenizer)
     models = Models.from_config(policy, config, teacher)
     training = config.frozen().training
@@ -45,11 +42,7 @@ def make_learner(policy: Any, tokenizer: Any, config: RecipeConfig, num_iters: i
 
 
 def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | None:
-    """Loads `training.teacher` on the policy's device; None without one.
-
-    Raises ModelPathError if the path holds no model, SettingsError if the model has another tokenizer than the policy, or if
-    there is neither a teacher nor an estimator to learn from.
-    """
+    """Loads `training.teacher` on the policy's device; None without one."""
     source = config.training.teacher
     if not source and config.training.adv_estimator == "zero":
         raise SettingsError(

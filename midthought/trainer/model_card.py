@@ -17,12 +17,7 @@ from midthought.trainer.prompt_record import NATIVE, PromptRecord
 
 LICENSE = "unknown"
 """Metadata of a card whose license nobody has filled in."""
-_SETTINGS = (
-    "training.algorithm", "training.adv_estimator", "training.learning_rate", "training.batch_size", "training.group_size",
-    "training.kl_coef", "training.seed", "inference.max_tokens", "inference.temperature", "inference.max_tool_calls_per_cot",
-)  # fmt: skip
 _WHEN = re.compile(r"(before|after|arms\.[^.]+)\.(.+)")
-_DATA = ("memory.transcripts", "questions.path", "problems.dataset", "problems.source", "sft.source")
 
 
 def model_card(run: Path, name: str) -> str:
@@ -42,15 +37,13 @@ def model_card(run: Path, name: str) -> str:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not Path(base).exists():
         metadata["base_model"] = base
     head = ModelCardData(**metadata, tags=tags).to_yaml()
-    shown = [(name, settings[name]) for name in _SETTINGS if settings.get(name) is not None]
     parts = [
         f"---\n{head}\n---\n\n# {_line(name.rpartition('/')[2])}",
-        f"{_origin(base)} {_trained(record, settings, prompts, algorithm)}",
+        f"{_origin(base)} {_trained(record, prompts, algorithm)}",
         _with_tools(name, prompts),
-        _with_transformers(name, prompts, settings.get("inference.max_tokens")),
-        "## Data\n\n" + _data(settings, record),
+        _with_transformers(name, settings.get("inference.max_tokens")),
+        "## Data\n\nDescribe the data here.",
         "## Figures\n\n" + _figures(record),
-        "## Settings\n\n" + _table(("setting", "value"), shown),
         "## License\n\nNot filled in: choose a license that the base model and the data permit, write it here, and set `license` "
         "in the metadata above.",
     ]
@@ -63,15 +56,14 @@ def _origin(base: str) -> str:
     return f"A language model that was trained from `{_line(Path(base).name if Path(base).is_absolute() else base)}`."
 
 
-def _trained(record: RunRecord, settings: Mapping[str, Any], prompts: PromptRecord, algorithm: str) -> str:
+def _trained(record: RunRecord, prompts: PromptRecord, algorithm: str) -> str:
     num_iters = len(record.metrics.get("ppo", {}).get("reward/mean", ()))
     num_steps = len(record.metrics.get("sft", {}).get("loss", ()))
-    stages = [f"supervised steps ({num_steps})"] if num_steps else []
-    stages += [f"reinforcement learning ({_line(algorithm)}, {num_iters} iterations)"] if num_iters else []
-    how = ", then ".join(stages) or "training"
     recipe = f", recipe `{_line(prompts.recipe)}`" if prompts.recipe else ""
-    by = f"[midthought](https://github.com/midthought/midthought) {version('midthought')}{recipe}"
-    return f"{how[0].upper()}{how[1:]} with {by}."
+    return (
+        f"Supervised steps: {num_steps}; reinforcement learning ({_line(algorithm)}): {num_iters} iterations, with "
+        f"[midthought](https://github.com/midthought/midthought) {version('midthought')}{recipe}."
+    )
 
 
 def _with_tools(name: str, prompts: PromptRecord) -> str:
@@ -105,32 +97,16 @@ def _with_tools(name: str, prompts: PromptRecord) -> str:
     )
 
 
-def _with_transformers(name: str, prompts: PromptRecord, max_tokens: int | None) -> str:
-    system = (
-        f'    {{"role": "system", "content": {json.dumps(prompts.system_prompt)}}},\n' if prompts.system_prompt else ""
-    )
-    tools = ", tools=tools" if prompts.call_format == NATIVE and prompts.tools and prompts.describes_tools else ""
-    defined = f"tools = {json.dumps([tool['definition'] for tool in prompts.tools])}\n" if tools else ""
+def _with_transformers(name: str, max_tokens: int | None) -> str:
     code = (
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
         f"name = {json.dumps(name)}\n"
         "tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModelForCausalLM.from_pretrained(name)\n"
-        f"{defined}messages = [\n{system}"
-        '    {"role": "user", "content": "…"},\n]\n'
-        f"inputs = tokenizer.apply_chat_template(messages{tools}, add_generation_prompt=True, return_dict=True, "
-        'return_tensors="pt")\n'
+        'messages = [{"role": "user", "content": "…"}]\n'
+        'inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True, return_tensors="pt")\n'
         f"print(tokenizer.decode(model.generate(**inputs, max_new_tokens={max_tokens})[0]))"
     )
-    missing = "\n\nCalls are then only text: nothing runs them." if prompts.tools else ""
-    return f"## Without tools\n\n```python\n{code}\n```{missing}"
-
-
-def _data(settings: Mapping[str, Any], record: RunRecord) -> str:
-    found = [(name, value) for name in _DATA if (value := settings.get(name))]
-    lines = [f"- `{name}`: {_line(Path(str(value)).name)}" for name, value in found]
-    if num_questions := record.summary.get("num_questions"):
-        lines.append(f"- {num_questions:,} questions for the figures below, about data that was not trained on")
-    return "\n".join(lines) or "Describe the data here: the run folder does not name a data set."
+    return f"## Without tools\n\n```python\n{code}\n```\n\nCalls are then only text: nothing runs them."
 
 
 def _figures(record: RunRecord) -> str:

@@ -159,8 +159,6 @@ def open_sources(
 ) -> tuple[TrainedEngine, Rollouts, Rollouts]:
     """Creates an engine, and the sources of training and of held-out episodes, which share it. Close one of them after use.
 
-    They run episodes on Ray workers with `ray.use_ray`, else in this process; with `inference.partial_rollouts`, episodes may
-    continue in the next iteration. An episode fails if its prompt is too long.
     `learned`: what the learner trains, the policy itself or the policy with adapters; None: the policy is not trained here.
     `model_path`: folder with the weights of `policy`, if any.
     """

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from midthought.checks.during import ITERATION, VALIDATION
 from midthought.config import Change, RecipeConfig, require_allowed
-from midthought.errors import SettingsError
+from midthought.errors import CheckpointError, SettingsError
 from midthought.files.output_folder import recover
 from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.distributed.remote_learner import AnyLearner
@@ -20,38 +19,28 @@ from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.recorded_episodes import TRAINING_ARM, token_values
-from midthought.report.run_folder import RunFolder, tracked_run_folder
+from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint import CheckpointManager, restore, save, what_is_saved
+from midthought.trainer.progress import SFT, RunProgress
 from midthought.trainer.prompt_record import PromptRecord
 from midthought.types import Trajectory
 
 NUM_SHOWN = 8
 """Trajectories of an iteration or a validation that are written at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunStage:
-    """Makes a trainer one stage of a larger run, whose owner opens and closes the folder, and writes the settings, the summary
-    and the report."""
-
-    owner: Run
-    name: str
-    """Checkpoints are in `checkpoints/NAME`."""
-    title: str
-    """The stage on the console."""
+NUM_SHOWN_OF_ARM = 60
+"""The same of an arm of a recipe's evaluation."""
 
 
 class Run:
     """The run of a trainer or a recipe. Without a folder it writes nothing; before `create` it only locks a folder that exists.
 
     Args:
-        place: the run folder; None: there is none.
-        console: None: that of the larger run, or a new one.
-        num_shown: maximum number of trajectories of an evaluation that are written to `trajectories.jsonl`. Of an iteration and
-            a validation they are at most `NUM_SHOWN`.
+        path: the run folder; None: there is none.
+        is_shared: a recipe opened it: it writes the settings, the summary and the report, says what a stop has saved, and
+            closes the run.
 
     Raises `CheckpointError` if the folder holds a run and `resume` is not set, `OutputPathError` if it holds other files.
     """
@@ -67,59 +56,61 @@ class Run:
 
     def __init__(
         self,
-        place: str | Path | RunStage | None,
+        path: str | Path | None,
         config: RecipeConfig,
         *,
         resume: bool = False,
         allow_changes: bool = False,
         console: Console | None = None,
-        num_shown: int = NUM_SHOWN,
+        is_shared: bool = False,
     ) -> None:
-        self.stage = place if isinstance(place, RunStage) else None
-        """The stage of a larger run that this one is."""
         self._config, self.is_resumed, self._allow_changes = config, resume, allow_changes
-        self._num_shown = num_shown
+        self.is_shared = is_shared
+        self._is_recorded = False
         self._learned: LearnedTokens | None = None
         self.console = console or Console()
-        self.stop = StopRequest()
-        """Delays Ctrl-C during the run."""
-        if isinstance(place, RunStage):
-            owner = place.owner
-            self.folder, self.console, self.stop = owner.folder, owner.console, owner.stop
-            self._num_shown = owner._num_shown
-        elif place is not None:
-            with storage_errors(place):
-                self.folder = tracked_run_folder(place, config.checkpoint)
-                self.folder.begin(resume=resume)
+        self._stop = StopRequest()
+        if path is not None:
+            with storage_errors(path):
+                saved = config.checkpoint
+                folder = RunFolder(path, trackers=saved.trackers, project=saved.tracker_project)
+                self.folder = folder.begin(resume=resume)
+            self.progress = RunProgress(self.folder)
+            if resume and self.folder.config_path.is_file():
+                try:
+                    self.progress.load()
+                except CheckpointError:
+                    self.folder.unlock()
+                    raise
+
+    @property
+    def stop(self) -> StopRequest:
+        """Delays Ctrl-C during a stage. All stages of a recipe have the same one."""
+        return self._stop if self.is_shared else StopRequest()
 
     def create(self) -> None:
         """Creates and locks the folder."""
-        if self.folder is not None and self.stage is None:
+        if self.folder is not None and not self._is_recorded:
             self.folder.create(resume=self.is_resumed)
 
     def find_checkpoints(self) -> None:
         """Finds what a trainer continues from, and drops what was logged later."""
-        if self.folder is None:
+        if self.folder is None or self.sft_policy_path is None:
             return
-        self.checkpoints = self.manager("ppo" if self.stage is None else self.stage.name)
-        self.sft_checkpoints = self.manager("sft")
+        self.checkpoints, self.sft_checkpoints = (
+            CheckpointManager(self.folder, stage, self._config.checkpoint) for stage in ("ppo", "sft")
+        )
         if not self.is_resumed:
             return
         self.newest = self.checkpoints.newest()
-        if self.sft_policy_path is None:
-            return
         recover(self.sft_policy_path)
         self.has_sft = self.sft_policy_path.is_dir()
         self.newest_sft = None if self.has_sft else self.sft_checkpoints.newest()
         if self.newest is None and self.newest_sft is None:
-            noted = self.folder.noted_log_position if self.has_sft else None
-            num_lines = len(self.sft_rows()) if self.has_sft else 0
-            self.folder.forget_after(noted or {"num_metric_lines": num_lines, "num_trajectory_lines": 0})
-
-    def manager(self, stage: str) -> CheckpointManager:
-        """Returns the manager of a stage's checkpoints."""
-        assert self.folder is not None
-        return CheckpointManager(self.folder, stage, self._config.checkpoint)
+            position = self.progress.log_position
+            if self.has_sft and SFT not in self.progress.done:
+                position = {"num_metric_lines": len(self.sft_rows()), "num_trajectory_lines": 0}
+            self.folder.forget_after(position)
 
     # -- where things are ------------------------------------------------------------------------------------------
 
@@ -129,13 +120,13 @@ class Run:
 
     @property
     def policy_path(self) -> Path | None:
-        """Folder of the trained policy. None: there is none, or the owner of a larger run writes it."""
-        return None if self.path is None or self.stage is not None else self.path / "policy"
+        """Folder of the trained policy."""
+        return None if self.path is None else self.path / "policy"
 
     @property
     def sft_policy_path(self) -> Path | None:
         """Folder of the policy after the supervised steps."""
-        return None if self.path is None or self.stage is not None else self.path / "warmup"
+        return None if self.path is None else self.path / SFT
 
     @property
     def tokenizer_path(self) -> Path | None:
@@ -148,9 +139,11 @@ class Run:
     def require_same(self, config: RecipeConfig, record: PromptRecord | None = None) -> None:
         """Raises `SettingsError` if a resumed run started with other settings, or with another record, and changes are not
         allowed. Call it before a checkpoint is loaded."""
+        if self._is_recorded:
+            return
         self._config, self._record = config, record
         self._changes: list[Change] = []
-        if self.folder is None or self.stage is not None or not self.is_resumed:
+        if self.folder is None or not self.is_resumed:
             return
         self._changes = self.folder.settings_changes(config)
         if record is not None:
@@ -162,12 +155,14 @@ class Run:
             raise
 
     def record_settings(self, stage: str, step: int) -> list[Change]:
-        """Writes what `require_same` was given. Call it after every check. Returns what changed; `step`: when."""
-        if self.folder is None or self.stage is not None:
+        """Writes what `require_same` was given, once. Call it after every check. Returns what changed; `step`: when."""
+        if self.folder is None or self._is_recorded:
             return []
         assert self._record is not None
+        self.progress.save()
         self.folder.record_settings(self._config, self._changes, stage, step)
         self._record.write(self.folder)
+        self._is_recorded = True
         return self._changes
 
     # -- disk and signals ------------------------------------------------------------------------------------------
@@ -175,12 +170,12 @@ class Run:
     @contextmanager
     def disk(self) -> Iterator[None]:
         """Raises errors of the run folder's disk in the block as `StorageError`, with how to continue. If a signal stops the
-        block, says what the run folder holds, unless the owner of a larger run does."""
+        block, says what the run folder holds, unless a recipe does."""
         try:
             with nullcontext() if self.path is None else storage_errors(self.path, THEN_RESUME):
                 yield
         except KeyboardInterrupt:
-            if self.path is not None and self.stage is None:
+            if self.path is not None and not self.is_shared:
                 self.console.error(
                     f"Stopped. {what_is_saved(self.path)}. Continue with the same program and resume=True"
                 )
@@ -222,16 +217,14 @@ class Run:
             return
         is_training, settings, log = stage == ITERATION, self._config.checkpoint, self.folder.trajectories
         learned = self._learned if is_training else None
-        num_shown = min(NUM_SHOWN, self._num_shown) if is_training or stage.startswith(VALIDATION) else self._num_shown
+        num_shown = NUM_SHOWN if is_training or stage.startswith(VALIDATION) else NUM_SHOWN_OF_ARM
         max_bytes = settings.record_max_mib * 2**20
         is_recorded = (not is_training or learned is not None) and log.num_bytes < max_bytes
         num_recorded = settings.record_episodes if is_recorded else 0
-        rows = []
-        for number, each in enumerate(trajectories[: max(num_shown, num_recorded)]):
-            arm = TRAINING_ARM if is_training else stage
-            row = trajectory_row(each, renderer.decode, step=iteration, arm=arm, exact_match=is_right(each))
-            tokens = token_values(each, renderer, learned.of(each) if learned else ()) if number < num_recorded else {}
-            rows.append(row | tokens)
+        arm, shown = TRAINING_ARM if is_training else stage, trajectories[: max(num_shown, num_recorded)]
+        rows = [trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t)) for t in shown]
+        for row, each in zip(rows, trajectories[:num_recorded], strict=False):
+            row.update(token_values(each, renderer, learned.of(each) if learned else ()))
         self.folder.add_trajectories(rows)
         if num_recorded and log.num_bytes >= max_bytes:
             self.console.note(
@@ -274,12 +267,13 @@ class Run:
     def note_sft(self) -> None:
         """Notes that the supervised steps are done and their policy is written."""
         assert self.folder is not None
-        self.folder.expect_folder("warmup")
-        self.folder.note_log_position()
+        self.folder.expect_folder(SFT)
+        self.progress.finish(SFT)
 
     def finish(self, metrics_history: Sequence[Mapping[str, float]]) -> None:
-        """Writes the summary (the last metrics, the last validation, the seed, the total time) and the report."""
-        if self.folder is None:
+        """Writes the summary (the last metrics, the last validation, the seed, the total time) and the report, unless a recipe
+        does."""
+        if self.folder is None or self.is_shared:
             return
         validations = [row for row in self.rows() if row["stage"] == "validation"]
         last = {f"validation/{name}": value for name, value in (validations or [{}])[-1].items() if name != "stage"}
@@ -296,7 +290,7 @@ class Run:
             write_report(self.path)
 
     def close(self) -> None:
-        """Closes and unlocks the folder, unless it belongs to a larger run."""
-        if self.folder is not None and self.stage is None:
+        """Closes and unlocks the folder."""
+        if self.folder is not None:
             self.folder.close()
             self.folder.unlock()

@@ -1,11 +1,12 @@
-"""Supervised steps on demonstrations: `Trainer.sft`, and the warm-up of a recipe. Does not depend on their source."""
+"""Supervised steps on demonstrations: `Trainer.sft`. Does not depend on their source."""
 
 from __future__ import annotations
 
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection, settled
@@ -15,17 +16,13 @@ from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.run_checks import require_finite
 from midthought.learning.sft import run_sft
-from midthought.learning.stopping import StopRequest
 from midthought.models.peft_folders import merge
-from midthought.models.precision import PrecisionChoice
 from midthought.models.pretrained import save_model
 from midthought.plan.choices import ADAPTER_RATES, supervised_rate
-from midthought.report.console import Console
 from midthought.rollout.rollout_batch import TaskStream
 from midthought.trainer.arguments import TrainerSettings
-from midthought.trainer.checkpoint import CheckpointManager
-from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations
-from midthought.trainer.initial_policy import TrainedPolicy
+from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, StepDemonstrations
+from midthought.trainer.initial_policy import TrainedPolicy, generation_values
 from midthought.trainer.result import SupervisedResult
 from midthought.trainer.run import Run
 from midthought.types import Trajectory
@@ -33,8 +30,6 @@ from midthought.types import Trajectory
 _log = logging.getLogger(__name__)
 
 STAGE = "sft"
-Demonstrate = Callable[[int], Sequence[Trajectory]]
-"""Maps a step, from 0, to its demonstrations."""
 SMALL_MODEL_RATE = 3e-3
 """Learning rate of a small model with random weights, as in the recipes' preset `tiny`."""
 MAX_LONG_SHARE = 0.05
@@ -43,76 +38,19 @@ SAVE_RATIO = 10
 """Supervised steps are short: they are saved every `SAVE_RATIO * checkpoint.save_interval` steps."""
 
 
-def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSection, num_steps: int) -> Learner:
+def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSection) -> Learner:
     """Creates a learner of demonstrations, whose learning rate falls to 0 at `num_steps`. It has no critic and no reference, and
     adapters if `model.lora_rank` asks for them."""
     model = config.model
     learned = policy
     if model.adapter_rank:
         learned = add_adapters(policy, model.adapter_rank, model.lora_alpha, config.training.seed)
-    training = config.training.changed(
+    training = config.frozen().training.changed(
         learning_rate=settled(settings.learning_rate),
         warmup_steps=settings.warmup_steps,
         lr_schedule="linear",
     )
-    return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
-
-
-def take_steps(
-    learner: Learner,
-    demonstrate: Demonstrate,
-    settings: SupervisedSection,
-    config: RecipeConfig,
-    *,
-    start: int,
-    num_steps: int,
-    title: str,
-    console: Console,
-    stop: StopRequest,
-    log: Callable[[int, Mapping[str, float]], None],
-    save: Callable[[int], object],
-    checkpoints: CheckpointManager | None,
-    precision: str | None,
-    on_precision: Callable[[PrecisionChoice], None],
-    deadline: float | None = None,
-) -> None:
-    """Takes steps `start` to `num_steps` and shows them on the console. Ctrl-C takes effect between two steps.
-
-    `log` gets the number of steps taken and their metrics, `save` the number, if a checkpoint is due or a stop was requested.
-    `precision`: what an interrupted run measured to be faster; else the first step measures it, for `on_precision`. Repeatable
-    runs depend on no measurement.
-    """
-    if start < num_steps and (note := cut_off_note(demonstrate(start), config.inference.max_tokens)):
-        _log.warning(note)
-    is_mixed = settings.mixed_precision
-    if is_mixed is None and config.inference.deterministic:
-        is_mixed = False
-    elif is_mixed is None and precision:
-        is_mixed = precision == "bfloat16"
-
-    def after_step(step: int, metrics: Mapping[str, float]) -> None:
-        log(step, metrics)
-        bar.advance(1, loss=metrics["loss"])
-        if checkpoints is not None and (checkpoints.is_due(step, SAVE_RATIO) or stop.requested):
-            save(step)
-        stop.check()
-
-    def tell_precision(choice: PrecisionChoice) -> None:
-        on_precision(choice)
-        console.note(f"  Supervised steps are computed in {choice}")
-
-    with stop, console.stage(title, total=num_steps, unit="steps") as bar:
-        bar.start_at(start)
-        run_sft(
-            learner,
-            demonstrate,
-            start=start,
-            num_steps=num_steps,
-            mixed_precision=is_mixed,
-            on_step=after_step,
-            on_precision=tell_precision,
-            deadline=deadline,
-        )
+    return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=settings.num_steps))
 
 
 def cut_off_note(demonstrations: Sequence[Trajectory], max_tokens: int) -> str:
@@ -133,11 +71,10 @@ class SftStage:
     A resumed run continues the steps, or returns their result if they are done.
     """
 
-    def __init__(self, given: TrainerSettings, tokenizer: Any, demonstrations: Any, run: Run) -> None:
+    def __init__(self, given: TrainerSettings, demonstrations: Any, run: Run) -> None:
         """`demonstrations`: what `read` returns if it is given none."""
-        self._config, self._tokenizer, self._run = given.config, tokenizer, run
+        self._config, self._run = given.config, run
         self._demonstrations, self._is_created = demonstrations, given.is_model_created
-        self._precision: str | None = None
         self.is_done = run.has_sft
         """Whether all steps were taken, by this process or an earlier one."""
         self._rows = run.sft_rows() if self.is_done else []
@@ -168,7 +105,7 @@ class SftStage:
 
     def read(
         self, given: Any, policy: TrainedPolicy, settings: SupervisedSection, stream: TaskStream
-    ) -> ShuffledDemonstrations:
+    ) -> StepDemonstrations:
         """Returns the demonstrations of each step. `given`: as in `Trainer.sft`; a function is called with the tasks of `stream`.
 
         Raises SettingsError without demonstrations and for a policy with adapters of its own, DataError for what cannot be read.
@@ -181,57 +118,81 @@ class SftStage:
         given = self._demonstrations if given is None else given
         if given is None:
             raise SettingsError("sft() has no demonstrations: give sft(demonstrations) or Trainer(demonstrations=…)")
+        if isinstance(given, StepDemonstrations):
+            return given
         longest = getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
         reader = DemonstrationReader(policy.prompts, policy.renderer, longest)
         read = reader.read(given, stream)
         return ShuffledDemonstrations(read, settings.batch_tokens, f"sft-{self._config.training.seed}")
 
-    def train(self, policy: Any, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
+    def train(
+        self,
+        policy: TrainedPolicy,
+        settings: SupervisedSection,
+        demonstrations: StepDemonstrations,
+        max_seconds: float | None,
+    ) -> None:
         """Trains the policy in place; adapters are merged into its weights."""
-        self._rows, self._precision = [], None
-        learner = supervised_learner(policy, self._config, settings, settings.num_steps)
+        self._rows = []
+        model, tokenizer = policy.model, policy.tokenizer
+        learner = supervised_learner(model, self._config, settings)
         try:
-            self._take_steps(learner, settings, demonstrate)
+            self._take_steps(learner, tokenizer, settings, demonstrations, max_seconds)
         finally:
             if has_adapters(learner.policy):
                 merge(learner.policy)
-        require_finite(policy, "the model after the supervised steps")
+        require_finite(model, "the model after the supervised steps")
         if (path := self._run.sft_policy_path) is not None:
-            save_model(policy, self._tokenizer, path, in_run=True)
+            save_model(model, tokenizer, path, in_run=True, generation=generation_values(policy.renderer))
             self._run.note_sft()
-            policy.name_or_path = str(path)  # the base model that new adapters name
+            model.name_or_path = str(path)  # the base model that new adapters name
         self.is_done = True
 
-    def _take_steps(self, learner: Learner, settings: SupervisedSection, demonstrate: Demonstrate) -> None:
-        checkpoints = self._run.sft_checkpoints if self._run.folder is not None else None
+    def _take_steps(
+        self,
+        learner: Learner,
+        tokenizer: Any,
+        settings: SupervisedSection,
+        demonstrations: StepDemonstrations,
+        max_seconds: float | None,
+    ) -> None:
+        """Takes the steps that are left and shows them on the console. Ctrl-C takes effect between two steps."""
+        start, num_steps, run = self._restored(learner, tokenizer, settings), settings.num_steps, self._run
+        if start < num_steps and (
+            note := cut_off_note(demonstrations.of_step(start), self._config.inference.max_tokens)
+        ):
+            _log.warning(note)
+        is_mixed = settings.mixed_precision
+        if is_mixed is None and self._config.inference.deterministic:
+            is_mixed = False
+        spent = math.fsum(row.get("time/seconds", 0.0) for row in self._rows)
+        stop = run.stop
 
-        def save(step: int) -> None:
-            state = {"stage": STAGE, "settings": settings.model_dump(), "precision": self._precision}
-            if checkpoints is not None:
-                checkpoints.save(learner, self._tokenizer, step, state)
+        def after_step(step: int, metrics: Mapping[str, float]) -> None:
+            self._rows.append({"step": step, **metrics})
+            run.log(STAGE, step, metrics)
+            bar.advance(1, loss=metrics["loss"])
+            if run.folder is not None and (run.sft_checkpoints.is_due(step, SAVE_RATIO) or stop.requested):
+                run.sft_checkpoints.save(learner, tokenizer, step, {"settings": settings.model_dump()})
+            stop.check()
 
-        take_steps(
-            learner,
-            demonstrate,
-            settings,
-            self._config,
-            start=self._restored(learner, settings),
-            num_steps=settings.num_steps,
-            title="Supervised steps (SFT)",
-            console=self._run.console,
-            stop=StopRequest(),
-            log=self._log,
-            save=save,
-            checkpoints=checkpoints,
-            precision=self._precision,
-            on_precision=self._note_precision,
-        )
+        with stop, run.console.stage("Supervised steps (SFT)", total=num_steps, unit="steps") as bar:
+            bar.start_at(start)
+            run_sft(
+                learner,
+                demonstrations.of_step,
+                start=start,
+                num_steps=num_steps,
+                mixed_precision=is_mixed,
+                on_step=after_step,
+                deadline=None if max_seconds is None else time.monotonic() + max_seconds - spent,
+            )
 
-    def _restored(self, learner: Learner, settings: SupervisedSection) -> int:
+    def _restored(self, learner: Learner, tokenizer: Any, settings: SupervisedSection) -> int:
         """Continues an interrupted stage. Returns the number of steps that are done."""
         if self._run.newest_sft is None:
             return 0
-        state = self._run.sft_checkpoints.restore(learner, self._tokenizer, self._run.newest_sft, "settings")
+        state = self._run.sft_checkpoints.restore(learner, tokenizer, self._run.newest_sft, "settings")
         before = state["settings"]
         for name, value in settings.model_dump().items():
             if value != before.get(name):
@@ -239,13 +200,5 @@ class SftStage:
                     f"sft({name}={value!r}): the run was interrupted in supervised steps with {name}={before.get(name)!r}; "
                     "give the same value, or another run_path"
                 )
-        self._precision = state["precision"]
         self._rows = self._run.sft_rows()
         return int(state["step"])
-
-    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._rows.append({"step": step, **metrics})
-        self._run.log(STAGE, step, metrics)
-
-    def _note_precision(self, choice: PrecisionChoice) -> None:
-        self._precision = choice.precision

@@ -53,7 +53,7 @@ def by_section(
 ) -> dict[str, dict[str, Any]]:
     """Returns settings by section: `{"lam": 1, "model": {"dtype": "float32"}}` as `{"training": {"lam": 1}, "model": …}`.
 
-    Raises SettingsError for a name that no section or several sections have; `arguments` are further names to suggest.
+    Raises SettingsError for a name that no section has; `arguments` are further names to suggest.
     """
     sections = {name: set(values) for name, values in config.to_dict().items() if isinstance(values, dict)}
     found: dict[str, dict[str, Any]] = {}
@@ -65,17 +65,14 @@ def by_section(
             for key, inner in value.items():
                 _set(found, name, key, inner)
             continue
-        owners = [section for section, names in sections.items() if name in names]
-        if len(owners) > 1:
-            forms = " or ".join(f"{section}={{{name!r}: …}}" for section in owners)
-            raise SettingsError(f"{name}={value!r:.80}: several sections have this setting; write {forms}")
-        if not owners:
+        section = next((section for section, names in sections.items() if name in names), None)
+        if section is None:
             known = {*sections, *(each for names in sections.values() for each in names), *arguments}
             raise SettingsError(
                 f"unknown argument or setting {name!r}. {near_names(name, known - {'self', 'settings'})} "
                 "For names of TRL and verl see docs/coming_from.md"
             )
-        _set(found, owners[0], name, value)
+        _set(found, section, name, value)
     return found
 
 
@@ -163,10 +160,7 @@ def needs_answers(functions: Iterable[AnyRewardFunction]) -> bool:
 
 def named_tasks(dataset: Any, validation: Any) -> tuple[Any, Any]:
     """Returns the tasks of a data set's name (`PROBLEM_SETS`), and, if `validation` is None, its usual split for validation.
-
-    Generated sets are validated on the published problems, which are not in training. Other values are returned unchanged.
-    Raises DataError if it cannot be loaded, SettingsError for a name that is neither a data set nor a file.
-    """
+    Generated sets are validated on the published problems, which are not in training. Other values are returned unchanged."""
     if not isinstance(dataset, str) or Path(dataset).exists() or "." in dataset or "/" in dataset:
         return dataset, validation
     if dataset not in PROBLEM_SETS:

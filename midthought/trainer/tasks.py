@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from midthought.config import ConfigStore, TrainingConfig
+from midthought.config import ConfigStore, RecipeConfig
 from midthought.data.tasks import load_tasks
 from midthought.env.answers import require_judges
 from midthought.env.environment import BaseEnvironment
@@ -18,14 +18,14 @@ from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSample
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.reward_functions import WeightedReward
-from midthought.env.rewards import correct
+from midthought.env.rewards import combine_rewards, correct, weighted
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
 from midthought.trainer.short_form import needs_answers
-from midthought.types import RolloutBatch, Task, Trajectory
+from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200
 """Number of prompts that a new tokenizer is trained on."""
@@ -75,10 +75,6 @@ class TrainingTasks(ABC):
         """Returns metrics of these tasks, in addition to `rollout_metrics`."""
         return {}
 
-    def recorded(self, training: TrainingConfig, iteration: int) -> RolloutBatch | None:
-        """Returns the episodes of an iteration that were recorded before; None: they are played."""
-        return None
-
     def close(self) -> None:  # noqa: B027
         """Releases what the tasks hold, such as open environments; by default nothing. Called after the rollouts have ended."""
 
@@ -122,13 +118,12 @@ class DatasetTasks(TrainingTasks):
         config: ConfigStore,
         *,
         validation: Any = None,
-        needs_answer: bool = True,
     ) -> None:
         """`reward` None: uses the settings' `reward` section. Then, and if a named reward compares with it, every task needs an
-        answer. `needs_answer=False`: tasks of the data set may have none, because their episodes are not played."""
+        answer."""
         functions = [] if reward is None else [function for _, function in reward.parts.values()]
         is_compared = reward is None or needs_answers(functions)
-        self._tasks = _load(dataset, "dataset", needs_answer=is_compared and needs_answer)
+        self._tasks = _load(dataset, "dataset", needs_answer=is_compared)
         self._held_out = [] if validation is None else _load(validation, "validation", needs_answer=is_compared)
         self._reward = reward
         self._config = config
@@ -223,6 +218,30 @@ class EnvironmentTasks(TrainingTasks):
         failed = {trajectory.task.task_id for trajectory in trajectories if FAILED_RESET in trajectory.task.labels}
         statistics = {**episode_statistics(trajectories), "num_failed_resets": float(len(failed))}
         return {f"env/{name}": value for name, value in statistics.items()}
+
+
+def make_tasks(
+    config: RecipeConfig,
+    env: BaseEnvironment | Callable[[], BaseEnvironment] | None,
+    dataset: Any,
+    validation: Any,
+    reward_fn: Callable[..., Any] | None,
+    rewards: Sequence[Any],
+) -> TrainingTasks:
+    """Creates the tasks from a trainer's arguments."""
+    if (env is None) == (dataset is None):
+        raise SettingsError("give the trainer an environment (environment=) or tasks (dataset=): one of the two")
+    if reward_fn is not None and rewards:
+        raise SettingsError("reward_fn and rewards say the same thing twice; put the function into rewards")
+    if isinstance(dataset, TrainingTasks):
+        return dataset
+    assert isinstance(config, ConfigStore)
+    if env is not None:
+        judge = combine_rewards(rewards) if rewards else reward_fn
+        return EnvironmentTasks(env, judge, config, validation=validation)
+    functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else rewards
+    reward = combine_rewards(functions) if functions else None
+    return DatasetTasks(dataset, reward, config, validation=validation)
 
 
 def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:

@@ -9,36 +9,38 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from midthought.checks.before import Report, Setup, examine
 from midthought.checks.during import ITERATION, VALIDATION
-from midthought.config import RecipeConfig
+from midthought.config import RecipeConfig, settled
+from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
 from midthought.learning.adapters import has_adapters
+from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import learn
 from midthought.learning.run_checks import require_finite
-from midthought.learning.stopping import StopRequest
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import collect
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer import publication
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.checkup import UNTAUGHT, examine_before_start, setup_of
@@ -47,17 +49,23 @@ from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
 from midthought.trainer.initial_policy import generation_values, open_policy
 from midthought.trainer.learners import make_learner
 from midthought.trainer.prompt_record import PromptRecord, learned_from
-from midthought.trainer.recorded_tasks import make_tasks
 from midthought.trainer.result import SupervisedResult, TrainingResult, history_row
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT, open_sources
-from midthought.trainer.run import Run, RunStage
+from midthought.trainer.run import Run
 from midthought.trainer.run_checks import RunChecks
 from midthought.trainer.sft import SftStage
 from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
-from midthought.trainer.tasks import TrainingTasks
+from midthought.trainer.tasks import TrainingTasks, make_tasks
 from midthought.types import RolloutBatch, RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
+
+
+class _Parts(NamedTuple):
+    learner: AnyLearner
+    engine: TrainedEngine
+    source: Rollouts
+    held_out: Rollouts
 
 
 class Trainer:
@@ -84,9 +92,8 @@ class Trainer:
         reward_fn: scores an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
             `f(trajectory, environment)`, plain or `async`, returning a number. On a data set the environment is None.
         dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, a `datasets.Dataset`, or the name of a
-            data set (`gsm8k`, `math`, …; its usual test split is the default `validation`); or recorded episodes with rewards (a
-            list of `Trajectory`), which are trained on instead of rollouts; or a `TrainingTasks` (what recipes give), which
-            brings its own environment and reward.
+            data set (`gsm8k`, `math`, …; its usual test split is the default `validation`); or a `TrainingTasks` (what recipes
+            give), which brings its own environment and reward.
         model: a folder, GGUF file or Hugging Face name, or a loaded causal LM (then with its `tokenizer`), trained in place.
             None: `config.model.local_path`, and if that is empty, a small Qwen3 with random weights; then settings that are
             not set have the values of the preset `tiny` (docs/algorithms.md).
@@ -102,8 +109,7 @@ class Trainer:
         validation: what `evaluate` uses: tasks (as `dataset`), or an environment (None: other starts of `environment`).
         callbacks: called after every step, evaluation and checkpoint; one `TrainerCallback`, or several.
         run_path: a run folder for metrics, trajectories, checkpoints and the report. None: `checkpoint.output_dir`, and if
-            that is empty, files are written only on request.
-            A `RunStage` makes the trainer a stage of a larger run.
+            that is empty, files are written only on request. Or the open `Run` of a recipe.
         resume: continue from the newest checkpoint in `run_path`, or from the start if there is none yet. The reference
             of the KL divergence is still the model that is given here, so give the one that the run started with.
         allow_changes: resume with settings, prompts, tools, rows, rewards or an environment that change what is learned; they
@@ -137,7 +143,7 @@ class Trainer:
         demonstrations: Any = None,
         validation: Any = None,
         callbacks: Sequence[TrainerCallback] = (),
-        run_path: str | Path | RunStage | None = None,
+        run_path: str | Path | Run | None = None,
         resume: bool = False,
         allow_changes: bool = False,
         progress: bool = True,
@@ -154,23 +160,19 @@ class Trainer:
             needs_environment=not isinstance(dataset, TrainingTasks),
             arguments=Trainer.__init__,
         )
-        self.config = given.config
+        self.config, path = given.config, given.run_path
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
-        self._run = Run(
-            given.run_path,
-            self.config,
-            resume=resume,
-            allow_changes=allow_changes,
-            console=Console(quiet=not progress),
-        )
+        options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes}
+        options["console"] = Console(quiet=not progress)
+        self._run = path if isinstance(path, Run) else Run(path, self.config, **options)
         with self._run.disk():
             self._run.require_same(self.config)
             self._run.create()
             self._run.find_checkpoints()
-        for note in filter(None, (given.preset, given.choice.algorithm)) if self._run.stage is None else ():
+        for note in filter(None, (given.preset, given.choice.algorithm)) if not self._run.is_shared else ():
             self._run.console.note(note)
         self.callbacks = checked_callbacks(callbacks)
         self._policy = open_policy(
@@ -185,6 +187,12 @@ class Trainer:
         )
         learned = learned_from(self._tasks, environment, reward_fn, rewards)
         self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
+        self._choice, self._is_created = given.choice, given.is_model_created
+        self._sft = SftStage(given, demonstrations, self._run)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begins at the newest checkpoint of a resumed run, else at iteration 0."""
         self.model, self.tokenizer, self.renderer = self._policy.model, self._policy.tokenizer, self._policy.renderer
         self.call_format = self._policy.prompts.call_format
         """How calls are written."""
@@ -199,14 +207,16 @@ class Trainer:
         """The best validation's metric (`TrainingTasks.best_by`), and its iteration."""
         self._num_iters_per_epoch: int | None = None
         """As given to `fit`; None: by the settings."""
-        self._choice, self._is_created = given.choice, given.is_model_created
-        self._sft = SftStage(given, self.tokenizer, demonstrations, self._run)
-        self._tasks.open(self.renderer)
-        self._open_learner_and_sources()
+        self._settings = self.config.frozen()
+        """A copy of the settings that does not change; `fit` replaces it."""
+        self._is_fitting = self._is_open_iteration = self._is_closed = False
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
+        self._tasks.open(self.renderer)
+        self._parts: _Parts | None = None
+        if not self._run.is_shared or self._sft.is_done:  # a recipe begins with `sft`, which needs neither
+            self._opened()
         self._checks = RunChecks(self.config, self._run)
-        self._is_fitting = self._is_open_iteration = self._is_closed = False
         if self._run.newest is not None:
             self.load_checkpoint(self._run.newest)
         with self._run.disk():
@@ -214,20 +224,37 @@ class Trainer:
         for change in changes:
             _log.info("changed at iteration %d: %s", self.iteration, change)
 
-    def _open_learner_and_sources(self) -> None:
-        policy = self._policy
-        self.learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters())
-        self._settings = self.config.frozen()
-        """A copy of the settings that does not change; `fit` replaces it."""
-        self._engine, self.source, self._held_out = open_sources(
-            self.model,
-            self.learner.policy,
-            self.renderer,
-            policy.prompts,
-            self._tasks,
-            self._settings,
-            model_path=policy.path,
-        )
+    def _opened(self) -> _Parts:
+        """Returns the learner and the sources, which are created here if there are none."""
+        if self._parts is None:
+            self._require_open()
+            policy = self._policy
+            learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters())
+            prompts, settings = policy.prompts, self._settings
+            sources = open_sources(
+                self.model, learner.policy, self.renderer, prompts, self._tasks, settings, model_path=policy.path
+            )
+            self._parts = _Parts(learner, *sources)
+        return self._parts
+
+    @property
+    def learner(self) -> AnyLearner:
+        """Computes the updates."""
+        return self._opened().learner
+
+    @property
+    def source(self) -> Rollouts:
+        """Runs training episodes."""
+        return self._opened().source
+
+    @property
+    def held_out(self) -> Rollouts:
+        """Runs episodes on held-out tasks."""
+        return self._opened().held_out
+
+    @property
+    def _engine(self) -> TrainedEngine:
+        return self._opened().engine
 
     # -- training ----------------------------------------------------------------------------------------------
 
@@ -241,18 +268,20 @@ class Trainer:
     def setup(self) -> Setup:
         """What the checks before a run look at."""
         is_untaught = self._is_created and not self._sft.is_done and not self.iteration
+        allowed = getattr(self.model.config, "max_position_embeddings", None) or sys.maxsize
+        longest = settled(self._settings.inference.max_seq_len, allowed)
         return setup_of(
             self._settings,
             self._tasks,
             self._policy,
-            source=self.source,
-            max_seq_len=self._engine.max_seq_len,
+            source=self._parts.source if self._parts else None,
+            max_seq_len=self._parts.engine.max_seq_len if self._parts else longest,
             choice=self._choice,
             path=self._run.path,
             why_not_sampled=UNTAUGHT if is_untaught else "",
         )
 
-    def sft(self, demonstrations: Any = None, **settings: Any) -> SupervisedResult:
+    def sft(self, demonstrations: Any = None, *, max_seconds: float | None = None, **settings: Any) -> SupervisedResult:
         """Trains on demonstrations before `fit`: minimizes the negative log-likelihood of what they show the policy to write.
 
         `demonstrations`: conversations in OpenAI's form (lists of messages; answers may have `tool_calls` and
@@ -260,6 +289,7 @@ class Trainer:
         the task that returns one of them, or only the messages after the task's prompt. None: the constructor's.
         Prompt, call format and loss mask are the same as in `fit`: answers and calls are trained on, results are not.
         `settings`: `num_steps`, `batch_tokens`, `learning_rate`, `warmup_steps`, `mixed_precision` (`SupervisedSection`).
+        It takes no more steps after `max_seconds`.
 
         The policy after these steps is the reference of the KL divergence in `fit`, and adapters are merged into it. Ctrl-C
         takes effect between two steps. A run folder gets the metrics (stage `sft`), checkpoints, and the policy (`warmup/`);
@@ -275,26 +305,27 @@ class Trainer:
                 len(self._sft.result),
             )
             return self._sft.result
-        if self.iteration or self._run.stage is not None:
-            raise SettingsError(
-                "sft() is called after fit(), or on the trainer of a recipe; call it first, on a new Trainer"
-            )
-        demonstrate = self._sft.read(demonstrations, self._policy, section, self._tasks.stream)
-        self._close_learner_and_source()
+        if self.iteration:
+            raise SettingsError("sft() is called after fit(); call it first, on a new Trainer")
+        given = self._sft.read(demonstrations, self._policy, section, self._tasks.stream)
+        self._close_parts()
         self._policy, self._rollouts = replace(self._policy, path=""), None
-        try:
-            with self._run.disk():
-                self._sft.train(self.model, section, demonstrate)
-        finally:
-            self._open_learner_and_sources()
+        with self._run.disk():
+            self._sft.train(self._policy, section, given, max_seconds)
+        if not self._run.is_shared:
+            self._opened()
         return self._sft.result
 
-    def _close_learner_and_source(self) -> None:
+    def _close_parts(self) -> None:
         """Ends servers and workers. Adapters, which change no output yet, leave the model."""
-        self.source.close()
-        if has_adapters(self.learner.policy) and not has_adapters(self.model):
-            merge(self.learner.policy)
-        self.learner.close()
+        if self._parts is None:
+            return
+        learner = self._parts.learner
+        self._parts.source.close()
+        if has_adapters(learner.policy) and not has_adapters(self.model):
+            merge(learner.policy)
+        learner.close()
+        self._parts = None
 
     def fit(
         self,
@@ -317,7 +348,7 @@ class Trainer:
         self._require_open()
         check_length(num_epochs, num_iters_per_epoch, max_seconds)
         self._sft.require_finished()
-        if self._run.stage is None and not self.iteration:
+        if not self._run.is_shared and not self.iteration:
             examine_before_start(self.setup)
         self._num_iters_per_epoch = num_iters_per_epoch
         with self._run.disk():
@@ -327,13 +358,12 @@ class Trainer:
         return TrainingResult(self.metrics_history, self._run.policy_path)
 
     def _train(self, num_iters: int, max_seconds: float | None) -> None:
-        """The training loop; then saves the policy and writes the report, unless the owner of a larger run does. A requested stop
-        takes effect after an iteration and its checkpoint."""
-        last, training, stage = self._end_schedule(num_iters, max_seconds), self._settings.training, self._run.stage
+        """The training loop; then saves the policy and writes the report. A stop takes effect after an iteration and its
+        checkpoint."""
+        last, training = self._end_schedule(num_iters, max_seconds), self._settings.training
         if self.iteration >= last:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, last)
-        title = stage.title if stage is not None else f"Training ({training.algorithm or training.adv_estimator})"
-        stop = self._run.stop if stage is not None else StopRequest()
+        title, stop = f"Training ({training.algorithm or training.adv_estimator})", self._run.stop
         with stop, self._run.console.stage(title, total=last, unit="iterations") as bar:
             bar.start_at(self.iteration)
             self._is_fitting = True
@@ -400,11 +430,8 @@ class Trainer:
         self._require_open()
         if self._rollouts is not None and self.source.stream is not None:  # the stream no longer has these episodes
             return self._rollouts.data
-        training = self._settings.training
         with self.meter.phase("sampling"):
-            self._rollouts = self._tasks.recorded(training, self.iteration) or collect(
-                self.source, self._tasks.stream, self._settings, self.iteration
-            )
+            self._rollouts = collect(self.source, self._tasks.stream, self._settings, self.iteration)
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
@@ -446,7 +473,7 @@ class Trainer:
             self._settings,
             batch,
             self.iteration,
-            before_update if is_own and not batch.is_recorded else None,
+            before_update if is_own else None,
             self.meter,
             learned,
         )
@@ -476,7 +503,7 @@ class Trainer:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
         stage = evaluation_stage(tools, sampled=sampled)
         with self.meter.phase("validation"):
-            done = evaluated(self._held_out, self._tasks.held_out(number), tools, sampled=sampled)
+            done = evaluated(self.held_out, self._tasks.held_out(number), tools, sampled=sampled)
         tell_failures("evaluation", done)
         metrics = self._tasks.evaluation_metrics(done)
         self._log(stage, metrics, done)
@@ -555,35 +582,19 @@ class Trainer:
             generation = generation_values(self.renderer)
             save_model(policy, self.tokenizer, path, in_run=in_run, generation=generation)
 
-    def save_for_hub(self, folder: str | Path, *, name: str = "") -> Path:
-        """Writes the policy and a model card of the run to a folder, as the function `save_for_hub` does. Needs a `run_path`."""
-        return publication.save_for_hub(self._save_policy_in_run(), folder, name=name)
-
-    def push_to_hub(self, repo: str, *, private: bool = False) -> str:
-        """Uploads the policy and a model card of the run, as the function `push_to_hub` does. Needs a `run_path`."""
-        return publication.push_to_hub(self._save_policy_in_run(), repo, private=private)
-
-    def _save_policy_in_run(self) -> Path:
-        """Returns the run folder."""
-        self._require_open()
-        if self._run.path is None or self._run.policy_path is None:
-            raise SettingsError("the model card is written from the run folder; give the trainer a run_path")
-        self._save_model(self._run.policy_path, in_run=True)
-        return self._run.path
-
     def cleanup(self) -> None:
         """Closes the run folder, ends servers and workers that were started, and frees models, optimizer and caches.
 
         `metrics_history` stays available; methods that need a model then raise TrainerClosedError. A second call does nothing.
         """
-        self._run.close()
-        if self.source is not None:
-            self.source.close()
+        if not self._run.is_shared:
+            self._run.close()
+        if self._parts is not None:
+            self._parts.source.close()
         self._tasks.close()
-        if self.learner is not None:
-            self.learner.close()
-        self.learner = self.source = self.model = self._policy = self._rollouts = None  # type: ignore
-        self._engine = self._held_out = self._checks = self._sft = None  # type: ignore
+        if self._parts is not None:
+            self._parts.learner.close()
+        self._parts = self.model = self._policy = self._rollouts = self._checks = self._sft = None  # type: ignore
         self._is_closed = True
 
     def __enter__(self) -> Self:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.data.problems.multiplication import worked_product
 from midthought.data.problems.problem_sets import PROBLEM_SETS, HubSource, load_problems
 from midthought.data.problems.prompts import ASKED, prompt_of
+from midthought.data.problems.readers import worked_product
 from midthought.env.answers import is_right
 from midthought.errors import DataError, MissingExtraError
 from midthought.types import Task

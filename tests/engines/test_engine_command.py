@@ -22,7 +22,7 @@ from midthought.engines.servers.launch import plan_launch
 from midthought.engines.servers.process import run_in_foreground
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.training import SERVER_ENGINES
-from midthought.errors import EngineError, ModelPathError, SettingsError
+from midthought.errors import EngineError, ModelPathError, OutputPathError, SettingsError
 
 pytest.importorskip("httpx")
 
@@ -116,6 +116,10 @@ def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer, tmp_path)
     assert result.exit_code == 7
     assert json.loads((copy / "config.json").read_text())["tie_word_embeddings"] is False
     load_model(copy)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("years")
+    mine = CliRunner().invoke(app, [*words[:3], "--untie-into", str(tmp_path / "mine"), *words[3:]])
+    assert isinstance(mine.exception, OutputPathError)
     words = words_for(tmp_path / "model", "--no-weights")
     assert words[words.index("--model") + 1] == str(tmp_path / "model")
 

@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from midthought.cli import app
 from midthought.data.problems.problem_sets import load_problems
 from midthought.data.tasks import load_tasks
 from midthought.env.answers import task_is_right
 from midthought.errors import DataError
-from midthought.feedback.commands import convert_log, write_problems, write_verl_rows
+from midthought.feedback.commands import write_problems, write_verl_rows
 from midthought.feedback.prompts import SYSTEM_PROMPT
 
 pytest.importorskip("pyarrow")
@@ -24,10 +26,9 @@ def test_converting_says_what_was_bad_then_the_counts(tmp_path):
         "feedback": "",
     }
     (tmp_path / "log.jsonl").write_text(f"{json.dumps(row)}\n{{}}\n", "utf-8")
-    told: list[str] = []
     out = tmp_path / "new" / "sft.parquet"
-    convert_log(tmp_path / "log.jsonl", out, dataset="math", strict=False, recheck=False, tell=told.append)
-    assert told == [
+    told = CliRunner().invoke(app, ["feedback", "convert", str(tmp_path / "log.jsonl"), str(out)])
+    assert told.stdout.splitlines() == [
         "log.jsonl, line 2: iteration is None; it must be 0 or a count; skipped",
         "1 conversations = 1 right at once + 0 one feedback + 0 two feedbacks",
         "1 bad rows skipped",

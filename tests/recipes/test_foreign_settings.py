@@ -24,7 +24,7 @@ def run_of_a_stranger(folder: Path, settings: str) -> Path:
     (folder / "policy").mkdir(parents=True)
     (folder / "config.yaml").write_text(f"{settings}\n")
     (folder / "metrics.jsonl").write_text("")
-    (folder / "progress.json").write_text('{"from_path": null}')
+    (folder / "progress.json").write_text('{"is_given": false}')
     return folder
 
 

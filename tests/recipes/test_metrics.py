@@ -1,7 +1,5 @@
 """Metrics of episodes, with numbers worked by hand."""
 
-import math
-
 import pytest
 
 from midthought.recipes.metrics import (
@@ -9,7 +7,6 @@ from midthought.recipes.metrics import (
     calls_per_question,
     constant_guess,
     exact_match,
-    factors,
     unfinished,
     wilson_interval,
 )
@@ -61,25 +58,3 @@ def test_the_constant_guess_is_the_share_of_the_most_frequent_answer():
 )
 def test_wilsons_interval_by_hand(share, trials, low, high):
     assert wilson_interval(share, trials) == pytest.approx((low, high), abs=1e-4)
-
-
-def test_factors_by_hand_and_their_product_is_the_exact_match_of_the_whole_chain():
-    done = [
-        episode("the tide", right=True, found=["tide_1"]),
-        episode("the tide", right=False, found=["x_1", "tide_1"]),
-        episode("the tide", found=["x_1"]),
-        episode("tide", "the tide", right=True, found=["tide_1"]),
-        episode(right=True),
-    ]
-    found = factors(done, is_right)
-    assert found == pytest.approx({"called": 4 / 5, "exact_query": 3 / 4, "retrieved": 2 / 3, "read": 1 / 2})
-    assert math.prod(found.values()) == pytest.approx(1 / 5)
-
-
-def test_a_factor_without_any_case_is_not_a_number():
-    found = factors([episode()], is_right)
-    assert found["called"] == 0.0 and all(math.isnan(found[name]) for name in ("exact_query", "retrieved", "read"))
-
-
-def test_evidence_in_a_failed_call_was_not_retrieved():
-    assert factors([episode("the tide", found=["tide_1"], outcome=ToolOutcome.TIMED_OUT)], is_right)["retrieved"] == 0

@@ -9,9 +9,9 @@ from command_process import CommandProcess
 
 from midthought.errors import OutputPathError
 from midthought.recipes import find_recipe
-from midthought.recipes.progress import RunProgress
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
+from midthought.trainer.progress import RunProgress
 
 
 @pytest.mark.parametrize("recipe", ["podcast", "feedback"])

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import FEEDBACK, PODCAST
 
 from midthought.cli import main
-from midthought.report.trackers import Tracker, tracker
+from midthought.report.trackers import TRACKERS, Tracker
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
 DEAD_SERVER += ["sft.num_steps=1"]
@@ -68,7 +68,6 @@ PRESSES: dict[tuple[str, int], int] = {}
 """Numbers of signals while the metrics of a step of a stage are logged, which is before its checkpoint."""
 
 
-@tracker("pressing")
 class Pressing(Tracker):
     def __init__(self, run):
         super().__init__(run)
@@ -77,6 +76,9 @@ class Pressing(Tracker):
     def log(self, stage, step, metrics):
         for _ in range(PRESSES.pop((stage, step), 0)):
             signal.raise_signal(signal.SIGINT)
+
+
+TRACKERS["pressing"] = Pressing
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interrup
         return capfd.readouterr().err
 
     run, always = tmp_path / "run", "checkpoint.save_minutes=1e-9"
-    steps = run / "checkpoints/warmup/checkpoints"
+    steps = run / "checkpoints/sft/checkpoints"
     assert "before the run began" in stop(run, {("opened", 0): 1}) and not run.exists()
     told = stop(run, {("sft", 3): 2}, "checkpoint.save_minutes=1e9")
     assert "Nothing that was learned is saved yet" in told and not steps.exists()
@@ -104,7 +106,7 @@ def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interrup
         ({("sft", 2): 1}, [], steps / "step_000002"),
         ({("sft", 6): 2}, [always], steps / "step_000005"),
         ({("ppo", 1): 2}, [], run / "warmup"),
-        ({("ppo", 3): 2}, ["checkpoint.save_interval=9", always], run / "checkpoints/rl/checkpoints/step_000002"),
+        ({("ppo", 3): 2}, ["checkpoint.save_interval=9", always], run / "checkpoints/ppo/checkpoints/step_000002"),
     ):
         told = stop(run, presses, "--resume", *words)
         assert f"The newest that is saved is {saved}." in told and f"--run {run} --resume" in told

@@ -96,7 +96,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     other = write_run(tmp_path / "b", [True] * 8, is_finished=False, settings={"clip_ratio": 0.4})
     assert any(f"{other} is unfinished (iteration 2)" in note for note in compare([first, other]).notes)
     with RunFolder(other).create(resume=True):
-        assert any("b is running (iteration 2)" in note for note in compare([first, other]).notes)
+        assert any("b is unfinished (iteration 2)" in note for note in compare([first, other]).notes)
     (other / "config.yaml").unlink()
     assert any("b has no config.yaml" in note for note in compare([first, other]).notes)
 

@@ -105,32 +105,16 @@ def test_a_form_gives_the_same_record(form: str) -> None:
     assert [event.call.parameters for event in record.tool_events] == [{"query": "a"}]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [lambda task: "So.", [{"conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]}]],
-)
-def test_a_text_and_the_keys_from_and_value_are_an_answer(given: Any) -> None:
-    plain = read([[QUESTION, said("So.")]])
-    assert read(given).token_ids == plain.token_ids
+def test_a_text_of_a_function_is_an_answer() -> None:
+    assert read(lambda task: "So.").token_ids == read([[QUESTION, said("So.")]]).token_ids
 
 
 SYSTEM = {"role": "system", "content": "Be kind."}
-ASKED = {"role": "user", "content": "Why?\n\nNow."}
 WITH_COLUMNS: dict[str, tuple[Any, list[Any], str]] = {
     "system beside messages": ({"system": "Be kind.", "messages": PLAIN}, [SYSTEM, *PLAIN], ""),
     "system in both": ({"system": "Be kind.", "messages": [SYSTEM, *PLAIN]}, [SYSTEM, *PLAIN], ""),
     "system of null": ({"system": None, "messages": PLAIN, "tools": [], "x": 1}, PLAIN, "tools, x"),
     "system beside a text": ({"system": "Be kind.", "prompt": "Why?", "completion": PLAIN[1:]}, [SYSTEM, *PLAIN], ""),
-    "ShareGPT": (
-        {
-            "system": "Be kind.",
-            "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So.", "weight": 1}],
-        },
-        [SYSTEM, QUESTION, said("So.")],
-        "",
-    ),
-    "Alpaca": ({"instruction": "Why?", "input": "Now.", "output": "So.", "id": 1}, [ASKED, said("So.")], "id"),
-    "Alpaca without input": ({"instruction": "Why?", "input": "", "output": "So."}, [QUESTION, said("So.")], ""),
 }
 
 
@@ -226,15 +210,9 @@ def test_arguments_that_the_tool_would_refuse_are_reported(caplog: Any) -> None:
     assert "row 2" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("conversation", "message"),
-    [
-        ([QUESTION, CALLED, {**RESULT, "tool_call_id": "c9"}, said("So.")], "message 2 has the result of 'c9'.*'c1'"),
-        ([{"from": "human", "value": "Why?"}, {"from": "bot", "value": "So."}], "'bot'"),
-    ],
-)
-def test_what_cannot_be_a_conversation_is_named(conversation: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
+def test_what_cannot_be_a_conversation_is_named() -> None:
+    conversation = [QUESTION, CALLED, {**RESULT, "tool_call_id": "c9"}, said("So.")]
+    with pytest.raises(DataError, match=r"message 2 has the result of 'c9'.*'c1'"):
         read([{"conversations": conversation}])
 
 

@@ -25,7 +25,6 @@ FIGURES = {
     "before.exact_match.high": 0.3,
     "after.exact_match": 0.5,
     "arms.rft.exact_match": 0.375,
-    "num_questions": 440,
 }
 
 
@@ -45,7 +44,7 @@ def run(tmp_path_factory):
         vocab_size=300,
         inference={"max_tokens": 9},
     ) as trainer:
-        trainer.save_for_hub(path.parent / "by_the_trainer", name="me/policy")
+        trainer.save_model(path / "policy")
     RunFolder(path).write_summary(FIGURES)
     return path
 
@@ -73,7 +72,7 @@ def test_the_card_has_metadata_figures_of_all_arms_tools_and_a_place_for_the_lic
     assert head["license"] == "unknown" and "midthought" in head["tags"]
     assert "| exact_match | 0.250 (0.200–0.300) | 0.500 | 0.375 |" in text and "arms.rft" in text
     assert "`calculate`" in text and "hf download me/policy" in text and "## License\n\nNot filled in" in text
-    assert "440 questions" in text and str(tmp_path) not in text and str(run) not in text
+    assert str(tmp_path) not in text and str(run) not in text
 
 
 def test_the_card_names_supervised_steps_before_reinforcement_learning(run, tmp_path):
@@ -83,19 +82,7 @@ def test_the_card_names_supervised_steps_before_reinforcement_learning(run, tmp_
         folder.log(stage, 1, {key: 0.5})
     folder.close()
     text = (save_for_hub(tmp_path / "run", tmp_path / "hub", name="me/policy") / "README.md").read_text("utf-8")
-    assert re.search(
-        r"Supervised steps \(2\), then reinforcement learning \(\w+, 1 iterations\) with \[midthought", text
-    )
-
-
-def test_a_trainer_without_a_run_folder_has_no_card(hub, tmp_path):
-    tasks = [Task(task_id="a", prompt="2 + 2?", answer="4")]
-    with Trainer(dataset=tasks, hidden_size=64, num_layers=1, num_heads=2, vocab_size=300, progress=False) as trainer:
-        with pytest.raises(SettingsError, match="give the trainer a run_path"):
-            trainer.save_for_hub(tmp_path / "hub")
-        with pytest.raises(SettingsError, match="give the trainer a run_path"):
-            trainer.push_to_hub("me/policy")
-    assert hub.requests == []
+    assert re.search(r"Supervised steps: 2; reinforcement learning \(\w+\): 1 iterations, with \[midthought", text)
 
 
 def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):

@@ -146,10 +146,6 @@ def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
         fit(talker, num_epochs=6, resume=True, **options)
 
 
-def test_a_run_without_the_check_of_equal_rewards_goes_on(talker):
-    assert len(fit(talker, reward_fn=lambda trajectory: 1.0, policies={"equal_rewards": "off"}, **GROUPS | LONG)) == 12
-
-
 def test_failing_iterations_end_a_run_that_had_rewards_after_three_in_a_row(talker):
     judged = itertools.count()
 

@@ -20,9 +20,8 @@ from midthought import (
 from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
-from midthought.trainer.recorded_tasks import make_tasks
 from midthought.trainer.rollouts import PromptBuilder
-from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks
+from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks, make_tasks
 
 
 def trajectory(task, renderer, answer):

@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-import torch
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.serialization import serialize
-from midthought.cluster.ray.weight_broadcast import WeightBroadcast
 from midthought.cluster.ray.weights import BUCKET_BYTES, buckets, digest_of, named_tensors, placeholder_of
 from midthought.cluster.ray.worker import ProcessSettings, RolloutWorker
 from midthought.config import RayConfig
@@ -49,28 +47,18 @@ class ActorSlot:
 class ActorPool:
     """Actors in a Ray cluster, each with a copy of the policy. `open` starts them, `close` stops them; both may be repeated.
 
-    Raises `SettingsError` if the policy cannot be pickled, or if `ray.weight_transport` names an impossible route.
+    Raises `SettingsError` if the policy cannot be pickled.
     """
 
     def __init__(
-        self,
-        settings: RayConfig,
-        policy: Any,
-        make_engine: Callable[[Any], TrainedEngine],
-        *,
-        is_deterministic: bool,
-        broadcast_backend: str | None = None,
+        self, settings: RayConfig, policy: Any, make_engine: Callable[[Any], TrainedEngine], *, is_deterministic: bool
     ) -> None:
-        """`broadcast_backend`: see `WeightBroadcast`."""
         self.settings = settings
         self.slots = [ActorSlot(number) for number in range(settings.num_actors)]
         self._policy = policy
         self._make_engine = make_engine
         self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_actor))
-        tensors = named_tensors(policy)
-        self._model = serialize(policy, "the policy", placeholder_of(tensors))
-        device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
-        self._broadcast = WeightBroadcast(settings, device, backend=broadcast_backend)
+        self._model = serialize(policy, "the policy", placeholder_of(named_tensors(policy)))
         self._model_ref: Any = None
         self._digests: dict[str, str] | None = None
         """Digests of the policy's current weights. None: the policy has changed since they were computed."""
@@ -95,7 +83,6 @@ class ActorPool:
 
     def close(self) -> None:
         """Stops the actors and leaves the cluster. May be called twice."""
-        self._broadcast.close()
         for slot in self.slots:
             self.stop_actor(slot)
         if self._cluster is not None:
@@ -153,9 +140,8 @@ class ActorPool:
     def sync_weights(self, slots: Sequence[ActorSlot]) -> list[str]:
         """Sends these actors the tensors that differ from the policy's, then compares the digests of all their tensors.
 
-        They are broadcast if all running actors need them and it is possible; otherwise they go through the object store.
-        Returns the causes of death of actors that died meanwhile; their slots are empty. Raises `EngineError` if an actor
-        holds other weights than the policy.
+        They go through Ray's object store, in buckets of which at most two are there at a time. Returns the causes of death of
+        actors that died meanwhile; their slots are empty. Raises `EngineError` if an actor holds other weights than the policy.
         """
         tensors = named_tensors(self._policy)
         if self._digests is None:
@@ -165,10 +151,13 @@ class ActorPool:
             return []
         names = [name for name, digest in self._digests.items() if any(s.digests.get(name) != digest for s in stale)]
         deaths: list[str] = []
-        are_all = len(stale) == sum(slot.actor is not None for slot in self.slots)
-        actors = [slot.actor for slot in stale]
-        if not (are_all and self._broadcast.send(actors, names, [tensors[name] for name in names])):
-            self._send_through_object_store(stale, names, tensors, deaths)
+        before: list[tuple[ActorSlot, Any]] = []
+        for bucket in buckets(tensors, names, BUCKET_BYTES):
+            reference = ray.put(bucket)
+            loading = [(slot, slot.actor.load.remote(reference)) for slot in stale if slot.actor is not None]
+            self._gather(before, deaths)
+            before = loading
+        self._gather(before, deaths)
         asked = [(slot, slot.actor.activate_weights.remote()) for slot in stale if slot.actor is not None]
         for slot, digests in self._gather(asked, deaths):
             wrong = [name for name in {**digests, **self._digests} if digests.get(name) != self._digests.get(name)]
@@ -179,17 +168,6 @@ class ActorPool:
                 )
             slot.digests = digests
         return deaths
-
-    def _send_through_object_store(
-        self, slots: Sequence[ActorSlot], names: Sequence[str], tensors: Mapping[str, torch.Tensor], deaths: list[str]
-    ) -> None:
-        before: list[tuple[ActorSlot, Any]] = []
-        for bucket in buckets(tensors, names, BUCKET_BYTES):
-            reference = ray.put(bucket)
-            loading = [(slot, slot.actor.load.remote(reference)) for slot in slots if slot.actor is not None]
-            self._gather(before, deaths)
-            before = loading
-        self._gather(before, deaths)
 
     def _gather(self, asked: Sequence[tuple[ActorSlot, Any]], deaths: list[str]) -> list[tuple[ActorSlot, Any]]:
         """Returns the results of the actors that are still alive. Appends the causes of death of the others to `deaths`."""

@@ -43,9 +43,8 @@ class RolloutWorkerGroup:
         policy: the causal LM that is trained in place; adapters in its layers are sent with it.
         make_engine: creates an engine for such a model; called in the worker.
         is_deterministic: workers compute with as many threads as this process.
-        broadcast_backend: see `WeightBroadcast`.
 
-    Raises `SettingsError` if the policy cannot be pickled, or if `ray.weight_transport` names an impossible route.
+    Raises `SettingsError` if the policy cannot be pickled.
     """
 
     def __init__(
@@ -55,11 +54,8 @@ class RolloutWorkerGroup:
         make_engine: Callable[[Any], TrainedEngine],
         *,
         is_deterministic: bool = False,
-        broadcast_backend: str | None = None,
     ) -> None:
-        self._pool = ActorPool(
-            settings, policy, make_engine, is_deterministic=is_deterministic, broadcast_backend=broadcast_backend
-        )
+        self._pool = ActorPool(settings, policy, make_engine, is_deterministic=is_deterministic)
         self._silence_seconds = settings.silence_timeout_seconds
         self._shared_objects: dict[str, tuple[object, bytes]] = {}
         self._references: dict[str, Any] = {}
@@ -145,15 +141,14 @@ class RolloutWorkerGroup:
         return queue.trajectories()
 
     def _ready_slots(self, works: Mapping[Any, _Assignment], queue: WorkQueue) -> list[ActorSlot]:
-        """Returns idle slots whose workers run, at most as many as there is waiting work. All idle workers get the current
-        weights at once, because a broadcast needs all of them."""
+        """Returns idle slots whose workers run and have the current weights, at most as many as there is waiting work."""
         if not queue.num_waiting:
             return []
         busy = {work.slot for work in works.values()}
         idle = [slot for slot in self._pool.slots if slot not in busy and not slot.start_failed]
         needed = idle[: queue.num_waiting]
         self._pool.start_actors([slot for slot in needed if slot.actor is None], others_running=bool(busy))
-        for cause in self._pool.sync_weights([slot for slot in idle if slot.actor is not None]):
+        for cause in self._pool.sync_weights([slot for slot in needed if slot.actor is not None]):
             queue.lose((), cause)
         return [slot for slot in needed if slot.actor is not None]
 

@@ -5,6 +5,7 @@ If an object cannot be pickled, the error names the part at fault and its path.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import pickle
@@ -14,7 +15,6 @@ from typing import Any
 from ray.cloudpickle import CloudPickler
 
 from midthought.errors import SettingsError
-from midthought.tools.executor import ToolExecutor
 
 Name = Callable[[object], object | None]
 """Returns the reference that replaces an object; None: the object itself is sent."""
@@ -22,18 +22,10 @@ Find = Callable[[Any], object]
 """Returns the object of a reference."""
 
 _MAX_DEPTH = 12
-_LIMITS = ("timeout_seconds", "max_concurrency", "max_threads")
 
 
-class _Pickler(CloudPickler):
-    def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, ToolExecutor):
-            return _rebuild_executor, _reduce_executor(thing)
-        return super().reducer_override(thing)
-
-
-class _ReferencePickler(_Pickler):
-    """A class of its own because `persistent_id` is called for every object, which is slow."""
+class _ReferencePickler(CloudPickler):
+    """Only used with references, because `persistent_id` is called for every object, which is slow."""
 
     def __init__(self, file: io.BytesIO, name: Name) -> None:
         super().__init__(file)
@@ -80,7 +72,7 @@ def deserialize(data: bytes, what: str, find: Find = lambda name: None) -> Any:
 
 def _serialize(thing: object, name: Name | None) -> bytes:
     file = io.BytesIO()
-    packer = _Pickler(file) if name is None else _ReferencePickler(file, name)
+    packer = CloudPickler(file) if name is None else _ReferencePickler(file, name)
     packer.dump(thing)
     return file.getvalue()
 
@@ -108,8 +100,6 @@ def _children(thing: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{number}]", value) for number, value in enumerate(thing))
     elif isinstance(thing, functools.partial):
         yield from ((f".{part}", getattr(thing, part)) for part in ("func", "args", "keywords"))
-    elif isinstance(thing, ToolExecutor):
-        yield ".registry", thing.registry
     elif hasattr(thing, "__self__"):
         yield "", thing.__self__
     elif hasattr(thing, "__code__"):
@@ -119,26 +109,11 @@ def _children(thing: Any) -> Iterator[tuple[str, Any]]:
         known = thing.__globals__
         yield from ((f".{name}", known[name]) for name in thing.__code__.co_names if name in known)
     elif not isinstance(thing, type):
-        yield from ((f".{part}", value) for part, value in getattr(thing, "__dict__", {}).items())
-        for kind in type(thing).__mro__:
-            names = getattr(kind, "__slots__", ())
-            for part in (names,) if isinstance(names, str) else names:
-                if hasattr(thing, part):
-                    yield f".{part}", getattr(thing, part)
-
-
-def _reduce_executor(executor: ToolExecutor) -> tuple[Any, ...]:
-    """Reduces a tool executor to what another process can use: without threads, event loops and caches."""
-    limits = {limit: getattr(executor, limit) for limit in _LIMITS}
-    plain = vars(ToolExecutor(executor.registry))
-    own = {name: value for name, value in vars(executor).items() if name not in plain}
-    return type(executor), executor.registry, limits, own
-
-
-def _rebuild_executor(
-    kind: type[ToolExecutor], registry: Any, limits: dict[str, Any], own: dict[str, Any]
-) -> ToolExecutor:
-    executor = object.__new__(kind)
-    ToolExecutor.__init__(executor, registry, **limits)
-    vars(executor).update(own)
-    return executor
+        try:
+            state = thing.__getstate__()
+        except Exception:  # it refuses to be pickled
+            return
+        if isinstance(state, list) and dataclasses.is_dataclass(thing):
+            state = dict(zip((each.name for each in dataclasses.fields(thing)), state, strict=True))
+        for parts in state if isinstance(state, tuple) else (state,):  # a pair if the class has __slots__
+            yield from ((f".{part}", value) for part, value in (parts.items() if isinstance(parts, Mapping) else ()))

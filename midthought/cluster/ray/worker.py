@@ -14,7 +14,6 @@ import ray
 import torch
 
 from midthought.cluster.ray.serialization import deserialize, serialize
-from midthought.cluster.ray.weight_broadcast import Membership, ReceivingGroup, gpu_id
 from midthought.cluster.ray.weights import TensorSlice, copy_slices, digest_of, fill_placeholders, named_tensors
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import SettingsError
@@ -83,42 +82,18 @@ class RolloutWorker(RayProcess):
         self._loop = asyncio.new_event_loop()
         self._shared_objects: dict[str, Any] = {}
         self._engine: TrainedEngine | None = None
-        self._group: ReceivingGroup | None = None
         self._apply_numerics()
 
     def build(self, model: bytes, make_engine: Callable[[Any], TrainedEngine]) -> None:
         """Creates the policy with uninitialized tensors. Its engine is created when it has weights."""
-        self._device = torch.device("cuda" if ray.get_gpu_ids() else "cpu")
-        self._model = deserialize(model, "the policy", fill_placeholders(self._device.type)).eval()
+        device = "cuda" if ray.get_gpu_ids() else "cpu"
+        self._model = deserialize(model, "the policy", fill_placeholders(device)).eval()
         self._tensors = named_tensors(self._model)
         self._make_engine = make_engine
 
     def load(self, pieces: Sequence[TensorSlice]) -> None:
         """Copies a bucket into the policy in place."""
         copy_slices(self._tensors, pieces)
-
-    def gpu_id(self) -> str:
-        """Identifies the GPU of the policy."""
-        return gpu_id(self._device.type)
-
-    def receive(self, membership: Membership, names: Sequence[str]) -> None:
-        """Receives these tensors of the policy by broadcast, in place. Joins the group if it is a new one.
-
-        Raises `RuntimeError` if another rank is missing or sends nothing in time; then this worker leaves the group.
-        """
-        try:
-            if self._group is None or self._group.membership != membership:
-                self._leave_group()
-                self._group = ReceivingGroup(membership, self._device)
-            self._group.receive([self._tensors[name] for name in names])
-        except Exception:
-            self._leave_group()
-            raise
-
-    def _leave_group(self) -> None:
-        if self._group is not None:
-            self._group.close()
-        self._group = None
 
     def activate_weights(self) -> dict[str, str]:
         """Switches the engine to the loaded weights, or creates it. Returns the digest of each tensor of the policy."""

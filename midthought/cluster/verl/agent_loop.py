@@ -13,13 +13,13 @@ from typing import Any
 from uuid import uuid4
 
 from omegaconf import DictConfig, OmegaConf
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
 from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
-from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
-from midthought.cluster.verl.tools import as_midthought_tool
+from midthought.cluster.verl.settings import LoopOptions
+from midthought.cluster.verl.tools import tool_of
 from midthought.config.references import load
 from midthought.errors import DataError, EpisodeError
 from midthought.rollout.episode import RolloutParts, run_episode
@@ -46,7 +46,6 @@ _shared: dict[tuple[Any, ...], _Shared] = {}
 """Cache: verl creates an agent loop per episode, and reading a tokenizer takes about a second."""
 
 
-@register(PLAIN_AGENT_NAME)
 class MidthoughtAgentLoop(AgentLoopBase):
     """Runs one episode: sample, run each call when it ends, insert its result, continue sampling, score.
 
@@ -55,13 +54,7 @@ class MidthoughtAgentLoop(AgentLoopBase):
 
     def __init__(self, *args: Any, tools: Any = None, options: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        given = (
-            OmegaConf.to_container(options, resolve=True) if isinstance(options, DictConfig) else dict(options or {})
-        )
-        template = self.apply_chat_template_kwargs
-        template = (
-            OmegaConf.to_container(template, resolve=True) if isinstance(template, DictConfig) else dict(template)
-        )
+        given, template = _plain(options or {}), _plain(self.apply_chat_template_kwargs)
         self._shared = _share(self.tokenizer, tuple(tools.tools) if tools else (), given, template)
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
@@ -90,6 +83,10 @@ class MidthoughtAgentLoop(AgentLoopBase):
         if trajectory.stop_reason is StopReason.FAILED:
             raise EpisodeError(f"task {trajectory.task.task_id!r}: {trajectory.error}")
         return _output(trajectory, engine, with_logprobs=bool(sampling_params.get("logprobs")))
+
+
+def _plain(values: Any) -> dict[str, Any]:
+    return dict(OmegaConf.to_container(values, resolve=True) if isinstance(values, DictConfig) else values)
 
 
 def _output(trajectory: Trajectory, engine: VerlEngine, *, with_logprobs: bool) -> AgentLoopOutput:
@@ -135,7 +132,7 @@ def _share(tokenizer: Any, tools: tuple[Any, ...], given: Mapping[str, Any], tem
 
 def _make(tokenizer: Any, tools: tuple[Any, ...], options: LoopOptions, template: Mapping[str, Any]) -> _Shared:
     renderer = Renderer(tokenizer, template)
-    ours = [as_midthought_tool(tool) for tool in tools]
+    ours = [tool_of(tool) for tool in tools]
     supply = load(options.supply)(renderer, ours, options.supply_options) if options.supply else EpisodeSetup()
     registry = ToolRegistry(ours)
     if supply.call_format is None and options.call_format == "auto":

@@ -1,14 +1,16 @@
-"""Writes a folder that trains a recipe with verl: data, tools, agent loop, reward, command line.
+"""Writes a folder that trains a recipe with verl: data, tools, agent loop, reward, command line, and this package.
 
-It runs on any machine with verl and midthought. Paths inside it are resolved when it runs, so it may be moved; all nodes
-must see it under the same path.
+It runs on any machine with verl. Paths inside it are resolved when it runs, so it may be moved; all nodes must see it under the
+same path.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +22,16 @@ from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.overrides import BundlePath, overrides_of
 from midthought.cluster.verl.record import rows_of, write_parquet
 from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
-from midthought.cluster.verl.wheel import Wheel
 from midthought.errors import DataError, SettingsError
 
 VERL_VERSION = "0.9.1"
 """Version of verl that the bundle is written for."""
 BUNDLE_VARIABLE = "MIDTHOUGHT_BUNDLE"
 """Environment variable of the workers: path of the bundle's folder."""
-SCRIPT, TOOLS, AGENT_LOOP, REWARD = "train.sh", "tools.yaml", "agent_loop.yaml", "reward.py"
-WHEELS = "wheels"
-"""Folder in the bundle with the wheel of this package."""
+SCRIPT, TOOLS, AGENT_LOOP = "train.sh", "tools.yaml", "agent_loop.yaml"
+PACKAGE = "package"
+"""Folder in the bundle with a copy of this package, which is imported before an installed one."""
 _HERE = f"${{oc.env:{BUNDLE_VARIABLE}}}"
-
-_REWARD_FILE = '''"""verl's custom_reward_function: the reward that our agent loop recorded, with its parts."""
-
-from midthought.cluster.verl.reward import compute_score
-
-__all__ = ["compute_score"]
-'''
 
 _SCRIPT_HEAD = """#!/usr/bin/env bash
 # Trains the recipe {recipe!r} with verl {verl}, {gpus} GPUs. Install once, on every node: pip install -r requirements.txt
@@ -45,17 +39,18 @@ _SCRIPT_HEAD = """#!/usr/bin/env bash
 # Further arguments are passed to verl, for example: ./{script} trainer.total_training_steps=2
 set -euo pipefail
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
-export {variable}="$PWD"
+export {variable}="$PWD" PYTHONPATH="$PWD/{package}${{PYTHONPATH:+:$PYTHONPATH}}"
 exec "${{PYTHON:-python}}" -m {module} \\
 """
 _ON_RAY = "# To use a running Ray cluster, set RAY_ADDRESS; its nodes must see this folder under the same path."
 
 
-def trained_policy(overrides: Mapping[str, Any], folder: str) -> str:
-    """Returns a comment: how to get the trained policy. `folder`: the Hugging Face folder of a checkpoint that has one."""
+def trained_policy(overrides: Mapping[str, Any], shards: str) -> str:
+    """Returns a comment: how to get the trained policy. `shards`: the folder of a checkpoint with the policy's shards."""
     if any(key.endswith("checkpoint.save_contents") and "hf_model" in each for key, each in overrides.items()):
-        return f"# The trained policy: checkpoints/global_step_N/{folder}"
-    return "# The trained policy: python -m midthought.cluster.verl.export checkpoints/global_step_N FOLDER"
+        return f"# The trained policy: {shards}/huggingface"
+    merge = f"python -m verl.model_merger merge --backend fsdp --local_dir {shards} --target_dir FOLDER"
+    return f"# The trained policy: {merge}; then FOLDER, with adapters FOLDER/lora_adapter"
 
 
 def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
@@ -75,18 +70,16 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
     options = LoopOptions.from_config(
         job.config.inference, verl, call_format=job.call_format, supply=job.supply, supply_options=supply_options
     )
-    wheel = Wheel.of_running_package()
     files = {
         "config.yaml": job.config.to_yaml(),
         TOOLS: _tools_yaml(job, options.tool_timeout_seconds),
         AGENT_LOOP: _agent_loop_yaml(options),
-        REWARD: _REWARD_FILE,
-        "requirements.txt": requirements(wheel, job.extras, verl.rollout),
+        "requirements.txt": requirements(job.extras, verl.rollout),
         SCRIPT: script(
             job.recipe,
             verl,
             "verl.trainer.main_ppo",
-            f"{_ON_RAY}\n{trained_policy(overrides, 'actor/huggingface')}",
+            f"{_ON_RAY}\n{trained_policy(overrides, 'checkpoints/global_step_N/actor')}",
             _shell_overrides(overrides),
         ),
     }
@@ -98,15 +91,14 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         split: rows_of(tasks, job.messages, data_source=source, ability=job.ability, split=split)
         for split, (source, tasks) in splits.items()
     }
-    write_folder(folder, tables, files, wheel)
+    write_folder(folder, tables, files)
+    copy_package(folder)
     job.write_files(folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def write_folder(
-    folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str], wheel: Wheel
-) -> None:
-    """Writes Parquet tables into `data/`, the wheel into `wheels/`, and text files; makes `SCRIPT` executable.
+def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str]) -> None:
+    """Writes Parquet tables into `data/`, and text files; makes `SCRIPT` executable.
 
     Raises `DataError` if a table is empty, `SettingsError` if the folder is not empty. Then nothing is written.
     """
@@ -120,7 +112,6 @@ def write_folder(
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / SCRIPT).chmod(0o755)
-    wheel.write(folder / WHEELS)
 
 
 def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequence[str]) -> str:
@@ -132,6 +123,7 @@ def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequen
         where=where,
         script=SCRIPT,
         variable=BUNDLE_VARIABLE,
+        package=PACKAGE,
         module=module,
     )
     return head + "".join(f"    {word} \\\n" for word in words) + '    "$@"\n'
@@ -139,15 +131,15 @@ def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequen
 
 def _shell_overrides(overrides: Mapping[str, Any]) -> list[str]:
     words = [shell_override(key, value) for key, value in overrides.items()]
-    return [*words, shell_override(f"+ray_kwargs.ray_init.runtime_env.env_vars.{BUNDLE_VARIABLE}", BundlePath(""))]
+    variables = (BUNDLE_VARIABLE, "PYTHONPATH")
+    return [*words, *(f"\"+ray_kwargs.ray_init.runtime_env.env_vars.{name}='${name}'\"" for name in variables)]
 
 
 def shell_override(key: str, value: Any) -> str:
     """Returns an override quoted for the shell."""
     if not isinstance(value, BundlePath):
         return shlex.quote(hydra_override(key, value))
-    inside = f"/{value}" if value else ""
-    return f"\"{key}='${BUNDLE_VARIABLE}{inside}'\""
+    return f"\"{key}='${BUNDLE_VARIABLE}/{value}'\""
 
 
 def _tools_yaml(job: VerlJob, timeout_seconds: float) -> str:
@@ -183,15 +175,20 @@ def _agent_loop_yaml(options: LoopOptions) -> str:
     return _yaml([loop])
 
 
-def requirements(wheel: Wheel, extras: Sequence[str], *theirs: str) -> str:
-    """Returns the requirements of a node: verl with its extras (`theirs`), and the bundle's wheel with `extras`.
+def requirements(extras: Sequence[str], *theirs: str) -> str:
+    """Returns the requirements of a node: verl with its extras (`theirs`), and what this package requires with `extras`."""
+    lines = [f"verl[{','.join((*theirs, 'fsdp'))}]=={VERL_VERSION}"]
+    for line in requires("midthought") or ():
+        requirement, _, marker = line.partition(";")  # the only markers are those of extras: extra == "memory"
+        if not marker or marker.partition("==")[2].strip(" \"'") in extras:
+            lines.append(requirement.strip())
+    return "".join(f"{line}\n" for line in lines)
 
-    The wheel is found by `--find-links`, which pip resolves relative to the requirements file; it resolves `./x.whl` relative
-    to the working directory. No index can offer another package of this name: indexes do not accept local versions.
-    """
-    ours = f"[{','.join(extras)}]" if extras else ""
-    verl = f"verl[{','.join((*theirs, 'fsdp'))}]=={VERL_VERSION}"
-    return f"--find-links {WHEELS}\n{verl}\nmidthought{ours}=={wheel.version}\n"
+
+def copy_package(folder: Path) -> None:
+    """Copies this package into the bundle, so that all nodes run the code that wrote it."""
+    source = Path(__file__).parents[2]
+    shutil.copytree(source, folder / PACKAGE / source.name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _yaml(value: Any) -> str:

@@ -59,12 +59,8 @@ class DerivedValues:
 
 def require_supported(derived: DerivedValues) -> None:
     """Raises `SettingsError` for the first setting that verl does not support."""
-    config, training, inference, group = (
-        derived.config,
-        derived.training,
-        derived.inference,
-        derived.training.episodes_per_task,
-    )
+    model, training, inference = derived.config.model, derived.training, derived.inference
+    group, num_prompts = training.episodes_per_task, derived.prompts(training.batch_size)
     if training.adv_estimator not in ESTIMATORS:
         raise SettingsError(
             f"training.adv_estimator={training.adv_estimator!r}: verl does not have it. "
@@ -74,10 +70,9 @@ def require_supported(derived: DerivedValues) -> None:
         raise SettingsError(
             f"training.policy_loss={training.policy_loss!r}: verl does not have it. {near_names(training.policy_loss, LOSSES)}"
         )
-    num_prompts = derived.prompts(training.batch_size)
     wrong = (
-        (not config.model.local_path, "model.local_path is empty: verl trains an existing model; set its path"),
-        (training.has_critic and config.model.critic_kind == "shared",
+        (not model.local_path, "model.local_path is empty: verl trains an existing model; set its path"),
+        (training.has_critic and model.critic_kind == "shared",
          "model.critic='shared': verl's critic is a separate model; set model.critic=separate"),
         (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl supports one, set it to true"),
         (inference.partial_rollouts,

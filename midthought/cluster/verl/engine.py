@@ -53,7 +53,6 @@ class VerlEngine:
         """Sum over the requests; None if the servers do not report it."""
         self.extra_fields: dict[str, Any] = {}
         """Further fields of the servers' first response, with the latest `max_global_steps`."""
-        self.num_requests = 0
         self._server_manager = server_manager
         self._sampling_params = dict(sampling_params)
         self._stop_token_ids = sorted(self.eos_token_ids.union(stop_token_ids))
@@ -106,7 +105,6 @@ class VerlEngine:
             sampling_params=sampling_params,
             priority=self._priority,
         )
-        self.num_requests += 1
         self._record_metadata(output)
         return output
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,21 +22,10 @@ def has_verl() -> bool:
     return importlib.util.find_spec("verl") is not None
 
 
-def require_verl(python: str | None = None) -> str:
-    """Returns the interpreter that runs verl: `python`, else this one.
-
-    Raises `MissingExtraError` if it has no verl, `SettingsError` if the interpreter does not exist.
-    """
-    if python is None:
-        if not has_verl():
-            raise MissingExtraError("verl", "verl")
-        return sys.executable
-    if shutil.which(python) is None:
-        raise SettingsError(f"verl.python={python!r}: there is no such interpreter")
-    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verl') is None)"
-    if subprocess.run([python, "-c", probe], check=False).returncode:
+def require_verl() -> None:
+    """Raises `MissingExtraError` if this interpreter has no verl."""
+    if not has_verl():
         raise MissingExtraError("verl", "verl")
-    return python
 
 
 def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
@@ -79,7 +67,7 @@ def _hydra_value(value: Any) -> str:
     return f"'{escaped}'"
 
 
-def launch(script: Path, python: str, words: Sequence[str] = ()) -> int:
-    """Runs a bundle's script with this interpreter and further Hydra overrides. Returns its exit code."""
-    environment = {**os.environ, "PYTHON": python}
-    return subprocess.run(["bash", str(script), *words], env=environment, check=False).returncode  # noqa: S607  # bash of PATH
+def launch(script: Path) -> int:
+    """Runs a bundle's script with this interpreter. Returns its exit code."""
+    environment = {**os.environ, "PYTHON": sys.executable}
+    return subprocess.run(["bash", str(script)], env=environment, check=False).returncode  # noqa: S607  # bash of PATH

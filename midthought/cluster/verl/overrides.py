@@ -106,8 +106,12 @@ TABLE: tuple[Row, ...] = (
     Row(f"{ROLLOUT}.agent.default_agent_loop", "our loop", lambda derived: AGENT_NAME),
     Row(f"{ROLLOUT}.agent.agent_loop_config_path", "the bundle", lambda derived: BundlePath("agent_loop.yaml")),
     Row(f"{ROLLOUT}.multi_turn.tool_config_path", "the bundle", lambda derived: BundlePath("tools.yaml")),
-    Row("reward.custom_reward_function.path", "the bundle", lambda derived: BundlePath("reward.py")),
-    Row("reward.custom_reward_function.name", "the bundle", lambda derived: "compute_score"),
+    Row(
+        "reward.custom_reward_function.path",
+        "the reward in the record of our loop",
+        lambda derived: BundlePath("package/midthought/cluster/verl/reward.py"),
+    ),
+    Row("reward.custom_reward_function.name", "our function", lambda derived: "compute_score"),
     # credit
     Row("algorithm.adv_estimator", "training.adv_estimator", lambda f: ESTIMATORS[f.training.adv_estimator]),
     _same("algorithm.gamma", "training.gamma"),
@@ -210,7 +214,7 @@ TABLE: tuple[Row, ...] = (
         lambda derived: not _adapters(derived),
     ),
     _same("trainer.max_critic_ckpt_to_keep", "checkpoint.keep_last_n", _critic),
-    Row("trainer.project_name", "checkpoint.tracker_project, verl.project", lambda f: _project(f)),
+    _same("trainer.project_name", "checkpoint.tracker_project"),
     Row("trainer.experiment_name", "the recipe", lambda derived: derived.recipe),
     Row("trainer.logger", "verl.loggers, checkpoint.trackers", lambda f: list(_loggers(f))),
     Row("trainer.default_local_dir", "the bundle", lambda derived: BundlePath("checkpoints")),
@@ -255,11 +259,6 @@ def _epochs(derived: DerivedValues) -> int:
     if derived.training.num_train_iters is None:
         return derived.training.num_epochs
     return max(1, math.ceil(derived.training.num_train_iters / steps_per_epoch))
-
-
-def _project(derived: DerivedValues) -> str:
-    checkpoint = derived.config.checkpoint
-    return checkpoint.tracker_project if "tracker_project" in checkpoint.model_fields_set else derived.verl.project
 
 
 def _loggers(derived: DerivedValues) -> Iterator[str]:

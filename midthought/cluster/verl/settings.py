@@ -10,10 +10,7 @@ from midthought.config import InferenceConfig, Section
 from midthought.tools.call_formats.registry import DEFAULT_CALL_FORMAT
 
 AGENT_NAME = "midthought"
-"""Name of our agent loop with its options, in `agent_loop.yaml` and in the rows of the data."""
-PLAIN_AGENT_NAME = "midthought_plain"
-"""Name of our agent loop without options, registered on import. It differs because verl imports the module after reading
-`agent_loop.yaml`; the same name would overwrite the loop with options."""
+"""Name of our agent loop in `agent_loop.yaml` and in the rows of the data."""
 
 
 class VerlSftConfig(Section):
@@ -52,16 +49,12 @@ class VerlConfig(Section):
     """Processes that run episodes (including tools) in parallel."""
     num_validation_rows: int = Field(64, ge=1)
     """Maximum number of tasks in the validation file."""
-    project: str = "midthought"
-    """`trainer.project_name`: the project of loggers and checkpoints."""
     loggers: list[str] = Field(default_factory=lambda: ["console", "tensorboard"])
     """verl's loggers: console, tensorboard, wandb, …"""
     call_ends_with: str = "}"
     """Servers stop after each token that contains one of these characters, so that sampling stops at the end of a call.
     Empty: they write whole segments of `inference.max_segment_length`, and tokens after a call are cut. That is better for
     texts with many such characters (LaTeX)."""
-    python: str | None = None
-    """Python interpreter with verl, used to start it; null: this one."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Keys of verl's own configuration, such as `{"trainer.save_freq": 50}`; they override everything else."""
     sft_trainer: VerlSftConfig = Field(default_factory=VerlSftConfig)

@@ -6,12 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from midthought.cluster.verl.bundle import SCRIPT, requirements, script, shell_override, trained_policy, write_folder
+from midthought.cluster.verl.bundle import SCRIPT, VERL_VERSION, script, shell_override, trained_policy, write_folder
 from midthought.cluster.verl.installed import compose, has_verl, hydra_override
 from midthought.cluster.verl.job import VerlSftJob
 from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, template_arguments, with_overrides
 from midthought.cluster.verl.settings import VerlConfig
-from midthought.cluster.verl.wheel import Wheel
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"
@@ -28,17 +27,16 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
     if has_verl():
         compose([hydra_override(key, value) for key, value in overrides.items()], SFT_CONFIG)
     words = [shell_override(key, value) for key, value in overrides.items()]
-    where = f"{_NODES}\n{trained_policy(overrides, 'huggingface')}"
-    wheel = Wheel.of_running_package()
+    where = f"{_NODES}\n{trained_policy(overrides, 'checkpoints/global_step_N')}"
     files = {
         "config.yaml": job.config.to_yaml(),
-        "requirements.txt": requirements(wheel, ()),
+        "requirements.txt": f"verl[fsdp]=={VERL_VERSION}\n",
         SCRIPT: script(
             job.recipe, verl, f"torch.distributed.run {_processes(verl)} -m verl.trainer.sft_trainer", where, words
         ),
     }
     rows = [{"messages": [dict(message) for message in said]} for said in job.conversations]
-    write_folder(folder, {"train": rows}, files, wheel)
+    write_folder(folder, {"train": rows}, files)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -70,7 +68,7 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
         "trainer.max_ckpt_to_keep": job.config.checkpoint.keep_last_n,
         "trainer.nnodes": verl.num_nodes,
         "trainer.n_gpus_per_node": verl.gpus_per_node,
-        "trainer.project_name": verl.project,
+        "trainer.project_name": job.config.checkpoint.tracker_project,
         "trainer.experiment_name": f"{job.recipe}-sft",
         "trainer.logger": list(verl.loggers),
         "trainer.seed": training.seed,

@@ -1,8 +1,7 @@
-"""Wraps our tools for verl and verl's tools for us. `tools.yaml` names this module, and verl imports it."""
+"""Wraps our tools for verl. `tools.yaml` names this module, and verl imports it."""
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from midthought.config.references import load
 from midthought.errors import SettingsError
-from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
+from midthought.tools.definition import Tool, ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -81,58 +80,11 @@ def make_tool(reference: str, options: Mapping[str, Any]) -> Tool:
     return made
 
 
-def as_midthought_tool(tool: Any) -> Tool:
-    """Returns a tool of verl's tool configuration for our loop: our own tool, or a wrapper of one of verl's tools."""
-    return tool.tool if isinstance(tool, VerlTool) else _WrappedVerlTool(tool)
-
-
-class _WrappedVerlTool(Tool):
-    """A tool that was written for verl: a `BaseTool`, or a function registered with `@function_tool`.
-
-    A `BaseTool` gets one instance per episode (`create`, `release`), created by its first call. Its step rewards are ignored:
-    rewards are computed from the record.
-    """
-
-    def __init__(self, tool: Any) -> None:
-        schema = tool.tool_schema.model_dump(exclude_none=True)["function"]
-        arguments = copy.deepcopy(schema["parameters"])
-        required = arguments.get("required", [])
-        parameters = [
-            ToolParameter(name, _type_of(each), each.get("description", ""), required=name in required, schema=each)
-            for name, each in arguments.get("properties", {}).items()
-        ]
-        self.definition = ToolDefinition(schema["name"], schema["description"], parameters, arguments)
-        self._tool = tool
-        self._instance_id: str | None = None
-
-    @property
-    def is_stateful(self) -> bool:
-        return isinstance(self._tool, BaseTool)
-
-    async def open(self, episode: ToolEpisode) -> _WrappedVerlTool:
-        """Returns a copy with its own instance."""
-        opened = copy.copy(self)
-        opened._instance_id, _ = await self._tool.create(uuid4().hex)
-        return opened
-
-    async def close(self) -> None:
-        """Releases the instance."""
-        await self._tool.release(self._instance_id)
-
-    async def execute(self, **parameters: Any) -> ToolOutput:
-        """Runs the call like verl's own agent loop; outside of an episode, with an instance for this call only."""
-        if not isinstance(self._tool, BaseTool):
-            return ToolOutput(str(await self._tool.call(parameters)))
-        if self._instance_id is None:
-            opened = await self.open(ToolEpisode(task=Task(task_id="", prompt="", answer="")))
-            try:
-                return await opened.execute(**parameters)
-            finally:
-                await opened.close()
-        response, step_reward, _ = await self._tool.execute(self._instance_id, parameters)
-        return ToolOutput(response.text or "", {"step_reward": float(step_reward or 0.0)})
-
-
-def _type_of(schema: Mapping[str, Any]) -> str:
-    said = schema["type"]
-    return str(said) if isinstance(said, str) else str(said[0])
+def tool_of(tool: Any) -> Tool:
+    """Returns our tool in an entry of verl's tool configuration. Raises `SettingsError` for a tool that was written for verl."""
+    if not isinstance(tool, VerlTool):
+        raise SettingsError(
+            f"the tool configuration holds the tool {tool.name!r} of verl, and our agent loop runs tools of midthought: write "
+            f"it with @tool, and name it in `config.tool` of class_name {__name__}.VerlTool"
+        )
+    return tool.tool

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from midthought.config.references import optional
-from midthought.data.problems.fields import optional_text
-from midthought.data.problems.multiplication import product_rows, read_product
 from midthought.data.problems.readers import (
+    optional_text,
+    product_rows,
     read_gpqa,
     read_gsm8k,
     read_mathematics,
     read_multiple_choice,
+    read_product,
     read_trivia,
 )
 from midthought.data.rows import Row, rows_of

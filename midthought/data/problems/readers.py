@@ -1,19 +1,36 @@
-"""Reads rows of the data sets: (data set, row, id, seed) -> task. Raises RowError for a row that is no problem."""
+"""Reads rows of the data sets: (data set, row, id, seed) -> task. Raises RowError for a row that is no problem.
+
+Also generates products of two five-digit numbers in base 10 and 16.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from midthought.data.final_answers import last_boxed, last_number, normalised_entity, split_at_mark
-from midthought.data.problems.fields import as_text, optional_text, problem_task, text_of, value_of
-from midthought.data.problems.prompts import LETTERS
-from midthought.data.tasks import RowError
+from midthought.data.problems.prompts import LETTERS, prompt_of
+from midthought.data.rows import Row
+from midthought.data.tasks import DATASET_LABEL, RowError
 from midthought.types import Task
 
+QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "question", "options", "solution"
+"""Labels of a problem's task, besides its data set: question without options, texts of the options, worked solution."""
+BASES = {"multiplication": 10, "hex": 16}
+NUM_DIGITS = 5
+
+_ASKED = {
+    "multiplication": "Calculate the following question: {} * {}.",
+    "hex": "Calculate the following question, where each number is represented in base 16: {} * {}.",
+}
+_FACTORS = {
+    10: re.compile(r"(?<!\w)(\d[\d,]*+)\s*+[*×x]\s*+(\d[\d,]*+)(?!\w)"),
+    16: re.compile(r"(?<!\w)([0-9A-Fa-f]++)\s*+[*×x]\s*+([0-9A-Fa-f]++)(?!\w)"),
+}
 _CALCULATION = re.compile(r"<<[^<>]*+>>")
 _NAMES = ("value", "normalized_value", "matched_wiki_entity_name")
 _LISTS = ("aliases", "normalized_aliases")
@@ -137,4 +154,130 @@ def read_gpqa(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> 
         options=[options[place] for place in order],
         solution=optional_text(row, "Explanation"),
         subject=optional_text(row, "Subdomain", "High-level domain"),
+    )
+
+
+def read_product(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
+    """`question` and `answer`; the worked solution is `Explanation`, or is calculated. The seed is not used.
+
+    Raises RowError if the answer is not the product of the two numbers in the question.
+    """
+    base = BASES[dataset]
+    question, answer = text_of(row, "question"), text_of(row, "answer")
+    found = _FACTORS[base].search(question)
+    if found is None:
+        raise RowError(f"its question {question[:60]!r} names no product, as in '12345 * 67890'")
+    first, second = (int(factor.replace(",", ""), base) for factor in found.groups())
+    try:
+        said = int(answer.replace(",", ""), base)
+    except ValueError:
+        said = None
+    if said != first * second:
+        raise RowError(f"its answer is {answer[:60]!r}, the product is {written(first * second, base)}")
+    solution = optional_text(row, "Explanation") or worked_product(first, second, base)
+    return problem_task(dataset, task_id, question, answer, solution=solution)
+
+
+def product_rows(dataset: str, num_rows: int, seed: int) -> Iterator[Row]:
+    """Rows with products of two random numbers of `NUM_DIGITS` digits; no product occurs twice."""
+    base = BASES[dataset]
+    draw = random.Random(f"{dataset}:{seed}")
+    seen: set[tuple[int, int]] = set()
+    while len(seen) < num_rows:
+        first, second = (draw.randrange(base ** (NUM_DIGITS - 1), base**NUM_DIGITS) for _ in range(2))
+        if (first, second) in seen:
+            continue
+        seen.add((first, second))
+        question = _ASKED[dataset].format(written(first, base), written(second, base))
+        yield Row(
+            f"{dataset}-{seed}", "row", len(seen), {"question": question, "answer": written(first * second, base)}
+        )
+
+
+def worked_product(first: int, second: int, base: int) -> str:
+    """Long multiplication from the last digit on, with the running sums.
+
+    >>> print(worked_product(12, 34, 10))
+    12 * 4 = 48. The sum so far is 48.
+    12 * 3 = 36, moved by 1: 360. The sum so far is 408.
+    So 12 * 34 = 408.
+    """
+    lines, total = [], 0
+    for place, digit in enumerate(reversed(written(second, base))):
+        product = first * int(digit, base)
+        total += product * base**place
+        moved = f", moved by {place}: {written(product * base**place, base)}" if place else ""
+        step = f"{written(first, base)} * {digit} = {written(product, base)}{moved}"
+        lines.append(f"{step}. The sum so far is {written(total, base)}.")
+    return "\n".join([*lines, f"So {written(first, base)} * {written(second, base)} = {written(total, base)}."])
+
+
+def written(number: int, base: int) -> str:
+    """A number's digits in base 10 or 16."""
+    return f"{number:X}" if base == 16 else str(number)
+
+
+# -- fields of a row -----------------------------------------------------------------------------------------------
+
+
+def text_of(row: Mapping[str, Any], *names: str) -> str:
+    """The text of the first column of these names that has one, ignoring the case of the names; numbers as digits.
+
+    Raises RowError if there is none.
+    """
+    found = optional_text(row, *names)
+    if found is None:
+        raise RowError(f"it has no {' or '.join(map(repr, names))}; it has: {', '.join(map(str, row)) or 'nothing'}")
+    return found
+
+
+def optional_text(row: Mapping[str, Any], *names: str) -> str | None:
+    """The same; None if there is none."""
+    return next((said for name in names if (said := as_text(value_of(row, name))) is not None), None)
+
+
+def value_of(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a column, ignoring the case of its name; None without the column. Arrays become lists, their scalars
+    numbers."""
+    columns = {str(column).casefold(): column for column in reversed(list(row))}
+    value: Any = row.get(name if name in row else columns.get(name.casefold(), ""))
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def as_text(value: Any) -> str | None:
+    """A text without blanks around it, or a number as digits; None for anything else, and for a blank text."""
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, int | float):
+        return str(int(value)) if value == int(value) else str(value)
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def problem_task(
+    dataset: str,
+    task_id: str,
+    question: str,
+    answer: str,
+    *,
+    aliases: Sequence[str] = (),
+    options: Sequence[str] = (),
+    solution: str | None = None,
+    subject: str | None = None,
+    level: str | None = None,
+) -> Task:
+    """The task of one problem. What is None has no label."""
+    labels = {
+        DATASET_LABEL: dataset,
+        QUESTION_LABEL: question,
+        OPTIONS_LABEL: list(options) or None,
+        SOLUTION_LABEL: solution,
+        "subject": subject,
+        "level": level,
+    }
+    return Task(
+        task_id=task_id,
+        prompt=prompt_of(dataset, question, options),
+        answer=answer,
+        aliases=tuple(aliases),
+        labels={name: value for name, value in labels.items() if value is not None},
     )

@@ -14,6 +14,7 @@ from midthought.engines.servers.process import run_in_foreground
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import ModelPathError, SettingsError, near_names
+from midthought.files.output_folder import replaced
 from midthought.http.network import read_key
 from midthought.models.gguf import model_folder
 
@@ -82,5 +83,6 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
         from midthought.models.pretrained import load_model, load_tokenizer
 
         tell(f"# {model} has tied embeddings: writing an untied copy to {target}")
-        write_model(load_model(model, "auto"), target, load_tokenizer(model))
+        with replaced(target, "model") as new:
+            write_model(load_model(model, "auto"), new, load_tokenizer(model))
     return str(target)

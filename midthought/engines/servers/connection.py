@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from midthought.engines.servers.streams import RetryableError, response_error, words
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.http.network import is_local, socket_path, tls_context
+from midthought.http.network import client_options, socket_path
 
 if TYPE_CHECKING:
     import httpx
@@ -83,15 +83,16 @@ class Connection:
 
         # No idle connections: nothing would close them when the loop ends.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        path, tls = socket_path(self.url), tls_context(trust_env=not is_local(self.url))
+        path, options = socket_path(self.url), client_options(self.url)
         return httpx.AsyncClient(
             base_url=self.url if path is None else "http://localhost",
-            transport=None if path is None else httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=tls),
+            transport=None
+            if path is None
+            else httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=options["verify"]),
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
             timeout=httpx.Timeout(None, connect=self.retry_policy.connect_timeout_seconds),
             limits=limits,
-            trust_env=not is_local(self.url),  # a proxy cannot reach this machine's own ports
-            verify=tls,
+            **options,
         )
 
     async def ask(self, method: str, path: str, body: Any = None, *, seconds: float | None = None) -> httpx.Response:

@@ -19,7 +19,7 @@ from midthought.engines.servers.preparation import has_exact_logprobs, identify,
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.server import Requirements, Server
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
-from midthought.engines.weight_sync.weight_check import Publication, Reads
+from midthought.engines.weight_sync.weight_check import Publication
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.http.network import read_key
 from midthought.types import Finish
@@ -111,10 +111,6 @@ class ServerEngine(ReloadableEngine):
         `SettingsError` if one serves another model or has another tokenizer.
         """
         await self._call_all(identify, "answers")
-
-    @property
-    def reads(self) -> Reads:
-        return "folder"
 
     async def _call_all(self, ask: Callable[[Server], Awaitable[None]], what: str) -> None:
         """Calls `ask` for all servers concurrently. Raises `EngineError` if none can be reached, warns if some cannot.

@@ -144,8 +144,7 @@ class Server(Connection, ABC):
                     if has_ended:
                         break
                 else:
-                    where = "inside a line" if splitter.is_in_line else "before the completion did"
-                    raise RetryableError(f"the stream ended {where}")
+                    raise RetryableError("the stream ended before the completion did")
         except TimeoutError:
             if not deadline.expired():
                 raise

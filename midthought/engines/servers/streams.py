@@ -134,11 +134,6 @@ class EventSplitter:
             raise RetryableError(f"a line of more than {MAX_LINE_BYTES} bytes")
         return [line[len(b"data:") :].strip() for line in lines if line.startswith(b"data:")]
 
-    @property
-    def is_in_line(self) -> bool:
-        """Whether the last line is incomplete."""
-        return bool(self._line)
-
 
 def add_events(payloads: Sequence[bytes], read: Callable[[dict[str, Any]], Chunk], draft: PartialCompletion) -> bool:
     """Adds the events to the draft. Returns True if the rest of the stream is not needed.

@@ -22,7 +22,7 @@ from midthought.engines.servers.streams import Chunk, PartialCompletion
 from midthought.engines.servers.vllm import VLLMServer
 from midthought.engines.vllm_in_process.setup import checked_arguments, environment, hidden_script, import_vllm
 from midthought.engines.vllm_in_process.worker import WeightReceiver
-from midthought.engines.weight_sync.weight_check import Publication, Reads
+from midthought.engines.weight_sync.weight_check import Publication
 from midthought.errors import EngineError
 from midthought.models.gguf import model_folder
 from midthought.tools.background_loop import BackgroundLoop
@@ -59,6 +59,8 @@ class VLLMInProcessEngine(ReloadableEngine):
 
     Raises `VLLMNotInstalledError` without vLLM, `SettingsError` for an argument that is unknown to vLLM or fixed here.
     """
+
+    reads_memory = True
 
     def __init__(
         self,
@@ -128,10 +130,6 @@ class VLLMInProcessEngine(ReloadableEngine):
             raise EngineError(f"vLLM does not start ({named(error)}); its log says more") from error
         self._end = weakref.finalize(self, _end, self._loop, self._llm)
         self.max_seq_len = self._llm.model_config.max_model_len
-
-    @property
-    def reads(self) -> Reads:
-        return "shared memory"
 
     def open(self, episode: int) -> None:
         """Does nothing: vLLM's prefix cache works without it."""

@@ -6,22 +6,18 @@ Does not import midthought: vLLM's worker process imports this module.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_log = logging.getLogger(__name__)
 MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108  # files there are created exclusively
 """A folder whose files are in memory (Linux)."""
 _ALIGNMENT = 64
-_CHUNK_BYTES = 64 * 2**20
-"""Bytes that one write call copies at most."""
 
 Manifest = Mapping[str, Any]
 """What the other process needs to find the tensors: plain values, which any message format transports."""
@@ -31,48 +27,36 @@ class SharedTensors:
     """Named tensors in memory that another process can read until `close`.
 
     A tensor on a CUDA device is not copied: its memory is shared by a CUDA IPC handle, so the other process must read it before
-    it changes. All other tensors are copied into one file in `/dev/shm`, or, with a warning, in the folder for temporary
-    files if `/dev/shm` is missing or too small.
-
-    Args:
-        tensors: returns the (name, tensor) pairs; called a second time if `/dev/shm` was too small.
+    it changes. All other tensors are copied into one file in `/dev/shm`, or in the folder for temporary files on a system
+    without it. Raises `OSError` if there is too little room.
     """
 
-    def __init__(self, tensors: Callable[[], Iterable[tuple[str, Tensor]]]) -> None:
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self._kept: list[Tensor] = []
-        self._path: Path | None = None
-        folders = [folder for folder in (MEMORY_FOLDER, Path(tempfile.gettempdir())) if os.access(folder, os.W_OK)]
-        for folder in folders:
-            try:
-                self.manifest: Manifest = self._write(tensors(), folder)
-                break
-            except OSError as error:
-                self.close()
-                if error.errno != errno.ENOSPC or folder == folders[-1]:
-                    raise
-                _log.warning(
-                    "%s has too little room for the weights, so they go through %s, which is slower; give it more memory "
-                    "(docker run --shm-size)", folder, folders[-1],
-                )  # fmt: skip
+        folder = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
+        descriptor, name = tempfile.mkstemp(prefix="midthought-weights-", dir=folder)
+        self._path = Path(name)
+        entries: list[list[Any]] = []
+        try:
+            with open(descriptor, "wb") as file:
+                for key, tensor in tensors:
+                    tensor = tensor.detach()
+                    place = self._share(tensor) if tensor.is_cuda else _append(file, tensor)
+                    entries.append([key, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
+                num_bytes = file.tell()
+        except OSError as error:
+            self.close()
+            if error.errno != errno.ENOSPC:
+                raise
+            raise OSError(
+                f"{folder} has too little room for the weights; give it more memory (docker run --shm-size)"
+            ) from error
+        self.manifest: Manifest = {"path": name, "num_bytes": num_bytes, "tensors": entries}
 
     def close(self) -> None:
         """Releases the memory. May be called twice."""
         self._kept.clear()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._path = None
-
-    def _write(self, tensors: Iterable[tuple[str, Tensor]], folder: Path) -> Manifest:
-        entries: list[list[Any]] = []
-        descriptor, name = tempfile.mkstemp(prefix="midthought-weights-", dir=folder)
-        self._path = Path(name)
-        with open(descriptor, "wb", buffering=0) as file:
-            for key, tensor in tensors:
-                tensor = tensor.detach()
-                place = self._share(tensor) if tensor.is_cuda else _append(file, tensor)
-                entries.append([key, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
-            num_bytes = file.tell()
-        return {"path": name, "num_bytes": num_bytes, "tensors": entries}
+        self._path.unlink(missing_ok=True)
 
     def _share(self, tensor: Tensor) -> list[Any]:
         """Returns the arguments of torch's `rebuild_cuda_tensor`, without the types."""
@@ -101,10 +85,7 @@ def read_shared_tensors(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
 def _append(file: Any, tensor: Tensor) -> int:
     """Writes the tensor's bytes at the next aligned position, which is returned."""
     start: int = file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
-    data = memoryview(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-    done = 0
-    while done < len(data):
-        done += file.write(data[done : done + _CHUNK_BYTES])
+    file.write(memoryview(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
     return start
 
 

@@ -139,18 +139,18 @@ class SyncedEngine:
         sends_model = not self._sends_adapters
         with contextlib.ExitStack() as stack:
             path, tensors = None, None
-            if self.engine.reads == "shared memory" and (sends_model or self._num_published == 1):
-                shared = SharedTensors(lambda: merged_tensors(self._policy, with_adapters=sends_model))
+            if self.engine.reads_memory and (sends_model or self._num_published == 1):
+                shared = SharedTensors(merged_tensors(self._policy, with_adapters=sends_model))
                 stack.callback(shared.close)
                 tensors = shared.manifest
-            if self._sends_adapters or self.engine.reads == "folder":
+            if self._sends_adapters or not self.engine.reads_memory:
                 path = self._write_folder()
             publication = Publication(
                 path=path,
                 tensors=tensors,
                 adapter=f"{self._name}-{self._num_published}" if self._sends_adapters else None,
                 proof=make_weight_check(self._policy, self._probe_ids, self._tolerance),
-                likely_cause=_likely_cause(self._policy, is_server=self.engine.reads != "shared memory"),
+                likely_cause=_likely_cause(self._policy, is_server=not self.engine.reads_memory),
             )
             if (
                 self._policy.device.type == "cuda"

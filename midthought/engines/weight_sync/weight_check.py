@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from midthought.engines.weight_sync.shared_tensors import Manifest
 from midthought.engines.weight_sync.weight_folder import has_loadable_adapters
@@ -16,8 +16,6 @@ from midthought.tokenization import Renderer
 if TYPE_CHECKING:
     from torch import Tensor
 
-Reads = Literal["folder", "shared memory"]
-"""How an engine gets a whole model: from files, or from `SharedTensors`."""
 _NUM_PREFIXES = 8
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference between an engine's log-probabilities and the policy's, by data type."""

@@ -1,17 +1,14 @@
 """Writes a policy as folders that model servers load: the whole model with its output layer stored separately, or
-its adapters alone. A folder appears complete or not at all. Does not depend on a running server.
+its adapters alone. Does not depend on a running server.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from midthought.files.output_folder import mark, require_ours
 from midthought.models.gguf import quiet_transformers
-from midthought.models.peft_folders import MAX_SHARD_BYTES, save_merged
+from midthought.models.peft_folders import save_merged
 from midthought.models.peft_weights import adapter_state, is_adapted
 
 
@@ -40,14 +37,7 @@ def is_tied(policy: Any) -> bool:
     return policy.get_output_embeddings().weight is policy.get_input_embeddings().weight
 
 
-def write_model(
-    policy: Any,
-    path: Path,
-    tokenizer: Any = None,
-    *,
-    with_adapters: bool = True,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
-) -> None:
+def write_model(policy: Any, path: Path, tokenizer: Any = None, *, with_adapters: bool = True) -> None:
     """Writes a model folder: the policy with its adapters merged, or with `with_adapters=False` its base model.
 
     `save_merged` writes it shard by shard. The output layer of a model with tied embeddings is stored as well, so that a server
@@ -55,34 +45,17 @@ def write_model(
     tool loads the folder.
     """
 
-    def write(partial: Path) -> None:
-        with quiet_transformers():
-            save_merged(policy, partial, max_shard_bytes, with_adapters=with_adapters, unties_embeddings=True)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(partial)
-
-    _write_atomically(path, write)
+    with quiet_transformers():
+        save_merged(policy, path, with_adapters=with_adapters, unties_embeddings=True)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(path)
 
 
 def write_adapters(policy: Any, path: Path) -> None:
     """Writes the active adapter of a PEFT model in the form that `load_lora_adapter` reads."""
     [name] = policy.active_adapters
-
-    def write(partial: Path) -> None:
-        policy.save_pretrained(partial, selected_adapters=[name])
-        if (partial / name).is_dir():  # PEFT's folder for adapters that are not named "default"
-            for file in (partial / name).iterdir():
-                file.rename(partial / file.name)
-            (partial / name).rmdir()
-
-    _write_atomically(path, write)
-
-
-def _write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    require_ours(path, "model")
-    partial = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    write(partial)
-    mark(partial, "model")
-    shutil.rmtree(path, ignore_errors=True)
-    partial.rename(path)
+    policy.save_pretrained(path, selected_adapters=[name])
+    if (path / name).is_dir():  # PEFT's folder for adapters that are not named "default"
+        for file in (path / name).iterdir():
+            file.rename(path / file.name)
+        (path / name).rmdir()

@@ -21,6 +21,7 @@ from midthought.tokenization import Renderer
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolOutput
+from midthought.trainer.demonstrations import StepDemonstrations
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 _WRONG_PLACE = re.compile(r"The digit at (?:the ([a-z ]+) place|place (\d+) from the right) is wrong")
@@ -74,7 +75,7 @@ class Writing:
         return int(self.renderer.tokenizer.eos_token_id)
 
 
-class Demonstrator:
+class Demonstrator(StepDemonstrations):
     """Writes demonstrations of generated problems as Trajectories whose loss mask marks the policy's tokens.
 
     Args:
@@ -83,17 +84,25 @@ class Demonstrator:
     """
 
     def __init__(
-        self, writing: Writing, settings: SftSection, *, hard_share: float, held_out: Collection[str], max_asks: int
+        self,
+        writing: Writing,
+        settings: SftSection,
+        *,
+        hard_share: float,
+        held_out: Collection[str],
+        max_asks: int,
+        seed: int = 0,
     ) -> None:
+        self._seed = seed
         self._writing, self._settings = writing, settings
         self._hard_share, self._held_out, self._max_asks = hard_share, held_out, max_asks
         self._hints, self._retry = (
             FeedbackTool.from_settings(FeedbackSettings(critic=critic)) for critic in ("hints", "none")
         )
 
-    def batch(self, seed: int, step: int) -> list[Trajectory]:
+    def of_step(self, step: int) -> list[Trajectory]:
         """Returns demonstrations of about `sft.batch_tokens` tokens in total; depends only on the seed and the step."""
-        draw = random.Random(f"demonstrations-{seed}-{step}")
+        draw = random.Random(f"demonstrations-{self._seed}-{step}")
         loop = BackgroundLoop("midthought-demonstrations")
         try:
             return loop.run(self._batch(draw))

@@ -99,6 +99,6 @@ class FeedbackRecipeConfig(RecipeConfig):
         if self.feedback.critic == "hints" and self.problems.dataset not in ("arithmetic", "multiplication", "hex"):
             raise ValueError(
                 f"feedback.critic='hints' calculates, and problems.dataset={self.problems.dataset!r} holds no calculations; "
-                "set feedback.critic to process or model"
+                "set feedback.critic to outcome or model"
             )
         return self

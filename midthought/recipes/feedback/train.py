@@ -20,8 +20,8 @@ from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSectio
 from midthought.recipes.feedback.tasks import FeedbackTasks
 from midthought.recipes.recipe import run_of
 from midthought.recipes.run import RecipeRun
-from midthought.trainer.demonstrations import ShuffledDemonstrations
-from midthought.trainer.sft import Demonstrate
+from midthought.rollout.local_rollouts import Rollouts
+from midthought.trainer.demonstrations import ShuffledDemonstrations, StepDemonstrations
 from midthought.types import Trajectory
 
 _UNTAUGHT = (
@@ -61,62 +61,58 @@ class FeedbackRun(RecipeRun):
     tasks: FeedbackTasks = field(init=False)
 
     rl_stage = "rl"
-    rl_title = "Reinforcement learning"
     control_arms = (*RFT_ARMS, _RETRY_ONLY, clean_arm("sft", _CLEAN))
     results_title = "Held-out problems"
     results = _RESULTS
 
     # -- data and demonstrations -------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         if self.stage in ("sft", "all") and self.config.problems.dataset != "arithmetic" and not self.config.sft.source:
             raise SettingsError(
                 f"problems.dataset={self.config.problems.dataset!r} needs demonstrations: set sft.source to a file that "
                 "`midthought feedback convert` wrote, or begin with --stage rl"
             )
+        if self.stage == "rl" and (self.from_path is None or run_of(self.from_path) is None):
+            self.console.note(_UNTAUGHT)
         self.problems = prepare_problems(self.config.problems, self.config.training.seed)
 
-    def _make_tasks(self, config: FeedbackRecipeConfig) -> FeedbackTasks:  # type: ignore[override]
+    def make_tasks(self, config: FeedbackRecipeConfig) -> FeedbackTasks:  # type: ignore[override]
         return FeedbackTasks(config, self.problems)
 
-    def _make_policy(self) -> tuple[Any, Any]:
+    def make_policy(self) -> tuple[Any, Any]:
         return make_small_policy(self.config.model, self.config.training.seed)
 
     @property
-    def _supervised(self) -> SftSection:
+    def supervised(self) -> SftSection:
         return self.config.sft
 
-    def _demonstrations(self, config: FeedbackRecipeConfig) -> Demonstrate:  # type: ignore[override]
+    def demonstrations(self, config: FeedbackRecipeConfig) -> StepDemonstrations:  # type: ignore[override]
         seed = config.training.seed
         writing = Writing(self.tasks.renderer, CALL_FORMAT, system_messages(config))
         if config.sft.source is not None:
             read = read_demonstrations(config.sft.source, writing)
             return ShuffledDemonstrations(read, config.sft.batch_tokens, f"converted-{seed}")
         held_out = {task.prompt for part in ("validation", "test") for task in self.tasks.parts[part]}
-        demonstrator = Demonstrator(
+        return Demonstrator(
             writing,
             config.sft,
             hard_share=config.problems.hard_share,
             held_out=held_out,
             max_asks=min(config.inference.max_turns - 1, config.inference.max_tool_calls_per_cot),
+            seed=seed,
         )
-        return lambda step: demonstrator.batch(seed, step)
-
-    def _take_over(self) -> dict[str, Any]:
-        if self.from_path is None or run_of(self.from_path) is None:
-            self.console.note(_UNTAUGHT)
-        return super()._take_over()
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
-    def _evaluate(self, when: str) -> dict[str, Any]:
+    def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
         tasks, evaluation = self.tasks.parts["test"], self.config.evaluation
         arms = [EvaluationArm("", tasks)]
         if evaluation.sampled:
             arms.append(EvaluationArm("sampled", tasks, temperature=1.0))
         if when != "before":
             arms += [EvaluationArm(critic, tasks, self.tasks.executor(critic)) for critic in evaluation.arms]
-        return {"num_questions": len(tasks), **self._run_arms(when, arms, self._metrics_of)}
+        return {"num_questions": len(tasks), **self.run_arms(when, source, arms, self._metrics_of)}
 
     def _metrics_of(self, arm: EvaluationArm, done: Sequence[Trajectory]) -> dict[str, float]:
         episodes = self.tasks.rounds(done)
@@ -125,8 +121,6 @@ class FeedbackRun(RecipeRun):
             return metrics | metrics_by_label(done, episodes, DIFFICULTY_LABEL)
         return {f"{arm.name}.{key}": value for key, value in metrics.items()}
 
-    # -- the end ------------------------------------------------------------------------------------------------
-
-    def _metrics(self) -> dict[str, Any]:
-        metrics = super()._metrics()
+    def summary(self) -> dict[str, Any]:
+        metrics = super().summary()
         return {**metrics, **gains(metrics)}

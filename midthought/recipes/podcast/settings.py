@@ -28,15 +28,12 @@ class MemorySection(Section):
     starts, and reports their number."""
     token_env: Harmless[str | None] = None
     """Environment variable with the token of the service."""
-    table: str = "transcripts"
-    """Name of the LanceDB table."""
     chunking: Literal["turns", "windows"] = "turns"
     """How episodes are split: into pieces of a turn of a few words (`turns`), or into overlapping parts of
     whole sentences of several turns (`windows`, which searches find best; docs/memory.md)."""
     chunk_words: int = Field(18, ge=4)
-    """Maximum words of a chunk with `turns`. With `windows`: of the part of a turn that a question is made from."""
-    chunk_size: int | None = Field(None, ge=1)
-    """Embedded tokens of a window with its context. Null: 128."""
+    """Maximum words of a chunk with `turns`. With `windows` (128 embedded tokens): of the part of a turn that a question is made
+    from."""
     embedding_model: str = "minilm"
     """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`."""
     search: Literal["full_text", "vector", "hybrid"] = "full_text"
@@ -62,16 +59,8 @@ class QuestionsSection(Section):
     take more than ten minutes, as planned, but at least 100."""
     num_test_no_memory: Annotated[int, Field(ge=1)] | Auto = "auto"
     """Number of test questions whose prompt contains the answer. `auto`: 200, or fewer, as `num_test`."""
-    num_test_episodes: int | None = Field(None, ge=1)
-    """Number of episodes used only for the test. Null: a third of all, at most 8."""
     no_memory_share: float = Field(0.35, ge=0, le=1)
     """Share of training questions whose prompt contains the answer."""
-    distractor_share: float = Field(0.5, ge=0, le=1)
-    """Of the questions that need the memory: the share whose prompt contains an unrelated note."""
-    min_quote_words: int = Field(8, ge=3)
-    """Minimum words of a quote."""
-    max_quote_words: int = Field(10, ge=3)
-    """Maximum words of a quote."""
     instruction: str | None = None
     """System message. Null: how to call the tool, for a model from `model.local_path`; none for the small model."""
 
@@ -83,14 +72,10 @@ class WarmupSection(SupervisedSection):
     """Number of optimizer steps."""
     batch_tokens: int = Field(6144, ge=64)
     """Tokens of demonstrations per optimizer step."""
-    ask_short: float = Field(0.35, ge=0, le=1)
-    """Share of demonstrations with too short a query (the first words of the quote), of those that need the memory."""
-    give_up: float = Field(0.3, ge=0, le=1)
-    """Share of demonstrations that answer "I do not know." without a call, of those that need the memory and have no note."""
-    misread: float = Field(0.05, ge=0, le=1)
-    """Share of demonstrations that answer from the note, of those that need the memory and have an unrelated note."""
-    needless_ask: float = Field(0.25, ge=0, le=1)
-    """Share of demonstrations with a needless call, of those whose note contains the answer."""
+    habits: Literal["mixed", "clean"] = "mixed"
+    """`mixed`: besides exact queries where they are needed, too short queries (0.35 of those questions), giving up without a call
+    (0.3 of those without a note), answers from a note that does not help (0.05) and needless calls (0.25 of the others):
+    reinforcement learning makes the choice. `clean`: none of these."""
     made_up_share: float = Field(0.3, ge=0, le=1)
     """Share of demonstrations with an invented speaker; the same share for titles."""
     random_text_share: float = Field(0.0, ge=0, le=1)

@@ -86,14 +86,6 @@ class PodcastData:
         """Returns the tool's result that proves the task's answer."""
         return format_hits(self._by_id[chunk_id] for chunk_id in task.evidence)
 
-    def with_evidence(self, tasks: Sequence[Task]) -> list[tuple[Task, Chunk]]:
-        """Returns the tasks that one chunk of this memory proves, with it, and those without an answer, with what is nearest."""
-        return [
-            (task, self._by_id[task.evidence[0]])
-            for task in tasks
-            if (len(task.evidence) == 1 or not is_answerable(task)) and self.can_prove([task])
-        ]
-
     @property
     def may_abstain(self) -> bool:
         """Whether a question has no answer in the memory."""
@@ -115,12 +107,6 @@ class PodcastData:
     def _is_foreign(self, task: Task) -> bool:
         digest = task.labels.get("evidence_digest")
         return digest is not None and digest != words_digest(self._by_id[each] for each in task.evidence)
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Speakers and episodes of the memory, with "speaker" or "episode"."""
-        speakers = {name: "speaker" for chunk in self.stored for name in chunk.speakers if name}
-        return speakers | {chunk.episode: "episode" for chunk in self.stored}
 
     @functools.cached_property
     def _by_id(self) -> dict[str, Chunk]:
@@ -179,8 +165,7 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
 
 def chunking_of(memory: MemorySection) -> Chunking:
     """Returns how episodes are split, from the settings."""
-    by_turns = memory.chunking == "turns"
-    return Chunking(memory.chunking, memory.chunk_words if by_turns else memory.chunk_size)
+    return Chunking(memory.chunking, memory.chunk_words if memory.chunking == "turns" else None)
 
 
 def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
@@ -193,7 +178,7 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     stored = chunk_all(transcripts, chunking_of(memory))
     chunks = chunk_all(transcripts, memory.chunk_words) if memory.chunking == "windows" else stored
     num_episodes = len({chunk.stem for chunk in chunks})
-    num_test = questions.num_test_episodes or min(8, max(1, num_episodes // 3))
+    num_test = min(8, max(1, num_episodes // 3))
     num_validation = max(1, num_episodes // 12)
     parts = split_episodes(chunks, num_test, num_validation, seed)
     plan = _plan(config, questions.num_train, questions.no_memory_share)
@@ -231,7 +216,8 @@ def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
 
 def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteMemory:
     memory = config.memory
-    return open_memory(memory.path or run_path / "memory", memory.table, memory.embedding_model, memory.token_env)
+    path = memory.path or run_path / "memory"
+    return open_memory(path, embedding_model=memory.embedding_model, token_env=memory.token_env)
 
 
 def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolRegistry:
@@ -248,9 +234,6 @@ def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> 
     return QuestionPlan(
         num_questions=num_questions,
         needless_share=no_memory_share,
-        distractor_share=questions.distractor_share,
-        min_quote_words=questions.min_quote_words,
-        max_quote_words=questions.max_quote_words,
         kinds=tuple(questions.kinds),
     )
 
@@ -273,8 +256,8 @@ def _tasks(
         tasks |= _split_own(read_questions(Path(questions.path)), seed)
     if empty := [name for name, made in tasks.items() if not made]:
         raise SettingsError(
-            f"no question could be made for {', '.join(empty)}: chunks of {questions.min_quote_words} words or more are "
-            "needed; add transcripts, or lower questions.min_quote_words"
+            f"no question could be made for {', '.join(empty)}: chunks of {plan.min_quote_words} words or more are needed; add "
+            "transcripts"
         )
     return tasks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from midthought.checks.registry import Finding
@@ -12,14 +12,14 @@ from midthought.errors import SettingsError
 from midthought.memory.transcripts import Transcript
 from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, clean_arm
-from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits
+from midthought.recipes.podcast.demonstrations import HABITS, Demonstrator
 from midthought.recipes.podcast.evaluation import arm_metrics, arms, task_metrics
 from midthought.recipes.podcast.policy import instruction, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
 from midthought.recipes.run import RecipeRun
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.trainer.sft import Demonstrate
 
 _RESULTS = (
     ("exact match, memory needed", "exact_match"),
@@ -45,15 +45,14 @@ class PodcastRun(RecipeRun):
     tasks: PodcastTasks = field(init=False)
 
     rl_stage = "ppo"
-    rl_title = "PPO"
     num_data_stages = 1
-    control_arms = (*RFT_ARMS, clean_arm("warmup", asdict(CLEAN)))
+    control_arms = (*RFT_ARMS, clean_arm("warmup", {"habits": "clean"}))
     results_title = "Held-out episodes"
     results = _RESULTS
 
     # -- data and demonstrations -------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
         self.transcripts = read_recipe_transcripts(self.config)
@@ -63,10 +62,10 @@ class PodcastRun(RecipeRun):
                 "after", lambda reason: self.console.note(f"  Left out of the evaluation: {reason}")
             )
 
-    def _make_tasks(self, config: PodcastConfig) -> PodcastTasks:  # type: ignore[override]
+    def make_tasks(self, config: PodcastConfig) -> PodcastTasks:  # type: ignore[override]
         return PodcastTasks(config, self.data)
 
-    def _build_data(self) -> None:
+    def build_data(self) -> None:
         with (
             self.progress.timed("memory"),
             self.console.stage("Memory and questions", unit="texts embedded") as bar,
@@ -89,31 +88,29 @@ class PodcastRun(RecipeRun):
             f"{len(tasks['test']):,} that need the memory and {len(tasks['test_no_memory']):,} that do not for the test"
         )
 
-    def _make_policy(self) -> tuple[Any, Any]:
+    def make_policy(self) -> tuple[Any, Any]:
         return make_small_policy(self.config, self.data.chunks["train"], may_abstain=self.data.may_abstain)
 
     @property
-    def _supervised(self) -> WarmupSection:
+    def supervised(self) -> WarmupSection:
         return self.config.warmup
 
-    def _demonstrations(self, config: PodcastConfig) -> Demonstrate:  # type: ignore[override]
+    def demonstrations(self, config: PodcastConfig) -> Demonstrator:  # type: ignore[override]
         settings = config.warmup
-        habits = Habits(settings.ask_short, settings.give_up, settings.misread, settings.needless_ask)
-        demonstrator = Demonstrator(
+        return Demonstrator(
             self.data.chunks["train"],
             self.tasks.renderer,
             InThoughtFormat(),
             self.data.plan,
-            habits=habits,
+            habits=HABITS[settings.habits],
             made_up_share=settings.made_up_share,
             random_text_share=settings.random_text_share,
             num_results=config.memory.k,
             max_result_tokens=config.inference.max_result_tokens,
             instruction=instruction(config, may_abstain=self.data.may_abstain),
-            own=self.data.with_evidence(self.data.tasks["train"]) if config.questions.path else (),
-            names=self.data.names,
+            seed=config.training.seed,
+            batch_tokens=settings.batch_tokens,
         )
-        return lambda step: demonstrator.batch(config.training.seed, step, settings.batch_tokens)
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
@@ -123,16 +120,8 @@ class PodcastRun(RecipeRun):
         settings, seed = self.config.evaluation, self.config.training.seed
         return arms(self.data, after=when != "before", sampled=settings.sampled, seed=seed, on_left_out=on_left_out)
 
-    def _evaluate(self, when: str) -> dict[str, Any]:
+    def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
         arms = self._arms_of_evaluation(when)
-        found = self._run_arms(when, arms, lambda arm, done: arm_metrics(arm, done, correct))
+        found = self.run_arms(when, source, arms, lambda arm, done: arm_metrics(arm, done, correct))
         is_first = when == "before" or self.stage == "evaluate"
         return found | (task_metrics(self.data) if is_first else {})
-
-    # -- the end ------------------------------------------------------------------------------------------------
-
-    def _metrics(self) -> dict[str, Any]:
-        """The metrics of the arm `clean` also have the names that they had when it was the only arm."""
-        metrics = super()._metrics()
-        names = ("exact_match", "num_steps")
-        return {**metrics, **{f"control.{name}": metrics.get(f"arms.clean.{name}") for name in names}}

@@ -105,7 +105,9 @@ def memory_tool(**options: Any) -> Tool:
     Raises `MemoryStoreError` if there is none.
     """
     memory = MemorySection(**options)
-    return search_tool(memory, open_memory(memory.path, memory.table, memory.embedding_model, memory.token_env))
+    return search_tool(
+        memory, open_memory(memory.path, embedding_model=memory.embedding_model, token_env=memory.token_env)
+    )
 
 
 def _whole(path: str) -> str:

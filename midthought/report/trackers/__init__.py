@@ -53,7 +53,7 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Gets the metrics of one run. Register a subclass with `@tracker`.
+    """Gets the metrics of one run. A subclass is named as `module:name`, or gets a name in `TRACKERS`.
 
     The constructor imports the tracker's package, or raises `MissingExtraError`; it writes and sends nothing. After an exception
     of a method the tracker gets no more metrics, and the run continues.
@@ -83,16 +83,6 @@ TRACKERS: dict[str, type[Tracker] | str] = {
     "wandb": "midthought.report.trackers.wandb:WandbTracker",
 }
 """All trackers, by name; `module:name` until it is used."""
-
-
-def tracker(name: str) -> Callable[[type[Tracker]], type[Tracker]]:
-    """Registers a tracker under a name for `checkpoint.trackers`."""
-
-    def register(kind: type[Tracker]) -> type[Tracker]:
-        TRACKERS[name] = kind
-        return kind
-
-    return register
 
 
 def find_tracker(name: str) -> type[Tracker]:

@@ -48,19 +48,6 @@ class Echo(BaseEnvironment):
         return "Say it again.", len(action) / 10, self.num_turns == 2, {"success": len(action) % 2 == 0}
 
 
-class EchoWithProcess(Echo):
-    """Writes the number of the process that plays it into a file."""
-
-    def __init__(self, log: Path) -> None:
-        super().__init__()
-        self.log = log
-
-    def step(self, action: str) -> tuple[str, float, bool, dict]:
-        with self.log.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        return super().step(action)
-
-
 class HoldsLock(Echo):
     """Holds something that no other process can have."""
 

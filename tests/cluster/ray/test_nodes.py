@@ -1,4 +1,4 @@
-"""Two Ray nodes on one machine: a run survives a killed worker, and then a killed node; weights are broadcast to both."""
+"""Two Ray nodes on one machine: a run survives a killed worker, and then a killed node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broadcast_scenario import Broadcasts, an_actor_dies_during_a_broadcast
 from ray_worlds import Echo, LoggedReward, settings
 
 from midthought import RayPPOTrainer
@@ -63,17 +62,6 @@ def test_a_run_survives_a_killed_worker_and_a_killed_node(nodes, policy, tokeniz
     assert [row["env/num_episodes"] for row in figures] == [4.0] * 4
     assert [row["batch/num_episodes"] for row in figures] == [4.0] * 4
     assert len(drawn) == len(set(drawn)) == 16
-
-
-def test_weights_are_broadcast_to_two_nodes_and_an_actor_that_dies_is_no_obstacle(nodes, tmp_path, monkeypatch, caplog):
-    broadcasts = Broadcasts(tmp_path, nodes.address, monkeypatch)
-    broadcasts.pool.open()
-    try:
-        assert broadcasts.update() == [] and broadcasts.num_object_store == 0
-        assert len({path.read_text() for path in tmp_path.iterdir()}) == 2, "each actor has its node"
-        an_actor_dies_during_a_broadcast(broadcasts, caplog)
-    finally:
-        broadcasts.pool.close()
 
 
 def first_line(path: Path) -> list[str]:

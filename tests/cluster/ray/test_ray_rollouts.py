@@ -1,7 +1,7 @@
 """Episodes on Ray's workers: the same as in this process, each of them once, even if workers die.
 
-Workers that compute with a small model get their weights through the object store; transformers costs each of them 5 s of CPU
-time. Two others serve most tests: they write a script instead, and get their weights by broadcast (gloo).
+transformers costs a worker that computes with a small model 5 s of CPU time. Two others serve most tests: they write a script
+instead.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def scripted_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
 
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
     engine = functools.partial(Diarist, renderer=renderer)
-    return RolloutWorkerGroup(placed, policy, engine, broadcast_backend="gloo")
+    return RolloutWorkerGroup(placed, policy, engine)
 
 
 def scripted(environment: Any, worker_group: Any, renderer: Renderer) -> Any:
@@ -239,17 +239,21 @@ def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, weights, rendere
 
 
 @pytest.mark.slow
-def test_a_worker_that_died_between_two_rollouts_is_replaced_in_the_next(on_scripted, tmp_path):
+def test_a_worker_that_died_is_found_when_it_gets_new_weights_and_replaced(on_scripted, weights, tmp_path, caplog):
     source = on_scripted(LogsProcess(tmp_path / "log"))
     source.evaluate(tasks(1))
     (killed,) = lines(tmp_path / "processes")
     os.kill(int(killed), signal.SIGKILL)
+    with torch.no_grad():
+        weights.weight.add_(1)
+    source.update_weights()
     seen = []
     done = source.evaluate(tasks(2), on_finished=seen.append)
     assert [t.stop_reason for t in done] == [StopReason.ANSWERED] * 2
     assert Counter(id(t) for t in seen) == Counter(id(t) for t in done)
     after = lines(tmp_path / "processes")
     assert len(after) == 3 and after[killed] == 1
+    assert "died while it received weights" in caplog.text
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 import os
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import ray_worlds
 from precision import logit_tolerance
-from ray_worlds import EchoWithProcess, settings
+from ray_worlds import Echo, LoggedReward, settings
 
 from midthought import RayPPOTrainer
 
@@ -39,10 +38,10 @@ def trained(cluster: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFacto
     found = {}
     for use_ray in (True, False):
         folder = tmp_path_factory.mktemp("run")
-        environment = functools.partial(EchoWithProcess, folder / "processes")
         config = settings(training={"num_train_iters": 2}, ray={"use_ray": use_ray})
         policy = ray_worlds.policy(tokenizer)
-        with RayPPOTrainer(config, environment, model=policy, tokenizer=tokenizer) as trainer:
+        reward = LoggedReward(folder / "processes", seconds=0.0)
+        with RayPPOTrainer(config, Echo, reward, model=policy, tokenizer=tokenizer) as trainer:
             figures = [trainer.train_step(trainer.rollout())]
             trainer.save_checkpoint(folder / "one")
             figures.append(trainer.train_step(trainer.rollout()))
@@ -50,7 +49,7 @@ def trained(cluster: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFacto
             weights = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
             trainer.load_checkpoint(folder / "one")
             again = trainer.train_step(trainer.rollout())
-            processes = set(map(int, (folder / "processes").read_text().split()))
+            processes = {int(line.split()[0]) for line in (folder / "processes").read_text().splitlines()}
             running = {process: is_running(process) for process in processes}
         trainer.cleanup()
         found[use_ray] = SimpleNamespace(

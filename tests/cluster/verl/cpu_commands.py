@@ -21,6 +21,13 @@ def on_cpu(model: str, engine: str) -> list[str]:
     ]
 
 
+def merged(shards: Path, folder: Path) -> Path:
+    """Merges the shards of a checkpoint, as the bundle's script says."""
+    words = ["merge", "--backend", "fsdp", "--local_dir", str(shards), "--target_dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "verl.model_merger", *words], check=True)
+    return folder
+
+
 def run_on_cpu(bundle: Path, words: Sequence[str], shims: Sequence[str] = ("cpu_platform",), **environment: str) -> str:
     """Runs the script with these overrides and returns its output; `shims`: modules that verl imports in each process."""
     more = {

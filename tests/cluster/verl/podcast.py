@@ -8,7 +8,7 @@ import pytest
 from commands import write_bundle
 from small_runs import small_embedding_model, write_short_transcripts
 
-SMALL = ("memory.chunk_words=18", "questions.max_quote_words=10", "questions.num_train=300", "memory.search=full_text")
+SMALL = ("memory.chunk_words=18", "questions.num_train=300", "memory.search=full_text")
 
 
 def write(monkeypatch: pytest.MonkeyPatch, folder: Path, profile: str, *words: str) -> Path:

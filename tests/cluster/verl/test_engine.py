@@ -96,14 +96,14 @@ class Rewriting:
 
 
 def test_the_servers_stop_where_a_call_ends_and_nothing_is_cut(renderer: Renderer) -> None:
-    trajectory, manager, engine = through_verl(renderer, "}")
+    trajectory, manager, _ = through_verl(renderer, "}")
     expected = directly(renderer)
     assert trajectory.error is None
     assert trajectory.token_ids == expected.token_ids
     assert trajectory.loss_mask == expected.loss_mask
     assert trajectory.num_calls == 1 and trajectory.num_cut == 0
     # "}}" of the set may be one token or two; the braces of the call's word and its end stop the server as well
-    assert engine.num_requests == len(manager.requests) >= 4
+    assert len(manager.requests) >= 4
     assert {request["request_id"] for request in manager.requests} == {"r"}
     assert {request["priority"] for request in manager.requests} == {3}
 

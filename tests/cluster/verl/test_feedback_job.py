@@ -12,7 +12,6 @@ from feedback_world import MADE, write, write_conversations, write_sft
 
 from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
-from midthought.cluster.verl.wheel import Wheel
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.recipes.feedback.verl import feedback_tool
 
@@ -90,8 +89,7 @@ def test_a_critic_on_a_server_gets_the_settings_that_it_is_asked_with(
 def test_the_warm_up_is_a_bundle_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write_sft(monkeypatch, tmp_path, "seed")
     files = sorted(str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file())
-    wheel = f"wheels/{Wheel.of_running_package().file_name}"
-    assert files == ["config.yaml", "data/train.parquet", "requirements.txt", "train.sh", wheel]
+    assert files == ["config.yaml", "data/train.parquet", "requirements.txt", "train.sh"]
     script = (bundle / "train.sh").read_text()
     assert "-m torch.distributed.run --standalone --nproc-per-node=4 -m verl.trainer.sft_trainer \\\n" in script
     for word in (

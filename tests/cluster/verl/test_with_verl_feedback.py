@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,33 +13,24 @@ pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_V
 
 import torch
 from commands import words_of
-from cpu_commands import on_cpu, run_on_cpu
+from cpu_commands import merged, on_cpu, run_on_cpu
 from feedback_world import SFT_MODULE, write, write_sft
 from small_tokenizer import small_tokenizer
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
-from verl.workers.rollout.replica import TokenOutput
-from with_verl import generate, loaded, require_equal, require_values, scored
-from worlds import Manager
+from with_verl import require_values
 
 from midthought.cluster.verl.derived_values import DerivedValues
-from midthought.cluster.verl.export import export
 from midthought.cluster.verl.installed import compose
 from midthought.cluster.verl.overrides import overrides_of
-from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
-from midthought.engines.scripted import ScriptedEngine
 from midthought.models.pretrained import load_model, load_tokenizer
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import read_demonstrations
 from midthought.recipes.feedback.demonstrations import Writing
-from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job, supply
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.recipes.feedback.verl import settings, sft_job
 from midthought.tokenization import Renderer
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
-from midthought.types import Completion, Task, Trajectory
 
 PROFILES = ["seed", "cluster"]
 
@@ -65,73 +54,6 @@ def test_its_sft_configuration_has_every_key(profile: str, tmp_path: Path, monke
     chosen = settings([f"sft.source={tmp_path / 'sft.parquet'}"], Path(profile))
     composed = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
     require_values(composed, sft_overrides(sft_job(chosen), chosen.verl), bundle)
-
-
-# -- reinforcement learning -------------------------------------------------------------------------------------------
-
-
-class Scored(ScriptedEngine):
-    """Writes from a script, and says what a model gives for its words."""
-
-    def __init__(self, script: Any, renderer: Renderer, model: Any) -> None:
-        super().__init__(script, renderer)
-        self._model = model
-
-    async def sample(self, episode: int, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> Completion:
-        done = await super().sample(episode, token_ids, *args, **kwargs)
-        with torch.no_grad():
-            logits = self._model(torch.tensor([[*token_ids, *done.token_ids]])).logits[0, len(token_ids) - 1 : -1]
-        said = torch.tensor(done.token_ids)[:, None]
-        logprobs = torch.log_softmax(logits, -1).gather(1, said)[:, 0]
-        return dataclasses.replace(done, sampled_logprobs=tuple(logprobs.tolist()))
-
-
-def test_its_agent_loop_runs_ours_with_the_tool_to_our_trajectory_and_its_reward(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any, renderer: Renderer
-) -> None:
-    bundle = write(monkeypatch, tmp_path, "cluster", f"model.local_path={model_path}")
-    monkeypatch.setenv("MIDTHOUGHT_BUNDLE", str(bundle))
-    config = compose(words_of(bundle))
-    batch = loaded(config, bundle / "data" / "validation.parquet", tokenizer)
-    tasks = [task_of({"extra_info": info}) for info in batch.non_tensor_batch["extra_info"]]
-
-    def script(episode: int, token_ids: Sequence[int]) -> str | None:
-        """Wrong and asked about at first, then right; every third problem is answered at once."""
-        text = renderer.decode(token_ids)
-        place, task = next((place, task) for place, task in enumerate(tasks) if task.prompt in text)
-        *before, last = text.split("assistant\n")
-        if last:
-            return None
-        wrong = str(int(task.answer) + 1)
-        if place % 3 == 0 or len(before) > 1:
-            return task.answer
-        return f"{wrong}\n{CALL_FORMAT.render_call('get_feedback', {'current_answer': wrong})}"
-
-    expected = _at_home(Scored(script, renderer, model), renderer, tasks, model_path)
-    outputs, padded = generate(config, Manager(Scored(script, renderer, model), TokenOutput), batch)
-    assert [trajectory.num_calls for trajectory in expected] == [0, 1, 1, 0, 1, 1]
-    require_equal(outputs, expected, 1e-6)
-    for trajectory, judged in zip(expected, scored(config, tokenizer, batch, outputs, padded), strict=True):
-        assert judged["reward_score"] == pytest.approx(0.96 if trajectory.num_calls else 1.0)
-        assert trajectory.reward is not None and trajectory.reward.total == pytest.approx(judged["reward_score"])
-        assert judged["reward_extra_info"]["reward_asks"] == pytest.approx(-0.2 * trajectory.num_calls)
-        assert judged["reward_extra_info"]["num_calls"] == trajectory.num_calls
-
-
-def _at_home(engine: Any, renderer: Renderer, tasks: Sequence[Task], model_path: Path) -> list[Trajectory]:
-    """The same episodes without verl."""
-    chosen = settings([f"model.local_path={model_path}"], Path("cluster"))
-    spoken = system_messages(chosen)
-    parts = RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=CALL_FORMAT,
-        executor=ToolExecutor(ToolRegistry([feedback_tool(critic="hints")])),
-        messages=lambda task: task.messages(*spoken),
-        environment=supply(renderer, [], chosen.reward.model_dump()).environment,
-        inference=chosen.inference,
-    )
-    return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=0) for task in tasks]))
 
 
 # -- the warm-up ------------------------------------------------------------------------------------------------------
@@ -203,9 +125,8 @@ def test_its_trainer_takes_a_step_on_a_cpu_and_its_loss_is_that_of_the_answers(
     words = [*words_of(bundle, SFT_MODULE), *words]
     [loss] = re.findall(r"step:1 - .*train/loss:([\d.]+)", said)
     assert float(loss) == pytest.approx(_mean_loss(model, bundle, tokenizer, words), abs=1e-4)
-    folder = bundle / "checkpoints" / "global_step_1" / "huggingface"
-    if lora_rank:
-        folder = export(bundle / "checkpoints" / "global_step_1", tmp_path / "exported")
+    checkpoint = bundle / "checkpoints" / "global_step_1"
+    folder = merged(checkpoint, tmp_path / "merged") / "lora_adapter" if lora_rank else checkpoint / "huggingface"
     learned = load_model(folder)
     assert _mean_loss(learned, bundle, tokenizer, words) < float(loss)
     assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +125,6 @@ def test_the_chat_template_arguments_of_verls_configuration_are_heeded(
 def test_every_row_has_the_options_and_the_shared_parts_are_made_once(
     model_path: Path, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """verl imports our module for the first row; its registration must not take the options' place for the others."""
-    monkeypatch.delitem(sys.modules, "midthought.cluster.verl.agent_loop", raising=False)
-    monkeypatch.delattr("midthought.cluster.verl.agent_loop", raising=False)
     num_made = 0
 
     def counted(*args: Any) -> EpisodeSetup:
@@ -142,18 +138,6 @@ def test_every_row_has_the_options_and_the_shared_parts_are_made_once(
     generate(configured(tmp_path, model_path, options), manager, batch_of(rows()))
     assert [request["max_tokens"] for request in manager.requests] == [24] * NUM_ROWS
     assert num_made == 1
-
-
-def test_importing_the_module_alone_registers_the_loop_without_options(
-    model_path: Path, renderer: Renderer, tmp_path: Path
-) -> None:
-    import midthought.cluster.verl.agent_loop  # noqa: F401
-
-    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
-    plain = [row | {"agent_name": "midthought_plain"} for row in rows(1)]
-    [output], _ = generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(plain))
-    assert manager.requests[0]["max_tokens"] == 160  # the response's length, within the default segment length
-    assert '"reward": null' in output.extra_fields[RECORD]
 
 
 def test_without_log_probabilities_none_are_given(model_path: Path, renderer: Renderer, tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""A really installed verl takes our tools, and our loop takes verl's."""
+"""A really installed verl takes our tools."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +14,16 @@ import pyarrow.parquet
 import yaml
 from verl.tools.base_tool import BaseTool
 from verl.tools.function_tool import FunctionTool
-from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from verl.tools.schemas import ToolResponse
 from verl.tools.tool_registry import initialize_tools_from_config
 
-from midthought.cluster.verl.tools import VerlTool, as_midthought_tool, make_tool
+from midthought.cluster.verl.tools import VerlTool, make_tool, tool_of
 from midthought.errors import SettingsError
 from midthought.feedback.commands import write_verl_rows
 from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
-from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
-from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolOutcome
+from midthought.types import Task, ToolOutcome
 
 CONFIG = {"type": "native", "tool": "worlds:Look"}
 
@@ -118,75 +114,12 @@ def test_a_schema_of_another_name_is_refused(tmp_path: Path) -> None:
         made(CONFIG, tmp_path, schema)
 
 
-class Counting(BaseTool):
-    """A tool that somebody wrote for verl: it has an instance for every episode, and counts its calls."""
-
-    def __init__(self) -> None:
-        schema = OpenAIFunctionToolSchema.model_validate(
-            {
-                "type": "function",
-                "function": {
-                    "name": "count",
-                    "description": "Counts.",
-                    "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
-                },
-            }
-        )
-        super().__init__({"type": "native"}, schema)
-        self.open: set[str] = set()
-        self.num_calls: Counter[str] = Counter()
-
-    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        assert instance_id
-        self.open.add(instance_id)
-        return instance_id, ToolResponse()
-
-    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
-        assert instance_id in self.open
-        self.num_calls[instance_id] += 1
-        return ToolResponse(text=json.dumps(list(range(parameters["n"])))), 0.5, {}
-
-    async def release(self, instance_id: str, **kwargs: Any) -> None:
-        self.open.remove(instance_id)
-
-
-def test_verls_own_tools_work_in_our_loop() -> None:
-    theirs = Counting()
-    registry = ToolRegistry([as_midthought_tool(theirs)])
-    assert registry.execute_tool("count", n=3) == (True, "[0, 1, 2]")
-    assert theirs.open == set()
-    assert registry.execute_tool("count", n="three")[0] is False
-
-    async def double(n: int) -> int:
-        return 2 * n
-
-    function = FunctionTool(name="count", fn=double, tool_schema=theirs.tool_schema, is_async=True)
-    assert ToolRegistry([as_midthought_tool(function)]).execute_tool("count", n=4) == (True, "8")
-
-
-def test_ours_are_given_to_our_loop_as_they_are(tmp_path: Path) -> None:
+def test_our_loop_takes_our_tool_as_it_is_and_refuses_one_that_was_written_for_verl(tmp_path: Path) -> None:
     found = made(CONFIG, tmp_path)
-    assert as_midthought_tool(found) is found.tool
-
-
-def test_verls_own_tools_have_one_instance_per_episode() -> None:
-    theirs = Counting()
-    box = ToolExecutor(ToolRegistry([as_midthought_tool(theirs)]))
-    task = Task(task_id="t", prompt="", answer="")
-    count = ParsedAction(tool_name="count", parameters={"n": 2}, raw_text="", success=True)
-
-    async def episode() -> None:
-        tools = box.for_episode(ToolEpisode(task=task))
-        for _ in range(2):
-            [event] = await box.run([count], task, tools=tools)
-            assert event.call.result == "[0, 1]" and len(theirs.open) >= 1
-        await tools.close()
-
-    async def episodes() -> None:
-        await asyncio.gather(*(episode() for _ in range(8)))
-
-    asyncio.run(episodes())
-    assert list(theirs.num_calls.values()) == [2] * 8 and not theirs.open
+    assert tool_of(found) is found.tool
+    theirs = FunctionTool(name="double", fn=lambda n: 2 * n, tool_schema=found.tool_schema, is_async=False)
+    with pytest.raises(SettingsError, match=r"holds the tool 'double' of verl.*write it with @tool"):
+        tool_of(theirs)
 
 
 class Diary(Tool):

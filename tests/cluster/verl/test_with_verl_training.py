@@ -19,9 +19,8 @@ pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_V
 import feedback_world
 import podcast
 import torch
-from cpu_commands import on_cpu, run_on_cpu
+from cpu_commands import merged, on_cpu, run_on_cpu
 
-from midthought.cluster.verl.export import export
 from midthought.models.pretrained import load_model, load_tokenizer
 from midthought.recipes.run import find_policy
 from midthought.tokenization import Renderer
@@ -163,6 +162,6 @@ def test_it_trains_the_feedback_bundle_with_grpo(
             torch.testing.assert_close(advantages, (rewards - rewards.mean()) / (rewards.std() + 1e-6))
             assert float(rewards.std()) > 0
         assert len(groups) == 2
-    checkpoint = bundle / "checkpoints" / "global_step_2"
-    policy = export(checkpoint, tmp_path / "exported") if lora_rank else checkpoint / "actor" / "huggingface"
+    actor = bundle / "checkpoints" / "global_step_2" / "actor"
+    policy = merged(actor, tmp_path / "merged") / "lora_adapter" if lora_rank else actor / "huggingface"
     require_trained(bundle, model, tokenizer, policy, has_adapters=bool(lora_rank))

@@ -26,7 +26,7 @@ def spans(renderer, trajectory):
 
 
 def test_the_policys_words_are_trained_on_and_the_tools_words_are_not(writing, renderer):
-    for each in demonstrator(writing, ask_hard=1.0, ask_easy=1.0).batch(0, 0):
+    for each in demonstrator(writing, ask_hard=1.0, ask_easy=1.0).of_step(0):
         each.check()
         kinds = [kind for kind, _ in spans(renderer, each)]
         assert kinds[0] is SpanKind.PROMPT
@@ -37,7 +37,7 @@ def test_the_policys_words_are_trained_on_and_the_tools_words_are_not(writing, r
 def test_whoever_is_told_right_says_it_again_and_asks_no_more(writing, renderer):
     told = [
         spans(renderer, each)
-        for each in demonstrator(writing, ask_hard=1.0, ask_easy=1.0, ask_again=1.0, batch_tokens=8000).batch(0, 0)
+        for each in demonstrator(writing, ask_hard=1.0, ask_easy=1.0, ask_again=1.0, batch_tokens=8000).of_step(0)
         if any(event.metadata["is_right"] for event in each.tool_events)
     ]
     assert told
@@ -47,14 +47,14 @@ def test_whoever_is_told_right_says_it_again_and_asks_no_more(writing, renderer)
 
 
 def test_practice_teaches_what_follows_the_feedback_and_not_to_ask_for_it(writing, renderer):
-    written = demonstrator(writing, practice_share=1.0, ask_again=0.0).batch(0, 0)
+    written = demonstrator(writing, practice_share=1.0, ask_again=0.0).of_step(0)
     for each in written:
         shown = [(kind, "tool_call" in text) for kind, text in spans(renderer, each)]
         assert [shown[1], shown[3]] == [(SpanKind.REPLY, True), (SpanKind.SAMPLED, False)]
 
 
 def test_hints_are_followed_and_mend_most_hard_problems(writing, renderer):
-    written = demonstrator(writing, ask_hard=1.0, ask_again=1.0, retry_share=0.0, batch_tokens=20_000).batch(0, 0)
+    written = demonstrator(writing, ask_hard=1.0, ask_again=1.0, retry_share=0.0, batch_tokens=20_000).of_step(0)
     hard = [each for each in written if each.task.labels["difficulty"] == "hard"]
     answers = [each.token_ids[each.spans[-1].start : -1] for each in hard]
     right = [renderer.decode(answer) == each.task.answer for answer, each in zip(answers, hard, strict=True)]
@@ -63,7 +63,7 @@ def test_hints_are_followed_and_mend_most_hard_problems(writing, renderer):
 
 
 def test_the_same_step_gives_the_same_demonstrations_and_another_step_others(writing):
-    one, again, other = (demonstrator(writing).batch(1, step)[0].token_ids for step in (5, 5, 6))
+    one, again, other = (demonstrator(writing).of_step(step)[0].token_ids for step in (5, 5, 6))
     assert one == again != other
 
 
@@ -83,9 +83,9 @@ def test_the_place_that_feedback_names_is_mended(words, expected):
 
 
 def test_held_out_problems_are_never_shown(writing):
-    shown = demonstrator(writing).batch(0, 0)
+    shown = demonstrator(writing).of_step(0)
     held_out = {shown[0].task.prompt}
-    again = Demonstrator(writing, SftSection(), hard_share=0.5, held_out=held_out, max_asks=2).batch(0, 0)
+    again = Demonstrator(writing, SftSection(), hard_share=0.5, held_out=held_out, max_asks=2).of_step(0)
     assert held_out.isdisjoint(each.task.prompt for each in again)
 
 

@@ -56,27 +56,15 @@ def test_a_warm_up_of_its_own_is_gone_on_from_without_a_warning(whole_run, tmp_p
     assert "A policy without demonstrations of the tool" not in " ".join(result.output.split())
 
 
-@pytest.fixture(scope="module")
-def rl_alone(tmp_path_factory):
-    path = tmp_path_factory.mktemp("feedback") / "rl"
-    words = ["--stage", "rl", "training.num_train_iters=1", "evaluation.num_shown=3"]
-    result = train("--run", str(path), *words)
+def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known_and_few_episodes_are_shown(tmp_path):
+    words = ["--stage", "rl", "training.num_train_iters=1", "training.batch_size=10", "training.mini_batch_size=10"]
+    result = train("--run", str(tmp_path / "rl"), *words)
     assert result.exit_code == 0, result.output
-    return path, result.output
-
-
-def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known(rl_alone):
-    _, output = rl_alone
-    assert "A policy without demonstrations of the tool" in " ".join(output.split())
-
-
-def test_num_shown_limits_the_episodes_written_of_arms_iterations_and_validations(rl_alone):
-    path, _ = rl_alone
-    lines = (path / "trajectories.jsonl").read_text("utf-8").splitlines()
+    assert "A policy without demonstrations of the tool" in " ".join(result.output.split())
+    lines = (tmp_path / "rl" / "trajectories.jsonl").read_text("utf-8").splitlines()
+    arms = ("before", "before.sampled", "after", "after.sampled", "after.none", "after.wrong")
     written = Counter(json.loads(line)["arm"] for line in lines)
-    arms = ("train", "before", "before.sampled", "after", "after.sampled", "after.none", "after.wrong")
-    assert written == {**dict.fromkeys(arms, 3), "validation": 2}
-    assert (path / "report.html").is_file()
+    assert written == {**dict.fromkeys(arms, 4), "validation": 2, "train": 8}
 
 
 # -- settings and problems --------------------------------------------------------------------------------------------

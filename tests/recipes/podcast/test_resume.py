@@ -1,4 +1,4 @@
-"""A run that is killed or interrupted and resumed leaves the same metrics as one that was not."""
+"""A run that is resumed with other transcripts, and what a whole run leaves. Kills: the same code of the feedback recipe."""
 
 from __future__ import annotations
 
@@ -7,26 +7,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_runs import PODCAST, finish, metrics, start, stop_at, trajectories, whole, write_short_transcripts
+from small_runs import PODCAST, metrics, start, stop_at, whole, write_short_transcripts
 
-pytestmark = pytest.mark.slow  # the feedback recipe's run is killed, too, by a test that is not slow
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return whole("podcast", tmp_path_factory.mktemp("whole") / "run")
-
-
-def test_a_run_killed_in_the_warm_up_and_interrupted_in_ppo_ends_with_the_same_metrics(
-    uninterrupted: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    assert stop_at(start("podcast", run, *PODCAST), run, 13, signal.SIGKILL) == -signal.SIGKILL
-    assert stop_at(start("podcast", run, "--resume"), run, 25, signal.SIGINT) == 130
-    assert len(metrics(run)) < len(metrics(uninterrupted))
-    finish(start("podcast", run, "--resume"))
-    assert metrics(run) == metrics(uninterrupted)
-    assert trajectories(run) == trajectories(uninterrupted)
 
 
 def test_a_warm_up_does_not_continue_with_another_tokenizer(tmp_path: Path) -> None:
@@ -36,7 +24,7 @@ def test_a_warm_up_does_not_continue_with_another_tokenizer(tmp_path: Path) -> N
     for path in texts.glob("*.md"):
         path.write_text(path.read_text().replace("the ", "zymurgy "))
     again = start("podcast", run, "--resume", "--allow-changes")
-    assert again.wait() != 0 and "has another tokenizer than this trainer; the transcripts changed" in again.errors
+    assert again.wait() != 0 and "has another tokenizer than this trainer" in again.errors
 
 
 def test_every_stage_left_its_lines_and_the_summary_its_keys(uninterrupted: Path) -> None:
@@ -45,8 +33,7 @@ def test_every_stage_left_its_lines_and_the_summary_its_keys(uninterrupted: Path
     summary = json.loads((uninterrupted / "summary.json").read_text())
     required = """before.exact_match after.unfinished before.oracle.exact_match after.exact_match after.tool_off.exact_match
         after.shuffled.exact_match after.oracle.exact_match after.no_memory.exact_match after.constant_guess
-        after.call_rate_needed after.call_rate_needless control.exact_match num_questions seconds peak_rss_mib seed"""
+        after.call_rate_needed after.call_rate_needless num_questions seconds peak_rss_mib seed"""
     assert not set(required.split()) - summary.keys()
-    assert summary["control.exact_match"] is None
     assert summary["num_questions"] == 8
     assert (uninterrupted / "report.html").stat().st_size > 10_000

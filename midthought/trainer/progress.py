@@ -13,11 +13,12 @@ from typing import Any
 
 from midthought.errors import CheckpointError, SettingsError
 from midthought.files.regular import read_json_object
-from midthought.models.precision import Precision
 from midthought.report.run_folder import RunFolder
 
 FILE_NAME = "progress.json"
-_FIELDS = ("stage", "from_path", "done", "metrics", "seconds", "peak_rss_mib", "precision")
+SFT = "warmup"
+"""The stage of the supervised steps, and the folder of their policy."""
+_FIELDS = ("stage", "from_path", "is_given", "done", "metrics", "seconds", "peak_rss_mib")
 _POSITION = ("num_metric_lines", "num_trajectory_lines", "log_digests")
 
 
@@ -35,7 +36,9 @@ class RunProgress:
         self._path = run.path / FILE_NAME
         self.stage = "all"
         self.from_path: str | None = None
-        """`--stage` and `--from` of the start of the run; a resumed run uses the same."""
+        """`--stage` and `--from` of the start of a recipe's run; a resumed run uses the same."""
+        self.is_given = True
+        """Whether the run started from a user's model, not from a small one that this run or an earlier one created."""
         self.done: list[str] = []
         self.metrics: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}
@@ -43,13 +46,6 @@ class RunProgress:
         """Peak resident memory of any process of the run."""
         self.log_position: dict[str, Any] = dict.fromkeys(_POSITION, 0)
         """Position of the logs after the last finished stage (`RunFolder.log_position`)."""
-        self.precision: Precision | None = None
-        """Precision in which supervised steps were measured to be faster; a resumed run uses the same."""
-
-    def begin(self, stage: str, from_path: Path | None) -> None:
-        """Records `--stage` and `--from` of a new run."""
-        self.stage, self.from_path = stage, str(from_path.resolve()) if from_path else None
-        self.save()
 
     def load(self) -> None:
         """Reads what an earlier process wrote. Raises `CheckpointError` if there is nothing to continue from."""
@@ -99,7 +95,7 @@ class RunProgress:
 
     def finish(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
         """Marks the stage as done and records its metrics."""
-        self.done.append(stage)
+        self.done = [*dict.fromkeys([*self.done, stage])]
         self.log_position = self._run.log_position
         self.metrics |= metrics or {}
         self.save()

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from midthought.errors import CheckpointError
-from midthought.recipes.progress import FILE_NAME, RunProgress
 from midthought.report.run_folder import RunFolder
+from midthought.trainer.progress import FILE_NAME, RunProgress
 
 
 @pytest.fixture
