@@ -30,6 +30,16 @@ from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
 
 PART = "plan"
+PLAIN: dict[str, Any] = {
+    **dict.fromkeys(("offload_optimizer", "offload_reference", "gradient_checkpointing"), False),
+    "optimizer": "adamw",
+    "logits_mib": 64,
+    "packing": True,
+    "micro_batch_tokens": 16_384,
+    "batch_size": 256,
+    "mini_batch_size": 64,
+}
+"""Settings of `training` in a plan, unless others are given."""
 TOLERANCE = 0.15
 WORK = "device=cpu prompt_tokens=128 max_tokens=384 micro_batch_tokens=512 batch_size=4 mini_batch_size=2"
 SIZES = {
@@ -88,12 +98,12 @@ def memory_of(*words: str) -> Memory:
     """The plan of a model (`model=FOLDER`, or its sizes) and settings, as words."""
     given = parse_assignments(" ".join((WORK, *words)).split())
     if "model" in given:
-        return Memory(find_shape(given.pop("model")), PlanSettings(**given))
+        return Memory(find_shape(given.pop("model")), PlanSettings(**{**PLAIN, **given}))
     sizes = {key: given.pop(key) for key in [*given] if key in SIZE_KEYS}
     hidden, heads = sizes["hidden_size"], sizes["num_heads"]
     made = {"num_kv_heads": heads, "head_dim": hidden // heads, "intermediate_size": 3 * hidden, "qk_norm": True}
     shape = Shape(is_tied=given.pop("tie_embeddings", False), **{**made, **sizes})
-    return Memory(shape, PlanSettings(**given))
+    return Memory(shape, PlanSettings(**{**PLAIN, **given}))
 
 
 def planned_bytes(plan: Memory) -> int:

@@ -226,7 +226,7 @@ def test_merging_what_are_no_mappings_says_so(base, changes):
         optional={
             "model": st.fixed_dictionaries({"local_path": st.text(max_size=8), "num_layers": st.integers(1, 9)}),
             "training": st.fixed_dictionaries(
-                {"learning_rate": st.floats(1e-12, 1e6), "clip_ratio_high": st.none() | st.floats(0.01, 1)}
+                {"learning_rate": st.floats(1e-12, 1.0), "clip_ratio_high": st.none() | st.floats(0.01, 1)}
             ),
             "questions": st.fixed_dictionaries(
                 {

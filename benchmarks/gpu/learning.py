@@ -26,6 +26,7 @@ from benchmarks.gpu.models import (
     own_error_of_random_prompts,
     random_prompts,
 )
+from benchmarks.plan import PLAIN
 from midthought.config import TrainingConfig
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
@@ -134,18 +135,19 @@ def _compare_packing(machine: Machine, report: Report, setting: str, work: Work)
 
 def chosen_update(work: Work, batch: TokenBatch, memory_gib: float, *, is_packed: bool) -> dict[str, Any]:
     """Settings of `training` that a run with the local engine chooses for this model on a GPU with so much memory."""
-    settings = PlanSettings(
-        memory_gib=memory_gib,
-        lora_rank=work.lora_rank,
-        gradient_checkpointing=True,
-        logits_mib=max(logits_sizes(round(memory_gib * GIB)), default=64),
-        packing=is_packed,
-        prompt_tokens=1,
-        max_tokens=int(batch.lengths.max()) - 1,
-        batch_size=len(batch),
-        mini_batch_size=len(batch),
-        micro_batch_tokens=4096,
-    )
+    given = {
+        "memory_gib": memory_gib,
+        "lora_rank": work.lora_rank,
+        "gradient_checkpointing": True,
+        "logits_mib": max(logits_sizes(round(memory_gib * GIB)), default=64),
+        "packing": is_packed,
+        "prompt_tokens": 1,
+        "max_tokens": int(batch.lengths.max()) - 1,
+        "batch_size": len(batch),
+        "mini_batch_size": len(batch),
+        "micro_batch_tokens": 4096,
+    }
+    settings = PlanSettings(**{**PLAIN, **given})
     plan = fastest_update(Memory(SHAPES[work.name], settings), CHOSEN).settings
     return {key: getattr(plan, key) for key in ("gradient_checkpointing", "micro_batch_tokens")}
 

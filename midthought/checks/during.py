@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from midthought.checks.registry import CHECKS, Finding, Policy, When, require_known
+from midthought.tools.call_formats.unread import UnreadCalls
 
 Row = Mapping[str, float]
 """Metrics of an iteration or a validation, with `step`; a value that is not finite is NaN."""
@@ -26,6 +27,8 @@ class History:
         self.validations: list[Row] = []
         self.error: str | None = None
         """The most frequent error of the last iteration's failed episodes, if it is known."""
+        self.unread: list[UnreadCalls | None] = []
+        """The calls of each iteration that were not run, if its episodes are known."""
 
     @property
     def step(self) -> int:
@@ -70,14 +73,16 @@ class Monitor:
         require_known(self._policies)
         self._last_steps: dict[tuple[str, str], int] = {}  # by check and subject
 
-    def add(self, row: Mapping[str, Any], error: str | None = None) -> list[Finding]:
+    def add(self, row: Mapping[str, Any], error: str | None = None, unread: UnreadCalls | None = None) -> list[Finding]:
         """Adds a row of `metrics.jsonl`. Returns the findings that are new, or with which the run must not go on.
 
-        `error`: the most frequent error of the iteration's failed episodes. A row of another stage (supervised steps) is ignored.
+        `error`: the most frequent error of the iteration's failed episodes. `unread`: its calls that were not run. A row of
+        another stage (supervised steps) is ignored.
         """
         numbers = {name: math.nan if found is None else found for name, found in row.items() if name != "stage"}
         if row["stage"] == ITERATION:
             self.history.iterations.append(numbers)
+            self.history.unread.append(unread)
             self.history.error = error
         elif row["stage"] == VALIDATION:
             self.history.validations.append(numbers)

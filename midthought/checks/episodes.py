@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 import re
@@ -15,15 +16,19 @@ from typing import Any
 from midthought.checks.before import Setup, SkippedError
 from midthought.checks.iterations import LIMITS
 from midthought.checks.registry import Finding, Policy, check
+from midthought.env.episode import call_blocking
 from midthought.env.reasoning import normalised
-from midthought.errors import DataError, SettingsError
+from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.rollout.written import THOUGHT, PolicyParts, example_calls, play, written
+from midthought.tools.call_formats.unread import UnreadCallReader
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 NUM_PROMPTS, GROUP_SIZE, ROUND, MAX_SECONDS = 16, 4, 4, 20.0
 """Sampled prompts, episodes of each, prompts of a round, and seconds after which no further round starts."""
-MIN_CALLS = 4
-"""Sampled calls of a tool that are judged."""
+MIN_CALLS, NUM_STARTS = 4, 4
+"""Sampled calls of a tool, and starts of an environment, that are judged."""
+WRITTEN = ["1", "yes", "a"]
+"""Actions in an environment if nothing is sampled."""
 NUM_TASKS, SHARE = 4, 0.25
 """Rewarded tasks. A shortcut pays if it earns more than a wrong answer by this share of what the gold answer earns more."""
 FORMS = ("{}", r"\boxed{{{}}}", "The answer is {}", "#### {}", "<answer>{}</answer>", "({})")
@@ -177,6 +182,15 @@ def episodes(setup: Setup) -> Iterator[Finding]:
             yield Finding(f"{num_empty} of {len(called)} calls of {name!r} return nothing", "return a text", name)
 
 
+@check("unread_calls", "check")
+def unread_calls(setup: Setup) -> Iterator[Finding]:
+    """Calls of known tools that episodes write are run."""
+    parts = setup.parts
+    found = UnreadCallReader(parts.renderer, parts.call_format, parts.registry).read(episodes_of(setup))
+    if found.is_frequent:
+        yield Finding(str(found), found.remedy)
+
+
 @check("reward_variance", "check")
 def reward_variance(setup: Setup) -> Iterator[Finding]:
     """Rewards differ within some groups of one prompt, and the policy solves some prompts and not all of them."""
@@ -195,3 +209,42 @@ def reward_variance(setup: Setup) -> Iterator[Finding]:
         yield Finding(f"none of {len(groups)} prompts is solved in {GROUP_SIZE} samples", remedy, "never solved")
     if low >= right_from:
         yield Finding(f"all {len(groups)} prompts are solved in all samples", "give harder prompts", "always solved")
+
+
+@check("isolation", "check")
+def isolation(setup: Setup) -> Iterator[Finding]:
+    """An environment's start depends on its seed alone, and the same actions have the same results in every episode."""
+    if not setup.has_replies or setup.draw is None:
+        return
+    before, starts = setup.draw(NUM_STARTS), setup.draw(NUM_STARTS)  # only the newest starts can be played
+    if changed := sum(old.prompt != new.prompt for old, new in zip(before, starts, strict=True)):
+        observation = f"{changed} of {NUM_STARTS} starts are different the second time, with the same seed"
+        yield Finding(observation, "draw everything in reset from random.Random(seed)")
+        return
+    done = [] if setup.why_not_sampled or setup.source is None else episodes_of(setup)
+    for task in starts:
+        said = [[turn.answer or "" for turn in each.turns] for each in done if each.task.task_id == task.task_id]
+        actions = next(filter(None, said), WRITTEN)
+        first, second = (_played(setup.parts, task, actions) for _ in range(2))
+        if first != second:
+            step, both = next((n, both) for n, both in enumerate(zip(first, second), 1) if both[0] != both[1])  # noqa: B905
+            observation = f"from the same start, step {step} of the same actions has different results: {both!s:.300}"
+            yield Finding(observation, "create all state in reset, and draw from random.Random(seed)")
+            return
+
+
+def _played(parts: PolicyParts, task: Task, actions: Sequence[str]) -> list[tuple[str, float, bool]]:
+    """Executes actions until the episode ends. Returns observation, reward and whether it has ended, for each."""
+    replies: list[tuple[str, float, bool]] = []
+    try:
+        with contextlib.ExitStack() as stack:
+            episode: Any = parts.episode(task)
+            seconds = episode.environment.config.step_timeout_seconds
+            stack.callback(call_blocking, episode.close, seconds, "close")
+            for action in actions:
+                if not (replies and replies[-1][2]):
+                    step = functools.partial(episode.environment.step, action)
+                    replies.append(call_blocking(step, seconds, "step")[:3])
+    except EpisodeError as error:
+        raise SkippedError(f"the environment fails: {error}") from None
+    return replies

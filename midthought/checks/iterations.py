@@ -1,4 +1,4 @@
-"""Checks of each iteration of a run: episodes, numbers, rewards and tools. They read metrics and errors."""
+"""Checks of each iteration of a run: episodes, numbers, rewards and tools. They read metrics, errors and unread calls."""
 
 from __future__ import annotations
 
@@ -231,3 +231,11 @@ def tool_unused(history: History) -> Iterator[Finding]:
     if len(rows) >= NUM_FEW and first >= 0.1:
         observation = f"{mean_of(rows, 'episode/calls'):.2g} tools are called per episode, and {first:.2g} at first"
         yield _since(rows[0], observation, "lower the cost of a call (reward.call_cost)")
+
+
+@check("unread_calls", "iteration")
+def unread_calls(history: History) -> Iterator[Finding]:
+    """Calls of known tools that the policy writes are run."""
+    last = [each for each in history.unread[-NUM_FEW:] if each is not None and each.is_frequent]
+    if len(last) == NUM_FEW:
+        yield _since(history.iterations[-NUM_FEW], str(last[-1]), last[-1].remedy)

@@ -220,6 +220,16 @@ class TrainingConfig(AlgorithmSection):
             raise ValueError(f"{near_names(name, known)} Your own is available once its module is imported.")
         return name
 
+    @field_validator("learning_rate", "critic_learning_rate")
+    @classmethod
+    def _can_learn(cls, rate: float | Auto) -> float | Auto:
+        if rate != "auto" and rate > 1:
+            raise ValueError(
+                "a step of AdamW changes every weight by about this much, so nothing can be learned; set at most 1 (usual: "
+                "1e-6 to 1e-4, LoRA and small models up to 3e-3)"
+            )
+        return rate
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         check_agreement(self)

@@ -225,21 +225,33 @@ def _entity(text: str) -> str | None:
 
 # -- without a data set --------------------------------------------------------------------------------------------
 
+_Quantity = tuple[Fraction, str, str, str]
 _WORD = re.compile(r"(?<![\\\w{])[^\W\d_]{2,}")
-_ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "})
+_LATEX = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "})
 _REWRITTEN = (
     (re.compile(r"\{,\}|,\\! ?"), ","),
     (_GROUPED, ""),
     (_WRAPPED, r" \1"),
     (re.compile(r"\\(?:left|right)(?![a-zA-Z])|\*\*(?!\w)|(?<!\w)\*\*"), ""),
-    (re.compile(r"\\([&%$#_])"), r"\1"),
-    (re.compile(r"(?:(?<!\\)\\[,!:; ]|\s)++"), " "),
+    (re.compile(r"(?:(?<!\\)\\[,!:; ]|(?<=\w)~(?=\w)|\s)++"), " "),
+    (re.compile(r" ?\^ ?(?:\\circ|\{ ?\\circ ?\})"), "°"),
+    (re.compile(r" ?\bper ?cent\b|\\%"), "%"),
+    (re.compile(r"\\([&$#_])|^ ?([-+]) "), r"\1\2"),
 )
 """Ways of writing that do not change an answer."""
 _ENCLOSED = re.compile(r"""(["'`*]|\$\$?)(.*)\1|\\\((.*)\\\)|\\\[(.*)\\\]|\(?([A-Ja-j])\)""")
 _PUNCTUATION = ".,;:?"
-_NAME = re.compile(r"^[^\W\d_] ?= ?")
-_LOOSE_BLANK = re.compile(r" (?!\w)|(?<!\w) ")
+_PAUSE = re.compile(r"(?<=[^\W\d_])\.(?= )|(?<=[^\W\d_]{2})[,;:?](?= )")
+_BLANK = re.compile(r" (?=[^\w ])|(?<=[^\w ]) |(?<=\d) (?=[^\W\d_])|(?<=[\^_])\{(\w++)\}")
+_POWER_OF_TEN = re.compile(r"(?<![\w.])(?:(\d++(?:\.\d++)?) ?(?:\\times|\\cdot|[×·*x]) ?)?10\^\{?(-?\d{1,3})(?!\d)\}?")
+_QUANTITY = re.compile(
+    rf"""(?:(?P<name>[^\W\d_])[ ]?=[ ]?)?
+    (?:(?:\\[a-z]++|[-+*/^×÷·(){{}}\d., ])++=[ ]?)*+           # what was computed
+    \+?(?P<sign>[$€£¥]?)(?P<value>{NUMBER_PATTERN.pattern})
+    (?P<unit>[ ]?(?:%|°[A-Za-z]?)|[ ](?P<word>[^\W\d_]++(?:[/·*^]\{{?-?\w++\}}?)*+))?""",
+    re.VERBOSE,
+)
+_LIST = re.compile(r"([(\[])([^()\[\]]*,[^()\[\]]*)([)\]])")
 _FORMULA = re.compile(
     r"""(?=.*(?:\\[A-Za-z{|] | [-+*/^=<>≤≥≠±×÷∪∩]))(?=.*(?:\\|[^\W\d_]))(?!.*[-+*/^=<>≤≥≠±×÷∪∩]$)
     (?:\\(?:begin|end)\{[a-z]++\} | \\[A-Za-z]++ | \\[\\{}|]   # commands
@@ -258,24 +270,30 @@ def _holds(text: str, truth: str) -> bool:
     said = boxed or (solution is not None and marked.partition("\n")[0]) or _stated(text) or text
     if any(same_answer(each, truth) for each in ((said,) if boxed else (said, text))):
         return True
-    meant = _whole_number(_tidy(truth))
-    number = _whole_number(_NAME.sub("", _tidy(said)))
-    if meant is None or number is not None:
-        return meant is not None and number == meant
-    return _WORD.search(_WRAPPED.sub(r" \1", said)) is not None and _number(text) == str(meant)
+    stated, meant = _quantity(_tidy(said)), _quantity(_tidy(truth))
+    if meant is None or meant[3] not in ("", "%"):
+        return False
+    if stated is not None:  # with a unit that the truth does not have
+        return not meant[3] and _are_equal((*stated[:3], ""), meant, False)
+    return _WORD.search(_WRAPPED.sub(r" \1", said)) is not None and _number(text) == str(meant[0])
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two answers are equal: as texts without case and outer punctuation, as numbers, or as formulas. Symmetric.
+    """Whether two answers are equal: as texts, as numbers, as lists in brackets, or as formulas, in this order. Symmetric.
 
     Blocks up to 5 seconds for formulas. Raises MissingExtraError if these have to be compared and math-verify is not installed.
     """
+    has_note = any(map(_WRAPPED.search, (first, second)))
     first, second = _tidy(first), _tidy(second)
     if _bare_text(first) == _bare_text(second) != "":
         return True
-    one, other = _whole_number(first), _whole_number(second)
-    if one is not None or other is not None:
-        return one == other
+    one, other = _quantity(first), _quantity(second)
+    if one or other:
+        return one is not None and other is not None and _are_equal(one, other, has_note)
+    lists = [each.groups() for each in map(_LIST.fullmatch, (first, second)) if each]
+    if len(lists) == 2:
+        (*brackets, items), (*others, other_items) = ((left, right, items.split(",")) for left, items, right in lists)
+        return brackets == others and len(items) == len(other_items) and all(map(same_answer, items, other_items))
     boxes = [f"\\boxed{{{each}}}" for each in sorted((first, second)) if _is_formula(each)]
     return len(boxes) == 2 and mathematical_match(*boxes, as_wholes=True)
 
@@ -283,7 +301,7 @@ def same_answer(first: str, second: str) -> bool:
 def _tidy(text: str) -> str:
     """Removes emphasis, quotation marks, delimiters and punctuation around an answer; makes its signs ASCII."""
     text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", text)
-    text = _plain_signs(unicodedata.normalize("NFKC", text)).translate(_ASCII)
+    text = _plain_signs(unicodedata.normalize("NFKC", text)).translate(_LATEX)
     for pattern, plain in _REWRITTEN:
         text = pattern.sub(plain, text)
     for _ in range(4):
@@ -294,17 +312,31 @@ def _tidy(text: str) -> str:
 
 
 def _bare_text(answer: str) -> str:
-    return _LOOSE_BLANK.sub("", answer.casefold())
+    return _BLANK.sub(r"\1", _PAUSE.sub("", answer.casefold()))
 
 
-def _whole_number(answer: str) -> Fraction | None:
-    """The number that a tidy answer is, without its currency or per cent sign; None if it is something else."""
-    text = with_plain_fractions(answer.removesuffix("%").rstrip())
-    return last_number(text) if NUMBER_PATTERN.fullmatch(text) else None
+def _quantity(answer: str) -> _Quantity | None:
+    """The number that a tidy answer is, the name in `x = 5`, the currency, the unit; None if it is something else."""
+    text = _POWER_OF_TEN.sub(lambda found: f"{found[1] or 1}e{found[2]}", with_plain_fractions(answer))
+    found = _QUANTITY.fullmatch(text)
+    if found is None or ("\\" in answer and found["word"] and not found["word"][1:2].isalpha()):
+        return None  # `\frac{1}{2} x` is a product
+    value, beside = last_number(found["value"]), (found["name"], found["sign"] or found["currency"], found["unit"])
+    name, currency, unit = (_bare_text(each or "") for each in beside)
+    return None if value is None else (value, name, currency, unit.strip())
+
+
+def _are_equal(one: _Quantity, other: _Quantity, has_note: bool) -> bool:
+    """`50%` is equal to `50`, `0.5` and `1/2`. Names, currencies, degrees and units in `\\text{…}` count if both state one."""
+    percent = (one[3] == "%") - (other[3] == "%")
+    can_be_left_out = (True, True, has_note or (one[3] + other[3])[:1] in "%°")
+    beside = zip(one[1:], other[1:], can_be_left_out, strict=True)
+    are_alike = all(own == others or (may and "" in (own, others)) for own, others, may in beside)
+    return are_alike and other[0] in (one[0], one[0] / Fraction(100) ** percent)
 
 
 def _is_formula(answer: str) -> bool:
-    return _FORMULA.fullmatch(answer) is not None and _whole_number(answer) is None
+    return _FORMULA.fullmatch(answer) is not None and _quantity(answer) is None
 
 
 MATHEMATICS = Check(_expression, _means_expression)

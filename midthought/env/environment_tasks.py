@@ -26,8 +26,8 @@ from midthought.errors import EpisodeError, MidthoughtError, SettingsError
 from midthought.types import Task
 from midthought.types.task import number_of
 
-MAX_TRIES = 3
-"""Maximum number of attempts to reset a batch of which all resets fail."""
+MAX_TRIES, MIN_RESETS = 3, 6
+"""Maximum number of attempts to reset a batch of which all resets fail; of a small batch more, until so many resets failed."""
 FAILED_RESET = "failed_reset"
 """Label of a task whose environment could not be created or reset. Its value is the error of all its episodes."""
 
@@ -112,11 +112,12 @@ class EnvironmentTaskSampler:
 
         The prompt is `get_prompt_prefix()` and the first observation. An environment that cannot be created or reset is logged;
         its task has the label `FAILED_RESET` and its episodes fail. If all fail, they are repeated with other seeds. Raises
-        `EpisodeError` if all fail `MAX_TRIES` times.
+        `EpisodeError` if all fail `MAX_TRIES` times, and at least `MIN_RESETS` have.
         """
         if attempt == 0:
             self.close()
-        for number in range(MAX_TRIES):
+        num_tries = max(MAX_TRIES, -(-MIN_RESETS // num_groups))
+        for number in range(num_tries):
             seed = number_of((*self._drawn_from, iteration, attempt, *([number] if number else [])), 6)
             seeds = [random.Random(f"environment-{seed}-{group}").getrandbits(31) for group in range(num_groups)]
             starts = [self._made_for(own_seed) for own_seed in seeds]
@@ -129,7 +130,7 @@ class EnvironmentTaskSampler:
             for start in starts:
                 _close(start)
         else:
-            raise EpisodeError(f"{errors[0]} ({MAX_TRIES * len(starts)} resets in a row failed)")
+            raise EpisodeError(f"{errors[0]} ({num_tries * len(starts)} resets in a row failed)")
         made = {f"{start.name}-{seed}-{group}": start for group, start in enumerate(starts)}
         self._starts |= made
         return [start.task(task_id) for task_id, start in made.items()]

@@ -31,6 +31,8 @@ class MathWorkerPool:
     """Up to `NUM_WORKERS` worker processes, started on first use and reused."""
 
     def __init__(self) -> None:
+        self.num_failures = 0
+        """Comparisons without a verdict: timeouts, and workers that died (memory, nesting depth)."""
         self._begin()
         atexit.register(self._end)
         if hasattr(os, "register_at_fork"):  # a fork must not talk to its parent's workers
@@ -49,13 +51,16 @@ class MathWorkerPool:
                 _end(worker)
                 worker = None
                 worker = _Worker()
-            return worker.ask([answer, truth, timeout_seconds, as_wholes], timeout_seconds) is True
+            verdict = worker.ask([answer, truth, timeout_seconds, as_wholes], timeout_seconds)
         except BaseException:
             _end(worker)
             worker = None
             raise
         finally:
             self._slots.put(worker)
+        if verdict is None:
+            self.num_failures += 1
+        return bool(verdict)
 
     def _begin(self) -> None:
         self._slots: queue.LifoQueue[_Worker | None] = queue.LifoQueue()

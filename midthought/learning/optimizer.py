@@ -41,7 +41,7 @@ class Optimizer:
 
     With `offload_optimizer`, every weight has such a copy in main memory, AdamW runs on the CPU, and `gather` moves the
     gradients there. Source: Ren et al. 2021 (ZeRO-Offload, arXiv 2101.06840), section 4. With `optimizer=adamw_8bit`,
-    moments are stored in 8 bits (`midthought.learning.optimizer`).
+    moments are stored in 8 bits; raises MissingExtraError if bitsandbytes is not installed.
     """
 
     def __init__(
@@ -170,17 +170,26 @@ class Optimizer:
             )
 
     def _restored(self, moments: Mapping[str, Tensor], learning: Tensor) -> dict[str, Any]:
-        if self._kind == "adamw_8bit":
-            return restored(moments, self._adam, learning.device)
-        return {
-            field: tensor.to(learning.device, copy=True) if field == "step" else part_like(tensor, learning)
+        """Returns AdamW's state of a tensor that learns; for 8 bits with the tables that map them to numbers."""
+        device, is_8bit = learning.device, self._kind == "adamw_8bit"
+        state: dict[str, Any] = {
+            field: tensor.to(device, copy=True) if field == "step" or is_8bit else part_like(tensor, learning)
             for field, tensor in moments.items()
         }
+        if is_8bit:
+            state["step"] = int(state["step"])
+        if "absmax1" in state:
+            tables = self._adam.name2qmap
+            state |= {"qmap1": tables["dynamic"].to(device), "qmap2": tables["udynamic"].to(device)}
+        return state
 
-    def _create(self) -> torch.optim.Optimizer:
-        if self._kind == "adamw_8bit":
-            return adamw_8bit(self._groups())
-        return torch.optim.AdamW(self._groups(), fused=True)
+    def _create(self) -> Any:
+        if self._kind == "adamw":
+            return torch.optim.AdamW(self._groups(), fused=True)
+        logging.getLogger("bitsandbytes").setLevel(
+            logging.ERROR
+        )  # it warns about 4-bit kernels, which are not used here
+        return optional("bitsandbytes.optim", "adamw-8bit").AdamW8bit(self._groups())
 
     def _groups(self) -> list[dict[str, Any]]:
         """Returns AdamW's parameter groups: of each module, the weights that decay (two dimensions or more), and the others."""
@@ -222,24 +231,6 @@ class Optimizer:
         for prefix, module in self._modules.items():
             for name, parameter in module.named_parameters():
                 yield f"{prefix}.{name}", parameter
-
-
-def adamw_8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """Creates the optimizer; every group has its options. Raises MissingExtraError if bitsandbytes is not installed."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about 4-bit kernels, which are not used here
-    created: torch.optim.Optimizer = optional("bitsandbytes.optim", "adamw-8bit").AdamW8bit(groups)
-    return created
-
-
-def restored(moments: Mapping[str, Tensor], optimizer: Any, device: torch.device) -> dict[str, Any]:
-    """Returns the state of one parameter from its saved fields, and the tables that map 8 bits to numbers."""
-    state: dict[str, Any] = {
-        field: int(tensor) if field == "step" else tensor.to(device, copy=True) for field, tensor in moments.items()
-    }
-    if "absmax1" in state:
-        tables = optimizer.name2qmap
-        state |= {"qmap1": tables["dynamic"].to(device), "qmap2": tables["udynamic"].to(device)}
-    return state
 
 
 class Movement:

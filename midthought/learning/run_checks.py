@@ -1,4 +1,4 @@
-"""Checks of learning rates, supervised steps and weights. What the trainer checks during a run: `midthought.checks`."""
+"""Checks of supervised steps and weights. What the trainer checks during a run: `midthought.checks`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Any
 
 import torch
 
-from midthought.config import TrainingConfig, settled
-from midthought.errors import SettingsError, TrainingStoppedError
+from midthought.errors import TrainingStoppedError
 
-MAX_LEARNING_RATE = 1.0
-"""A step of AdamW changes a weight by about the learning rate, whatever its gradient is."""
 MAX_SKIPPED_STEPS = 5
 """Supervised steps in a row without a finite gradient."""
 MAX_DIVERGED_STEPS = 10
@@ -20,16 +17,6 @@ MAX_DIVERGED_STEPS = 10
 _NOTHING_WRITTEN = (
     "Nothing was written; earlier checkpoints are untouched. Lower the learning rate and resume from the last one"
 )
-
-
-def check_training(training: TrainingConfig) -> None:
-    """Raises `SettingsError` if a learning rate is too large to learn anything."""
-    for name in ("learning_rate", "critic_learning_rate"):
-        if (rate := settled(getattr(training, name), 0.0)) > MAX_LEARNING_RATE:
-            raise SettingsError(
-                f"training.{name}={rate:g}: a step of AdamW changes every weight by about this much, so nothing can be "
-                f"learned; set at most {MAX_LEARNING_RATE:g} (usual: 1e-6 to 1e-4, LoRA and small models up to 3e-3)"
-            )
 
 
 class SupervisedChecks:

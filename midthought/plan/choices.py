@@ -43,16 +43,12 @@ ARM_WORK = {"cpu": 1.2e13, "gpu": 2e16}
 ten minutes of a laptop's CPU in float32, and of a GPU such as an H100."""
 MIN_QUESTIONS = 100
 """With fewer test questions a share is less exact than 10 percentage points (half of the 95 % interval of 50 %)."""
-_CHOSEN_HERE = (
-    *("dtype", "backend", "critic", "lora_rank", "gradient_checkpointing", "learning_rate", "rollout_correction"),
-    *("attn_implementation", "chat_template_date", "gpu_memory_utilization", "micro_batch_tokens", "max_num_seqs"),
-    "logits_mib",
-)
 _SHOWN = (
     *("model.dtype", "model.critic", "model.lora_rank", "model.attn_implementation", "training.gradient_checkpointing"),
     *("training.learning_rate", "training.rollout_correction", "training.micro_batch_tokens", "training.logits_mib"),
     *("inference.backend", "inference.in_process", "inference.gpu_memory_utilization", "inference.max_num_seqs"),
 )
+_CHOSEN = [name.partition(".")[2] for name in _SHOWN if name != "inference.in_process"] + ["chat_template_date"]
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
@@ -62,8 +58,8 @@ class Choice:
 
     config: Any
     hardware: Hardware
-    chosen: tuple[str, ...]
-    """Chosen values, as `section.key=value`."""
+    chosen: frozenset[str]
+    """Settings that were `auto`, as `section.key`."""
     plan: Memory | None
     """None: the run cannot be planned; `unknown` has the reason."""
     unknown: str = ""
@@ -87,7 +83,7 @@ class Choice:
             yield self.hardware.occupied
 
     def _rows(self) -> Iterator[str]:
-        config, names = self.config, {choice.partition("=")[0] for choice in self.chosen}
+        config = self.config
         in_process, on_gpu = is_planned_in_process(config), self.hardware.kind == "gpu"
         does_matter = {
             "critic": config.training.has_critic,
@@ -98,8 +94,7 @@ class Choice:
             section, _, key = name.partition(".")
             if does_matter.get(key, True):
                 value = getattr(getattr(config, section), key)
-                is_open = name in names or value == "auto"
-                note = self._note(key, value) if is_open else "set by the user or the recipe"
+                note = self._note(key, value) if name in self.chosen else "set by the user or the recipe"
                 yield f"{name}={word(value)}  {note}".rstrip()
 
     def _note(self, key: str, value: Any) -> str:
@@ -130,8 +125,8 @@ class Choice:
         plan = self.plan
         if plan is None or self.fits:
             return
-        names = {choice.partition("=")[0] for choice in self.chosen}  # they are `auto`, and follow
-        settings = " ".join(f"{name}={word(value)}" for name, value in remedy(plan).items() if name not in names)
+        others = {name: value for name, value in remedy(plan).items() if name not in self.chosen}  # these follow
+        settings = " ".join(f"{name}={word(value)}" for name, value in others.items())
         way = (
             f"it fits with {settings}"
             if settings
@@ -179,6 +174,8 @@ def resolve(
     first = _with_rank_of_folder(config, source)
     options: dict[str, Any] = {"on_gpu": hardware.kind == "gpu", "is_given": is_given}
     unknown, given = unknown or _unknown(config, hardware), source if is_given else ""
+    chosen = frozenset(f"{section}.{key}" for section, key in _open(config))
+    chosen |= {"inference.in_process"} if config.inference.backend == "auto" else set()
     if not unknown:
         try:
             shape = find_shape(source) if source else small_shape(config.model) if model is None else None
@@ -189,7 +186,7 @@ def resolve(
             unknown = str(error).partition(". ")[0]
     if unknown:
         settled = choose(first, has_vllm=False, **options)
-        return Choice(settled, hardware, tuple(_changed(config, settled)), None, unknown, given)
+        return Choice(settled, hardware, chosen, None, unknown, given)
     names = _changeable(first, plan, fixed, is_given)
     before, plan = plan.settings, fitted(plan, names)
     changes: dict[str, dict[str, Any]] = {}
@@ -200,7 +197,7 @@ def resolve(
         changes.setdefault(name, {}).update(values)
     settled = choose(first.replaced(changes), has_vllm=has_vllm, **options)
     settled = settled.replaced(_of_device(config, plan, hardware, source))
-    return Choice(settled, hardware, tuple(_changed(config, settled)), plan, "", given)
+    return Choice(settled, hardware, chosen, plan, "", given)
 
 
 def choose(
@@ -269,7 +266,7 @@ def fixed_in(stage: str) -> dict[str, Any]:
 def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
     """Yields section and key of every `auto` that is chosen here, which excludes `model.device`."""
     for name, section in config:
-        for key in (*_CHOSEN_HERE, *section.test_sizes):
+        for key in (*_CHOSEN, *section.test_sizes):
             if getattr(section, key, None) == "auto":
                 yield name, key
 
@@ -335,12 +332,3 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
 def word(value: Any) -> str:
     """Returns a value in the syntax of the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:
-    """Yields the values that replace `auto` by the hardware, as words; the critic's only if there is a critic."""
-    has_critic = after.training.has_critic
-    for name, key in _open(before):
-        value = getattr(getattr(after, name), key)
-        if value != "auto" and key != "chat_template_date" and (has_critic or key != "critic"):
-            yield f"{name}.{key}={word(value)}"

@@ -5,7 +5,7 @@ Computes no sizes itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 from typing import Any
 
@@ -20,94 +20,50 @@ fail, the same passes take up to a fifth more."""
 LARGEST_SHARE = 0.9
 """Largest share of a GPU's memory that vLLM gets: its own default."""
 SMALLEST_SHARE = 0.05
-Change = Callable[[Memory], Any]
-"""Returns the new value of a setting; None if the measure is already in use or does not apply."""
 
 
-def _trains_weights(memory: Memory) -> bool:
-    """Whether whole weights learn; the optimizer's states of adapters are small."""
-    return not memory.settings.lora_rank or memory.settings.critic == "separate"
+def measures(memory: Memory) -> list[tuple[str, Any, Any]]:
+    """Returns every measure, least harm first: the setting, its new value, and whether it is a change that applies to this plan.
 
-
-def _on_gpu(memory: Memory) -> bool:
-    return memory.settings.device == "gpu"
-
-
-def _when(key: str, value: Any, applies: Callable[[Memory], Any] = lambda memory: True) -> Change:
-    """Returns a change to `value`, from another one, if it applies."""
-    return lambda memory: value if getattr(memory.settings, key) != value and applies(memory) else None
-
-
-def _smaller_passes(memory: Memory) -> int | None:
-    """Half as many tokens per micro-batch, at least one episode."""
-    plan = memory.settings
+    Their costs are in docs/scaling.md, "If a run does not fit".
+    """
+    plan, on_gpu = memory.settings, memory.settings.device == "gpu"
+    is_local, has_adapters = plan.backend == "local", plan.lora_rank > 0
+    learns_weights = not has_adapters or plan.critic == "separate"  # the optimizer's states of adapters are small
     smaller = max(plan.micro_batch_tokens // 2, plan.tokens_of_episode, 1024)
-    return smaller if plan.micro_batch_tokens > smaller else None
-
-
-def _fewer_sequences(memory: Memory) -> int | None:
-    now = memory.num_sequences
-    return max(ENOUGH_SEQUENCES, now // 2) if memory.settings.backend == "local" and now > ENOUGH_SEQUENCES else None
-
-
-def _few_sequences(memory: Memory) -> int | None:
-    few = ENOUGH_SEQUENCES // 2
-    return few if memory.settings.backend != "apart" and memory.settings.max_num_seqs > few else None
-
-
-def _less_cache(memory: Memory) -> float | None:
+    fewer, few = max(ENOUGH_SEQUENCES, memory.num_sequences // 2), ENOUGH_SEQUENCES // 2
+    smaller_passes = ("training.micro_batch_tokens", smaller, smaller < plan.micro_batch_tokens)
     share = share_for_engine(memory)
-    is_less = share < memory.settings.gpu_memory_utilization
-    return share if memory.settings.backend == "vllm" and is_less else None
+    return [
+        ("training.gradient_checkpointing", True, not plan.gradient_checkpointing),
+        ("training.logits_mib", 64, not 0 < plan.logits_mib <= 64),
+        smaller_passes,
+        ("training.gradient_checkpointing", "offload", on_gpu and plan.gradient_checkpointing is True),
+        ("training.offload_reference", True, on_gpu and memory.reference and not plan.offload_reference),
+        ("inference.merge_adapters", False, has_adapters and memory.copied_weights),
+        ("inference.max_num_seqs", fewer, is_local and memory.num_sequences > ENOUGH_SEQUENCES),
+        ("inference.gpu_memory_utilization", share, plan.backend == "vllm" and share < plan.gpu_memory_utilization),
+        ("inference.backend", "local", plan.backend == "vllm"),
+        ("model.critic", "shared", plan.critic == "separate"),
+        ("model.dtype", "bfloat16", plan.dtype == "float32"),
+        ("training.optimizer", "adamw_8bit", learns_weights and plan.optimizer == "adamw"),
+        ("training.offload_optimizer", True, on_gpu and learns_weights and not plan.offload_optimizer),
+        ("model.lora_rank", 32, not has_adapters),
+        ("inference.max_tokens", plan.max_tokens // 2, plan.max_tokens >= 1024),
+        smaller_passes,
+        ("inference.max_num_seqs", few, plan.backend != "apart" and plan.max_num_seqs > few),
+        # What the following save is little, or is saved only if a model is small or has one layer.
+        ("training.logits_mib", 16, not 0 < plan.logits_mib <= 16),
+        ("model.dtype", "float32", plan.dtype == "bfloat16"),
+        ("model.lora_rank", 0, plan.lora_rank == 32),
+        ("training.gradient_checkpointing", False, plan.gradient_checkpointing),
+    ]
 
 
-def _shorter(memory: Memory) -> int | None:
-    half = memory.settings.max_tokens // 2
-    return half if half >= 512 else None
-
-
-def _blocks(mib: int) -> Change:
-    return _when("logits_mib", mib, lambda memory: not 0 < memory.settings.logits_mib < mib)
-
-
-# fmt: off
-MEASURES: tuple[tuple[str, Change], ...] = (
-    ("training.gradient_checkpointing",
-     _when("gradient_checkpointing", True, lambda memory: not memory.settings.gradient_checkpointing)),
-    ("training.logits_mib", _blocks(64)),
-    ("training.micro_batch_tokens", _smaller_passes),
-    ("training.gradient_checkpointing",
-     _when("gradient_checkpointing", "offload", lambda memory: _on_gpu(memory) and memory.settings.gradient_checkpointing)),
-    ("training.offload_reference", _when("offload_reference", True, lambda memory: _on_gpu(memory) and memory.reference)),
-    ("inference.merge_adapters",
-     _when("merge_adapters", False, lambda memory: memory.settings.lora_rank and memory.copied_weights)),
-    ("inference.max_num_seqs", _fewer_sequences),
-    ("inference.gpu_memory_utilization", _less_cache),
-    ("inference.backend", _when("backend", "local", lambda memory: memory.settings.backend == "vllm")),
-    ("model.critic", _when("critic", "shared", lambda memory: memory.settings.critic == "separate")),
-    ("model.dtype", _when("dtype", "bfloat16")),
-    ("training.optimizer", _when("optimizer", "adamw_8bit", _trains_weights)),
-    ("training.offload_optimizer",
-     _when("offload_optimizer", True, lambda memory: _on_gpu(memory) and _trains_weights(memory))),
-    ("model.lora_rank", _when("lora_rank", 32, lambda memory: not memory.settings.lora_rank)),
-    ("inference.max_tokens", _shorter),
-    ("training.micro_batch_tokens", _smaller_passes),
-    ("inference.max_num_seqs", _few_sequences),
-    # What the following save is little, or is saved only if a model is small or has one layer.
-    ("training.logits_mib", _blocks(16)),
-    ("model.dtype", _when("dtype", "float32")),
-    ("model.lora_rank", _when("lora_rank", 0, lambda memory: memory.settings.lora_rank == 32)),
-    ("training.gradient_checkpointing", _when("gradient_checkpointing", False)),
-)
-"""Settings and their changes, least harm first; their costs are in docs/scaling.md, "If a run does not fit"."""
-# fmt: on
-Measure = tuple[str, Change]
-
-
-def _changed(memory: Memory, measure: Measure) -> Memory | None:
-    name, change = measure
-    value = change(memory)
-    return None if value is None else memory.changed({name.partition(".")[2]: value})
+def taken(memory: Memory, number: int) -> Memory | None:
+    """Returns the plan with the measure of this number in `measures`; None if it does not apply."""
+    name, value, applies = measures(memory)[number]
+    return memory.changed({name.partition(".")[2]: value}) if applies else None
 
 
 def remedy(memory: Memory) -> dict[str, Any]:
@@ -115,29 +71,30 @@ def remedy(memory: Memory) -> dict[str, Any]:
 
     `section.key` → value; empty if nothing makes the plan fit.
     """
-    for measure in MEASURES:
-        values, tried = _applied(memory, [measure])
+    every = range(len(measures(memory)))
+    for number in every:
+        values, tried = _applied(memory, [number])
         if tried.fits:
             return values
-    kept = list(MEASURES)
+    kept = list(every)
     if not _applied(memory, kept)[1].fits:
         return {}
-    for measure in reversed(MEASURES):
-        others = [each for each in kept if each is not measure]
+    for number in reversed(every):
+        others = [each for each in kept if each != number]
         if _applied(memory, others)[1].fits:
             kept = others
     return _applied(memory, kept)[0]
 
 
-def _applied(memory: Memory, measures: Sequence[Measure]) -> tuple[dict[str, Any], Memory]:
-    """Applies measures in their order until the plan fits; omits those that save nothing."""
+def _applied(memory: Memory, numbers: Sequence[int]) -> tuple[dict[str, Any], Memory]:
+    """Takes measures in their order until the plan fits; omits those that save nothing."""
     values: dict[str, Any] = {}
-    for measure in measures:
-        while not memory.fits and (tried := _changed(memory, measure)) is not None:
+    for number in numbers:
+        while not memory.fits and (tried := taken(memory, number)) is not None:
             if tried.lack >= memory.lack and tried.kv_room <= memory.kv_room:
                 break
-            memory = tried
-            values[measure[0]] = getattr(memory.settings, measure[0].partition(".")[2])
+            name, value, _ = measures(memory)[number]
+            memory, values[name] = tried, value
     return values, memory
 
 
@@ -152,18 +109,19 @@ def fitted(plan: Memory, names: Collection[str]) -> Memory:
     has_sizes = plan.settings.device == "gpu" and "training.logits_mib" in names
     if has_sizes and (logits := logits_sizes(plan.settings.memory_bytes)):
         plan = plan.changed({"logits_mib": logits[0]})
-    plan = _mildest(_shared(plan, names), [measure for measure in MEASURES if measure[0] in names], names)
+    numbers = [number for number, (name, *_) in enumerate(measures(plan)) if name in names]
+    plan = _mildest(_shared(plan, names), numbers, names)
     return fastest_update(plan, names) if plan.fits else plan
 
 
-def _mildest(plan: Memory, measures: Sequence[Measure], names: Collection[str]) -> Memory:
+def _mildest(plan: Memory, numbers: Sequence[int], names: Collection[str]) -> Memory:
     """Returns the plan with the mildest of all combinations of measures, which are sorted by their harm, that fits; if there is
     none, the one that lacks least. Tries all, because a measure may save nothing alone, or take memory beside another."""
-    if not measures or plan.fits:
+    if not numbers or plan.fits:
         return plan
-    *milder, harshest = measures
+    *milder, harshest = numbers
     best = _mildest(plan, milder, names)
-    while not best.fits and (changed := _changed(plan, harshest)) is not None:
+    while not best.fits and (changed := taken(plan, harshest)) is not None:
         plan = _shared(changed, names)
         best = min(best, _mildest(plan, milder, names), key=lambda plan: plan.lack)
     return best

@@ -20,7 +20,7 @@ from midthought.config import RecipeConfig, SupervisedSection
 from midthought.errors import SettingsError
 from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.checkpoint import latest, step_of
-from midthought.learning.run_checks import check_training, require_finite
+from midthought.learning.run_checks import require_finite
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
 from midthought.plan.choices import Choice, fixed_in, resolve
 from midthought.plan.engine_choice import before_choice
@@ -262,7 +262,6 @@ class RecipeRun(ABC):
             if lines:
                 self.console.note(lines)
             self.choice.require_possible()
-        check_training(self.config.training)
         has_own_warmup = self.stage != "rl" and self.supervised.num_steps > 0
         self._arms = chosen_arms(self._evaluation.control_arms, self.control_arms, self.config, has_own_warmup)
         self.run.require_same(self.config)

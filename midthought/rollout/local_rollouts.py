@@ -126,10 +126,10 @@ class LocalRollouts(Rollouts):
         self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         episodes = run_episodes(parts, starts, on_finished=on_finished)
-        return _wait_for(episodes) if self._loop is None else self._loop.run(episodes)
+        return wait_for(episodes) if self._loop is None else self._loop.run(episodes)
 
 
-def _wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
+def wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
     """Runs the episodes in this thread, or in a new thread if a loop is running here already (notebooks)."""
     try:
         asyncio.get_running_loop()

@@ -56,16 +56,7 @@ def _in_one_form(given: Any) -> Any:
 
 
 def _call_in_one_form(call: Any) -> Any:
-    if not isinstance(call, Mapping):
-        return call
-    if (
-        "function" not in call and {"name", "arguments"} <= call.keys()
-    ):  # name and arguments without `function` around them
-        call = {
-            **{key: value for key, value in call.items() if key not in ("name", "arguments")},
-            "function": {key: call[key] for key in ("name", "arguments")},
-        }
-    function = call.get("function")
+    function = call.get("function") if isinstance(call, Mapping) else None
     if isinstance(function, Mapping) and function.get("arguments") in (None, ""):
         return {**call, "function": {**function, "arguments": {}}}
     return call

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +29,8 @@ _CALL: Any = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([(
 _RESULT = {"role": "tool", "content": "a", "name": "f", "tool_call_id": PROBE_ID}
 _CHARACTERS_PER_TOKEN = 8
 """Characters of a long text that are encoded first, per requested token; most texts have 3 to 5 per token."""
-_BEFORE_BREAK = re.compile(r"(?s:.*)(?:(?:[!-~]|[^\W_])(?=[ \n])|[A-Za-z](?=[\"(),:;<=>\[\]{}]))")
-"""Matches up to the last character that no pre-tokenizer in use joins with the next one, in any context."""
+_MIN_CHARACTERS = 256
+"""Longer than a word that a tokenizer may replace as a whole (WordPiece: 100 characters)."""
 
 
 class Renderer:
@@ -68,7 +67,6 @@ class Renderer:
         self._spellings = Spellings(self._control)
         plain |= {"added_tokens": [], "model": without_tokens(state["model"], frozenset(added))}
         self._foreign = Tokenizer.from_str(json.dumps(plain))
-        self._breaks: dict[str, bool] = {}
 
     # -- to token ids ------------------------------------------------------------------------------------------
 
@@ -196,63 +194,19 @@ class Renderer:
     def _beginning(self, text: str, num_tokens: int) -> tuple[str, Encoding]:
         """Returns a head of the text and its encoding as foreign text: the whole text, or at least `num_tokens` + 1 tokens.
 
-        They are also the first tokens of the whole text. The head ends at a break: a position at which the encoding of the
-        whole is the encoding of what is before it, followed by the encoding of what is after it. Memory and time depend on
-        `num_tokens`; only a text without breaks is encoded as a whole.
+        They are also the first tokens of a head twice as long: what follows a head changes only its last tokens. Memory and time
+        depend on `num_tokens`, except for a text without such a head.
         """
-        length = _CHARACTERS_PER_TOKEN * (num_tokens + 1)
+        length, before = max(_CHARACTERS_PER_TOKEN * (num_tokens + 1), _MIN_CHARACTERS), None
         while length < len(text):
-            head = _encodable(text[: self._last_break(text, length)])
+            head = _encodable(text[:length])
             encoding = self._foreign.encode(head, add_special_tokens=False)
-            if len(encoding.ids) > num_tokens:
+            first = encoding.ids[: num_tokens + 1]
+            if len(first) > num_tokens and first == before:
                 return head, encoding
-            length *= 4
+            length, before = 2 * length, first
         text = _encodable(text)
         return text, self._foreign.encode(text, add_special_tokens=False)
-
-    def _last_break(self, text: str, length: int) -> int:
-        """Returns the last break among the first `length` characters; 0 if none is found."""
-        while found := _BEFORE_BREAK.match(text, 0, length):
-            length = found.end()
-            if self._is_break(text[length - 1], text[length]):
-                return length
-        return 0
-
-    def _is_break(self, before: str, after: str) -> bool:
-        """Whether a text can be encoded in two parts between these two characters.
-
-        It can if the pre-tokenizer separates them, because the model encodes each part separately. It also can if no piece of the
-        vocabulary contains both: no merge (BPE) and no edge of the best path (Unigram) crosses the position. A known blank also
-        ends a run of unknown characters, which become one token.
-        """
-        if before + after not in self._breaks:
-            self._breaks[before + after] = self._separates(f"a{before}{after}a")
-        return self._breaks[before + after]
-
-    def _separates(self, text: str) -> bool:
-        """Whether there is a break before the second to last character."""
-        if self._foreign.normalizer is not None:
-            text = self._foreign.normalizer.normalize_str(text)
-        parts = [(text, (0, len(text)))]
-        if self._foreign.pre_tokenizer is not None:
-            parts = self._foreign.pre_tokenizer.pre_tokenize_str(text)
-        across = [part for part, (start, end) in parts if start < len(text) - 2 < end]
-        if not across:
-            return True
-        if not self._joins_by_vocabulary or len(across[0]) < 3:
-            return False
-        pair = across[0][-3:-1]
-        return self._foreign.token_to_id(pair[1]) is not None and pair not in self._pieces
-
-    @functools.cached_property
-    def _joins_by_vocabulary(self) -> bool:
-        """Whether every token is a piece of the vocabulary found within a word, not the result of looking up a whole word."""
-        model = json.loads(self._foreign.to_str())["model"]
-        return model["type"] == "Unigram" or (model["type"] == "BPE" and not model["ignore_merges"])
-
-    @functools.cached_property
-    def _pieces(self) -> str:
-        return "\0".join(self._foreign.get_vocab())
 
     def control(self, text: str) -> list[int]:
         """Encodes own text: names of control tokens in it become control tokens."""

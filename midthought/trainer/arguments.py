@@ -10,7 +10,6 @@ from typing import Any
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.changes import require_true_or_false
 from midthought.errors import SettingsError
-from midthought.learning.run_checks import check_training
 from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.run_folder import require_intact_run
@@ -74,7 +73,6 @@ def settle(
     config, preset = choose_preset(config, model)
     config = config.merged({})
     check_source(before_choice(config.inference), config.ray)
-    check_training(config.training)
     choice = choose_settings(config, model)
     if resume and run_path is None:
         raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")

@@ -12,6 +12,9 @@ from midthought.checks.registry import Finding
 from midthought.config import RecipeConfig
 from midthought.errors import TrainingStoppedError
 from midthought.rollout.trajectory_json import save_trajectories
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats.unread import UnreadCallReader
+from midthought.trainer.rollouts import PromptBuilder
 from midthought.trainer.run import Run
 from midthought.types import StopReason, Trajectory
 
@@ -24,8 +27,9 @@ FOLDER = "not_finite"
 class RunChecks:
     """The checks of one run. All methods raise `TrainingStoppedError` for a finding with the policy `stop`."""
 
-    def __init__(self, config: RecipeConfig, run: Run) -> None:
+    def __init__(self, config: RecipeConfig, renderer: Renderer, prompts: PromptBuilder, run: Run) -> None:
         """Raises `SettingsError` for an unknown check in `checks.policies`."""
+        self._reader = UnreadCallReader(renderer, prompts.call_format, prompts.registry)
         self._run = run
         self.restart(config)
 
@@ -52,7 +56,7 @@ class RunChecks:
             self.save_episodes(iteration, trajectories)
         errors = Counter(t.error for t in trajectories if t.stop_reason is StopReason.FAILED)
         error = errors.most_common(1)[0][0] if errors else None
-        self._tell(self._monitor.add(row, error=error))
+        self._tell(self._monitor.add(row, error=error, unread=self._reader.read(trajectories)))
 
     def after_validation(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Judges a validation."""

@@ -45,7 +45,7 @@ def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSe
     learned = policy
     if model.adapter_rank:
         learned = add_adapters(policy, model.adapter_rank, model.lora_alpha, config.training.seed)
-    training = config.training.changed(
+    training = config.frozen().training.changed(
         learning_rate=settled(settings.learning_rate),
         warmup_steps=settings.warmup_steps,
         lr_schedule="linear",

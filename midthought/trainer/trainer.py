@@ -219,7 +219,7 @@ class Trainer:
         self._parts: _Parts | None = None
         if not self._run.is_shared or self._sft.is_done:  # a recipe begins with `sft`, which needs neither
             self._opened()
-        self._checks = RunChecks(self.config, self._run)
+        self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)
         if self._run.newest is not None:
             self.load_checkpoint(self._run.newest)
         with self._run.disk():

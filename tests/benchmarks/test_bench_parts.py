@@ -33,7 +33,7 @@ def run(part: str, folder: Path) -> list[dict]:
         ("parse", ["≤ 3"] * 10),
         pytest.param("lora", ["≥ 0.95"], marks=pytest.mark.slow),
         pytest.param("scaling", [], marks=pytest.mark.slow),
-        pytest.param("memory_scale", ["≥ 0.95", "≥ 0.95"], marks=pytest.mark.slow),  # its parts: test_memory_scale.py
+        pytest.param("memory_scale", ["≥ 0.95", "≥ 0.95"], marks=pytest.mark.slow),
         pytest.param("memory", [], marks=pytest.mark.slow),
         pytest.param("service", ["≤ 1.3", "≤ 1.3", "≤ 1.3", "≥ 2"], marks=pytest.mark.slow),
         pytest.param("busy", ["≥ 0.9", "≥ 1.5"], marks=pytest.mark.slow),

@@ -198,6 +198,48 @@ class Endless(Boxes):
         return "And the next one?", float(action == "red"), False, {}
 
 
+class OtherStart(Boxes):
+    """Draws its question from the global generator."""
+
+    def reset(self, seed: int = 0) -> str:
+        return super().reset(random.randrange(12))
+
+
+class Remembering(Boxes):
+    """Keeps what was said in a list of the class."""
+
+    said: list[str] = []  # noqa: RUF012  (the mistake)
+
+    def step(self, action: str) -> Any:
+        self.said.append(action)
+        _, reward, done, info = super().step(action)
+        return f"{len(self.said)} words", reward, done, info
+
+
+class Solved(Boxes):
+    """Is solved for all episodes as soon as one has solved it."""
+
+    is_solved: dict[str, bool] = {}  # noqa: RUF012  (the mistake)
+
+    def step(self, action: str) -> Any:
+        observation, reward, done, info = super().step(action)
+        observation = "Solved." if self.is_solved else "Not yet."
+        self.is_solved["now"] = True
+        return observation, reward, done, info
+
+
+class Rolling(Boxes):
+    """Draws in its steps, from the seed."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.rng = random.Random(seed)
+        return super().reset(seed)
+
+    def step(self, action: str) -> Any:
+        _, reward, done, info = super().step(action)
+        return f"You rolled {self.rng.randrange(100)}.", reward, done, info
+
+
 def saying(function: Callable[[str], Any]) -> Tool:
     """Returns a function of one word as the tool that the model calls."""
 
@@ -329,6 +371,9 @@ MISTAKES: dict[str, tuple[Make, str, str]] = {
         "reward",
         "a call without a result earns 1",
     ),
+    "the same start gets other prompts": (played(OtherStart), "isolation", "with the same seed"),
+    "a list of the class": (played(Remembering), "isolation", "step 1 of the same actions"),
+    "a flag of the class": (played(Solved), "isolation", "step 1 of the same actions"),
 }
 SAMPLED: dict[str, tuple[Make, str, str]] = {
     "prompts that are all solved already": (
@@ -375,8 +420,6 @@ def assert_found(report: Report, check: str, part: str) -> None:
 def test_a_mistake_is_found_without_samples(description, taught, tmp_path, no_login):
     make, check, part = MISTAKES[description]
     arguments = make(taught, tmp_path)
-    if check != "reward":  # which plays 25 episodes
-        arguments |= {"checks": {"policies": {"reward": "off"}}}
     assert_found(examined(lambda: Trainer(**arguments), samples=False), check, part)
 
 
@@ -401,6 +444,7 @@ LIKE_MISTAKES: dict[str, Make] = {
     "a few repeated prompts and held-out ones": settings(dataset=[*ROWS, ROWS[0]], validation=OTHER_ROWS + ROWS[:1]),
     "a tool with a variable number of parameters": settings(tools=[Flexible()]),
     "an environment": played(Boxes, tools=[]),
+    "an environment that draws from its seed": played(Rolling, tools=[]),
     "the game": played(SimpleGameEnvironment, tools=[]),
 }
 

@@ -12,6 +12,7 @@ from midthought.checks.during import Monitor
 from midthought.checks.registry import CHECKS, Finding, check
 from midthought.cli import main
 from midthought.errors import SettingsError
+from midthought.tools.call_formats.unread import UnreadCalls
 
 HEALTHY = {
     "reward/mean": 0.5,
@@ -40,15 +41,16 @@ HEALTHY = {
     "logprob_difference_mean": 1e-6,
 }
 EQUAL = {"reward/mean": 0.0, "reward/std": 0.0}
+UNREAD = UnreadCalls(num_episodes=8, count=6, tool="look", text="#call look {}", remedy="set call_format='in_thought'")
 
 
-def findings_of(*rows, settings=None, healthy=6):
+def findings_of(*rows, settings=None, healthy=6, unread=None):
     """What is found in healthy iterations, `healthy` of them, with these after them."""
     monitor, found = Monitor(settings or {}), []
     for number, changed in enumerate([{}] * healthy + list(rows), start=1):
         mean = 0.5 + 0.01 * (number % 3)
         row = {"stage": "ppo", "step": number, **HEALTHY, "reward/mean": mean, **changed}
-        found += monitor.add(row)
+        found += monitor.add(row, unread=unread)
     return found
 
 
@@ -139,6 +141,14 @@ def test_a_reward_that_rises_while_answers_get_worse():
             found += monitor.add({"stage": "validation", "step": 5 * number + 5, "exact_match": match})
         assert [finding.check for finding in found] == ["reward_hacking"] * is_found
         assert all("from 0.8 to 0.4" in finding.observation and "iteration 5" in finding.action for finding in found)
+
+
+def test_calls_that_are_not_run_are_found_after_three_iterations():
+    (finding,) = findings_of(*[{}] * 3, healthy=0, unread=UNREAD)
+    assert finding.observation == "6 of 8 sampled episodes write a call of 'look' that is not run: '#call look {}'"
+    assert (finding.check, finding.action, finding.start_step) == ("unread_calls", UNREAD.remedy, 1)
+    assert not findings_of(*[{}] * 2, healthy=0, unread=UNREAD)
+    assert not findings_of(*[{}] * 9, unread=UnreadCalls(num_episodes=64, count=6))
 
 
 # -- the monitor -----------------------------------------------------------------------------------------------------

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from midthought.config import EnvironmentConfig, InferenceConfig
+from midthought.config import EnvironmentConfig
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, EnvironmentTurn, call_blocking, episode_statistics
-from midthought.env.game import SimpleGameEnvironment
 from midthought.errors import EpisodeError, RewardError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
@@ -438,70 +437,19 @@ def test_statistics_leave_out_failed_episodes_and_success_that_nobody_spoke_of()
     assert episode_statistics([broken]) == episode_statistics([]) == {"num_episodes": 0.0}
 
 
-# -- under the loop --------------------------------------------------------------------------------------------
-
-
-def play(script: Any, environment: Any, starts: list[EpisodeStart]) -> list[Trajectory]:
-    """Episodes of a scripted policy, as training drives them."""
-    renderer = Renderer(byte_tokenizer())
-    parts = RolloutParts(
-        engine=ScriptedEngine(lambda _, token_ids: script(renderer.decode(token_ids)), renderer),
-        renderer=renderer,
-        call_format=InThoughtFormat(),
-        executor=ToolExecutor(ToolRegistry()),
-        messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=environment,
-        inference=InferenceConfig(max_tokens=4000, max_turns=8),
-    )
-    return asyncio.run(run_episodes(parts, starts))
-
-
-def roll_out(tasks: EnvironmentTaskSampler, script: Any) -> list[Trajectory]:
-    """Two episodes each of three groups."""
-    starts = [EpisodeStart(task=task, seed=0) for task in tasks.draw(0, 3) for _ in range(2)]
-    trajectories = play(script, tasks.episode, starts)
-    for trajectory in trajectories:
-        trajectory.check()
-    return trajectories
-
-
-def sensible_player(conversation: str) -> str | None:
-    """Thinks, then does what the last sight calls for; says nothing after its own words."""
-    *_, sight, answer = conversation.split("<|im_start|>")
-    if answer != "assistant\n":
-        return None
-    word = "take key" if "here" in sight else "complete" if "have" in sight else sight.split(" is ")[-1].split(".")[0]
-    return f"<think>I was told: north, south.</think>{word}"
-
-
-def test_the_loop_plays_the_game_to_its_optimum_and_credits_every_turn():
-    tasks = EnvironmentTaskSampler(SimpleGameEnvironment, seed=5)
-    trajectories = roll_out(tasks, sensible_player)
-    for trajectory in trajectories:
-        assert trajectory.error is None and trajectory.stop_reason is StopReason.ANSWERED
-        assert trajectory.reward.total == pytest.approx(tasks.episode(trajectory.task).environment.optimal_return())
-        assert len(trajectory.reward.turns) == len(trajectory.turn_ends) == len(trajectory)
-        assert trajectory.rewards[-1] == max(trajectory.rewards) and trajectory.dones[-1]
-        assert trajectory.states[0] == trajectory.task.prompt
-    assert episode_statistics(trajectories)["success_share"] == 1.0
-
-
 @pytest.mark.parametrize("limit", ["of the settings", "of its own"])
-def test_an_episode_that_the_environment_cuts_is_not_reported_as_answered(limit):
+def test_an_episode_that_the_environment_cuts_is_truncated(limit):
     class Timed(Echo):
         def step(self, action: str) -> tuple[str, float, bool, dict]:
             is_late = limit == "of its own" and self.get_step_count() == 1
             return "more", 1.0, is_late, {"truncated": is_late}
 
-    config = EnvironmentConfig(max_steps=2 if limit == "of the settings" else None)
-    trajectories = roll_out(
-        EnvironmentTaskSampler(Timed, seed=5, config=config),
-        lambda text: "go" if text.endswith("assistant\n") else None,
-    )
-    for trajectory in trajectories:
-        assert trajectory.error is None and trajectory.stop_reason is StopReason.MAX_STEPS
-        assert trajectory.dones == [False, True] and trajectory.reward.total == 2.0
-    assert episode_statistics(trajectories)["truncated_share"] == 1.0
+    episode = EnvironmentEpisode(ready(Timed(EnvironmentConfig(max_steps=2 if limit == "of the settings" else None))))
+    trajectory = new_trajectory()
+    assert say(episode, trajectory, "a", "b") == ["more", None]
+    assert episode.is_truncated and trajectory.dones == [False, True]
+    trajectory.reward = asyncio.run(episode.score(trajectory))
+    assert episode_statistics([trajectory])["truncated_share"] == 1.0
 
 
 # -- closing -----------------------------------------------------------------------------------------------------
@@ -536,8 +484,18 @@ def failing() -> None:
 
 
 def run_with(environment: Closing) -> Trajectory:
+    """An episode of a scripted policy, as training drives it."""
+    renderer = Renderer(byte_tokenizer())
+    parts = RolloutParts(
+        engine=ScriptedEngine(["end<|im_end|>"], renderer),
+        renderer=renderer,
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry()),
+        messages=lambda task: [{"role": "user", "content": task.prompt}],
+        environment=lambda task: EnvironmentEpisode(environment),
+    )
     start = EpisodeStart(task=Task(task_id="t", prompt="start", answer=""), seed=0)
-    (trajectory,) = play(lambda _: "end<|im_end|>", lambda task: EnvironmentEpisode(environment), [start])
+    (trajectory,) = asyncio.run(run_episodes(parts, [start]))
     return trajectory
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.plan import PLAIN
 from midthought.config import ConfigStore, create_default_config
 from midthought.errors import SettingsError
 from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.plan.activations import Head
 from midthought.plan.hardware import GIB, Hardware
-from midthought.plan.measures import MEASURES, remedy
+from midthought.plan.measures import measures, remedy, taken
 from midthought.plan.memory import Memory
 from midthought.plan.settings import PlanSettings, plan_settings
 from midthought.plan.shape import find_shape, small_shape
@@ -18,7 +19,7 @@ QWEN = 8_190_735_360
 
 
 def plan(**words) -> Memory:
-    return Memory(find_shape("Qwen/Qwen3-8B"), PlanSettings(**words))
+    return Memory(find_shape("Qwen/Qwen3-8B"), PlanSettings(**{**PLAIN, **words}))
 
 
 def test_bfloat16_with_masters_holds_18_bytes_a_parameter():
@@ -125,9 +126,8 @@ def test_a_made_model_is_counted_as_it_is_made():
 
 def with_measures(memory: Memory, names: set[str]) -> Memory:
     """The plan with these measures in their order, each until it changes nothing or the plan fits."""
-    for name, change in MEASURES:
-        while name in names and not memory.fits and (value := change(memory)) is not None:
-            tried = memory.changed({name.partition(".")[2]: value})
+    for number, (name, *_) in enumerate(measures(memory)):
+        while name in names and not memory.fits and (tried := taken(memory, number)) is not None:
             if tried.lack >= memory.lack:
                 break
             memory = tried

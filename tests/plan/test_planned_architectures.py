@@ -15,7 +15,7 @@ import torch
 from representatives import representatives
 
 from benchmarks.memory import STATUS
-from benchmarks.plan import WORK, make_trajectories, memory_of, planned_bytes, take
+from benchmarks.plan import PLAIN, WORK, make_trajectories, memory_of, planned_bytes, take
 from midthought.config import TrainingConfig
 from midthought.learning import attention, fused
 from midthought.learning.adapters import add_adapters
@@ -96,7 +96,9 @@ def test_a_layer_keeps_the_bytes_that_are_planned(kind, dtype, lora_rank):
     def planned(num_layers: int) -> int:
         shape = Shape.from_config({"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": num_layers})
         num_tokens = sum(NUM_TOKENS) - 1
-        settings = PlanSettings(device="cpu", dtype=str(dtype).removeprefix("torch."), packing=is_packed)
+        settings = PlanSettings(
+            **{**PLAIN, "packing": is_packed}, device="cpu", dtype=str(dtype).removeprefix("torch.")
+        )
         activations = Activations(shape, settings, lora_rank)
         return num_tokens * num_layers * activations.layer + activations.constant
 
@@ -148,7 +150,7 @@ def test_a_fused_layer_keeps_the_bytes_that_are_planned(kind, lora_rank):
     )
     shape = Shape.from_config({"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": 4})
     num_tokens = sum(NUM_TOKENS) - 1
-    activations = Activations(shape, PlanSettings(packing=is_packed), lora_rank)
+    activations = Activations(shape, PlanSettings(**{**PLAIN, "packing": is_packed}), lora_rank)
     planned = num_tokens * 4 * activations.layer + activations.constant
     assert planned == pytest.approx(many - few, rel=0.02)
 

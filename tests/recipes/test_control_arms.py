@@ -1,4 +1,7 @@
-"""Control arms: trained from the run's warm-up or its initial model, evaluated as the run, resumed, shown side by side."""
+"""Control arms: trained from the run's warm-up or its initial model, evaluated as the run, resumed, shown side by side.
+
+In `make test` one arm is trained: the podcast's, in `podcast/test_evaluate.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,6 @@ from midthought.errors import SettingsError
 SMALL = [
     *FEEDBACK,
     "sft.num_steps=3",
-    "problems.num_test=2",
-    "problems.num_validation=2",
     "training.num_train_iters=2",
     "training.validate_every=1",
     "evaluation.sampled=true",
@@ -56,6 +57,7 @@ def compared(finished, tmp_path_factory) -> tuple[Path, str]:
 ARMS = ("rft", "rft_seconds", "retry_only", "clean")
 
 
+@pytest.mark.slow
 def test_every_arm_is_evaluated_as_the_run(compared):
     run, _ = compared
     summary = summary_of(run)
@@ -68,6 +70,7 @@ def test_every_arm_is_evaluated_as_the_run(compared):
     assert {f"arms.{arm}{kind}" for arm in ARMS for kind in ("", ".sampled", ".none", ".wrong")} <= shown
 
 
+@pytest.mark.slow
 def test_what_the_run_learned_and_its_figures_stay_as_they_were(finished, compared):
     run, _ = compared
     before, after = summary_of(finished), summary_of(run)
@@ -79,6 +82,7 @@ def test_what_the_run_learned_and_its_figures_stay_as_they_were(finished, compar
     assert [row["stage"] for row in metrics(run)].count("sft") == 3, "no arm repeats the warm-up"
 
 
+@pytest.mark.slow
 def test_arms_of_reinforcement_learning_differ_from_the_run_in_their_own_settings_alone(finished, compared):
     run, _ = compared
     own = read_yaml(finished / "config.yaml")
@@ -96,6 +100,7 @@ def test_arms_of_reinforcement_learning_differ_from_the_run_in_their_own_setting
     assert summary["arms.rft_seconds.num_iters"] >= 1 and summary["arms.clean.num_steps"] >= 1
 
 
+@pytest.mark.slow
 def test_an_arm_is_a_run_folder_whose_policy_can_be_evaluated(compared, tmp_path):
     run, _ = compared
     assert (run / "arms" / "rft" / "report.html").is_file()
@@ -110,6 +115,7 @@ def test_an_arm_is_a_run_folder_whose_policy_can_be_evaluated(compared, tmp_path
     assert again["after.sampled.exact_match"] == own["arms.rft.sampled.exact_match"]
 
 
+@pytest.mark.slow
 def test_the_last_table_and_the_report_show_the_arms_side_by_side(compared):
     run, output = compared
     heading = next(line for line in output.splitlines() if "before RL" in line)

@@ -76,7 +76,6 @@ class ChatMessage(BaseModel):
     refusal: str | None = None
 
 
-FLAT = [QUESTION, said(None, tool_calls=[{"name": "look", "arguments": {"query": "a"}}]), RESULT, said("So.")]
 FORMS: dict[str, Any] = {
     "messages as JSON": [{"messages": json.dumps(PLAIN)}],
     "prompt and completion": [{"prompt": PLAIN[:1], "completion": PLAIN[1:]}],
@@ -87,7 +86,6 @@ FORMS: dict[str, Any] = {
     "column conversations": [{"conversations": PLAIN, "source": "x"}],
     "objects": [[ChatMessage(**message) for message in PLAIN]],
     "objects among mappings": [[QUESTION, ChatMessage(**CALLED), RESULT, said("So.")]],
-    "calls without function": [[*FLAT[:2], {"role": "tool", "content": "found"}, FLAT[3]]],
     "null under unused keys": [
         [{**message, "refusal": None, "audio": None, "function_call": None} for message in PLAIN]
     ],

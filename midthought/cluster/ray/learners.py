@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -19,13 +20,14 @@ from midthought.cluster.ray.serialization import deserialize, serialize
 from midthought.cluster.ray.weights import fill_placeholders, placeholder_of
 from midthought.cluster.ray.worker import ProcessSettings, RayProcess
 from midthought.config import RayConfig, TrainingConfig
-from midthought.engines.weight_sync.broadcast_groups import open_store
 from midthought.errors import EngineError
 from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
 
 _log = logging.getLogger(__name__)
+_STORE_TIMEOUT = timedelta(seconds=300)
+"""Time for a rank to find a key of the rendezvous store."""
 
 
 class RayWorkerGroup:
@@ -155,7 +157,15 @@ class LearnerActor(RayProcess):
     def open_store(self) -> tuple[str, int]:
         """Opens the rendezvous store on this node's cluster address only. Returns host and port."""
         host = ray.util.get_node_ip_address()
-        self._store = open_store(host)
+        listener = socket.create_server((host, 0))
+        self._store = dist.TCPStore(
+            host,
+            listener.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            timeout=_STORE_TIMEOUT,
+            master_listen_fd=listener.detach(),
+        )
         return host, self._store.port
 
     def join(self, address: tuple[str, int], number: int, num_ranks: int, timeout_seconds: float) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 _BETWEEN_VALUES = " \t\r\n,"
+_IN_OBJECT, _IN_STRING = re.compile(r'["{}]'), re.compile(r'["\\]')
 
 
 class BadObjectError(ValueError):
@@ -31,31 +33,21 @@ class ObjectScanner:
     def feed(self, text: str) -> int:
         """Reads the next text; the first text starts with the opening brace. Returns the number of characters up to and
         including the closing brace, or 0 if the object does not end here. The rest is not read."""
-        if self._changes_nothing(text):
-            return 0
-        return next((position for position, character in enumerate(text, 1) if self._closes(character)), 0)
-
-    def _changes_nothing(self, text: str) -> bool:
-        if self._in_string:
-            return not self._is_escaped and '"' not in text and "\\" not in text
-        return '"' not in text and "{" not in text and "}" not in text
-
-    def _closes(self, character: str) -> bool:
-        if self._in_string:
-            if self._is_escaped:
-                self._is_escaped = False
-            elif character == "\\":
-                self._is_escaped = True
-            elif character == '"':
-                self._in_string = False
-        elif character == '"':
-            self._in_string = True
-        elif character == "{":
-            self._depth += 1
-        elif character == "}":
-            self._depth -= 1
-            return self._depth == 0
-        return False
+        place = 0
+        if self._is_escaped and text:
+            place, self._is_escaped = 1, False
+        while found := (_IN_STRING if self._in_string else _IN_OBJECT).search(text, place):
+            place = found.end()
+            if found[0] == "\\":
+                self._is_escaped = place == len(text)
+                place += 1
+            elif found[0] == '"':
+                self._in_string = not self._in_string
+            else:
+                self._depth += 1 if found[0] == "{" else -1
+                if not self._depth:
+                    return place
+        return 0
 
 
 def load_object(text: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsS
 SMALL = [
     *[word for word in FEEDBACK if word != "inference.deterministic=true"],
     "sft.num_steps=3",
-    "sft.mixed_precision=false",  # measured: test_feedback_precision.py
     "problems.num_train=12",
     "problems.num_validation=2",
     "problems.num_test=4",
