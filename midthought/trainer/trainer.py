@@ -165,15 +165,10 @@ class Trainer:
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
-        options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes}
-        options["console"] = Console(quiet=not progress)
+        console = Console(quiet=not progress)
+        options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes, "console": console}
         self._run = path if isinstance(path, Run) else Run(path, self.config, **options)
-        with self._run.disk():
-            self._run.require_same(self.config)
-            self._run.create()
-            self._run.find_checkpoints()
-        for note in filter(None, (given.preset, given.choice.algorithm)) if not self._run.is_shared else ():
-            self._run.console.note(note)
+        self._open_run(given.preset, given.choice.algorithm)
         self.callbacks = checked_callbacks(callbacks)
         self._policy = open_policy(
             self.config,
@@ -190,6 +185,14 @@ class Trainer:
         self._choice, self._is_created = given.choice, given.is_model_created
         self._sft = SftStage(given, demonstrations, self._run)
         self._begin()
+
+    def _open_run(self, *notes: str) -> None:
+        with self._run.disk():
+            self._run.require_same(self.config)
+            self._run.create()
+            self._run.find_checkpoints()
+        for note in filter(None, notes) if not self._run.is_shared else ():
+            self._run.console.note(note)
 
     def _begin(self) -> None:
         """Begins at the newest checkpoint of a resumed run, else at iteration 0."""
@@ -228,12 +231,9 @@ class Trainer:
         """Returns the learner and the sources, which are created here if there are none."""
         if self._parts is None:
             self._require_open()
-            policy = self._policy
             learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters())
-            prompts, settings = policy.prompts, self._settings
-            sources = open_sources(
-                self.model, learner.policy, self.renderer, prompts, self._tasks, settings, model_path=policy.path
-            )
+            given = self._policy.prompts, self._tasks, self._settings
+            sources = open_sources(self.model, learner.policy, self.renderer, *given, model_path=self._policy.path)
             self._parts = _Parts(learner, *sources)
         return self._parts
 

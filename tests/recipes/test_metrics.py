@@ -13,13 +13,12 @@ from midthought.recipes.metrics import (
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 
-def episode(*queries, right=False, found=(), outcome=ToolOutcome.OK, answer="Ada", quote="the tide"):
-    """One call per query; each result held the chunks `found`. Its reward says whether it was right."""
-    task = Task(task_id="t", prompt="?", answer=answer, labels={"quote": quote}, evidence=("tide_1",))
-    trajectory = Trajectory(task, [1])
+def episode(*queries, right=False):
+    """One call per query. Its group says whether it was right."""
+    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="Ada"), [1])
     for query in queries:
         call = ToolCall(tool_name="look", parameters={"query": query})
-        trajectory.add_results([ToolEvent(call=call, outcome=outcome, metadata={"chunk_ids": list(found)})], [2])
+        trajectory.add_results([ToolEvent(call=call, outcome=ToolOutcome.OK)], [2])
     trajectory.group = int(right)
     return trajectory
 
