@@ -190,13 +190,7 @@ def _is_given(from_path: Path | None) -> bool:
     run = run_of(from_path)
     if run is None or _names_a_model(read_yaml(run / "config.yaml")):
         return True
-    file = run / FILE_NAME
-    try:
-        return bool(read_json_object(file)["is_given"])
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
-        ) from None
+    return bool(_progress(run)["is_given"])
 
 
 def _has_algorithm(values: Mapping[str, Any]) -> bool:
@@ -210,14 +204,27 @@ def _names_a_model(values: Mapping[str, Any]) -> bool:
 
 
 def run_of(policy: Path) -> Path | None:
-    """Returns the run folder to which a policy, a checkpoint or the folder itself belongs; of a control arm that of its run.
+    """Returns the folder of a recipe's run to which a policy, a checkpoint or the folder itself belongs; of a control arm that of
+    its run.
 
-    The policy that lies deepest is `RUN/checkpoints/STAGE/checkpoints/NAME/policy`. Raises `CheckpointError` as
-    `require_intact_run`.
+    The policy that lies deepest is `RUN/arms/NAME/checkpoints/STAGE/checkpoints/NAME/policy`. Raises `CheckpointError` as
+    `require_intact_run`, and if the record of a run cannot be read.
     """
-    found = None
-    for folder in (policy.resolve(), *policy.resolve().parents[:5]):
+    for folder in (policy.resolve(), *policy.resolve().parents[:7]):
         require_intact_run(folder)
-        if (folder / FILE_NAME).is_file():
-            found = folder
-    return found
+        if (folder / FILE_NAME).is_file() and _progress(folder).get("stage", "all"):
+            return folder
+    return None
+
+
+def _progress(run: Path) -> dict[str, Any]:
+    file = run / FILE_NAME
+    try:
+        found = read_json_object(file)
+        if "is_given" not in found:
+            raise ValueError("is_given is missing")
+        return found
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
+        ) from None

@@ -36,7 +36,7 @@ from midthought.report.run_folder import RunFolder
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tokenization import Renderer
 from midthought.trainer.checkup import examine_before_start
-from midthought.trainer.demonstrations import StepDemonstrations
+from midthought.trainer.demonstrations import NoDemonstrations, StepDemonstrations
 from midthought.trainer.progress import SFT, RunProgress
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.rollouts import check_source
@@ -140,6 +140,7 @@ class RecipeRun(ABC):
         policy, tokenizer = self._opened(self._given or self.make_policy())
         self._given = None
         if self.stage == "evaluate":
+            self.folder.forget_after(self.progress.log_position)
             self._once("after", lambda: self._evaluated("after", policy))
             return
         with self.trainer(self.config, self.tasks, policy, tokenizer, self.run) as trainer:
@@ -154,7 +155,10 @@ class RecipeRun(ABC):
 
     def _warm_up(self, trainer: Trainer) -> dict[str, float]:
         """Takes the supervised steps. Without any, the policy is copied: the run then needs no files outside its folder."""
-        trainer.sft(self.demonstrations(self.config), **self._steps(0 if self.stage == "rl" else None))
+        if self.stage == "rl":
+            trainer.sft(NoDemonstrations(), **self._steps(0))
+        else:
+            trainer.sft(self.demonstrations(self.config), **self._steps(None))
         return {}
 
     def _reinforce(self, trainer: Trainer) -> dict[str, float]:

@@ -38,6 +38,13 @@ class StepDemonstrations(ABC):
         """Returns the demonstrations of a step, from 0."""
 
 
+class NoDemonstrations(StepDemonstrations):
+    """For no steps."""
+
+    def of_step(self, step: int) -> Sequence[Trajectory]:
+        return ()
+
+
 class ShuffledDemonstrations(StepDemonstrations):
     """Gives each step demonstrations of about `batch_tokens` tokens in total. Their random choice depends only on `key` and the
     step."""

@@ -183,7 +183,10 @@ def open_policy(
     path = settings.local_path if model is None else ""
     model, tokenizer = find_policy(config, model, tokenizer, texts=texts, tokenizer_path=run.tokenizer_path)
     if run.has_sft and run.sft_policy_path is not None:
-        take_over(model, run.sft_policy_path)
+        if not run.is_shared or model.name_or_path != str(
+            run.sft_policy_path
+        ):  # else the recipe loaded just these weights
+            take_over(model, run.sft_policy_path)
         path = ""
     if settings.float32_head:
         use_float32_head(model)
@@ -207,8 +210,6 @@ def generation_values(renderer: Renderer) -> dict[str, Any]:
 def take_over(policy: Any, folder: Path) -> None:
     """Gives the policy the weights that an earlier process saved after its supervised steps, so that a resumed run has the same
     reference. Raises `CheckpointError` if they belong to another model."""
-    if policy.name_or_path == str(folder):
-        return
     saved = load_model(folder, policy.dtype)
     try:
         policy.load_state_dict(saved.state_dict())

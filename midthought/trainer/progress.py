@@ -34,9 +34,9 @@ class RunProgress:
     def __init__(self, run: RunFolder) -> None:
         self._run = run
         self._path = run.path / FILE_NAME
-        self.stage = "all"
+        self.stage = ""
         self.from_path: str | None = None
-        """`--stage` and `--from` of the start of a recipe's run; a resumed run uses the same."""
+        """`--stage` and `--from` of the start of a recipe's run; a resumed run uses the same. `stage` is empty in other runs."""
         self.is_given = True
         """Whether the run started from a user's model, not from a small one that this run or an earlier one created."""
         self.done: list[str] = []

@@ -64,7 +64,7 @@ class Run:
         console: Console | None = None,
         is_shared: bool = False,
     ) -> None:
-        self._config, self.is_resumed, self._allow_changes = config, resume, allow_changes
+        self._config, self.is_resumed, self.allows_changes = config, resume, allow_changes
         self.is_shared = is_shared
         self._is_recorded = False
         self._learned: LearnedTokens | None = None
@@ -149,7 +149,7 @@ class Run:
         if record is not None:
             self._changes += record.changes(self.folder.path)
         try:
-            require_allowed(self._changes, allow=self._allow_changes)
+            require_allowed(self._changes, allow=self.allows_changes)
         except SettingsError:
             self.folder.unlock()
             raise

@@ -195,7 +195,7 @@ class SftStage:
         state = self._run.sft_checkpoints.restore(learner, tokenizer, self._run.newest_sft, "settings")
         before = state["settings"]
         for name, value in settings.model_dump().items():
-            if value != before.get(name):
+            if value != before.get(name) and not self._run.allows_changes:
                 raise SettingsError(
                     f"sft({name}={value!r}): the run was interrupted in supervised steps with {name}={before.get(name)!r}; "
                     "give the same value, or another run_path"

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from midthought import Trainer
 from midthought.config import RecipeConfig
 from midthought.errors import CheckpointError, SettingsError
 from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import Hardware
 from midthought.recipes import find_recipe
-from midthought.recipes.recipe import Recipe
+from midthought.recipes.recipe import Recipe, run_of
 from midthought.recipes.run import RecipeRun
 from midthought.report.run_folder import RunFolder
 
@@ -122,3 +123,34 @@ def test_settings_and_progress_of_a_damaged_run_are_not_used(name, how, tmp_path
     }
     with pytest.raises(CheckpointError, match=f"is not whole: {name} has"):
         Recipe("mine", RecipeConfig, RecipeRun).begin(words=[], **options[how])
+
+
+def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path):
+    trainer = Trainer(
+        dataset=[{"question": "a", "answer": "b"}],
+        rewards=["correct"],
+        num_train_iters=0,
+        run_path=tmp_path / "run",
+        progress=False,
+        hidden_size=64,
+        num_layers=1,
+        num_heads=2,
+    )
+    trainer.fit()
+    trainer.cleanup()
+    for recipe in RECIPES:
+        config, from_path = find_recipe(recipe).begin(
+            tmp_path / "e", words=[], stage="evaluate", from_path=tmp_path / "run"
+        )
+        assert (config.model.local_path, from_path) == (str(tmp_path / "run"), None)
+    assert run_of(tmp_path / "run" / "policy") is None
+
+
+def test_the_run_of_a_control_arms_checkpoint_is_the_recipes(tmp_path, run):
+    outer = run("outer")
+    arm = outer / "arms/rft"
+    (arm / "checkpoints/ppo/checkpoints/step_000001/policy").mkdir(parents=True)
+    (arm / "progress.json").write_text('{"stage": "", "is_given": true}', "utf-8")
+    assert run_of(arm / "checkpoints/ppo/checkpoints/step_000001/policy") == outer
+    inner = run("outer/inner")
+    assert run_of(inner) == inner

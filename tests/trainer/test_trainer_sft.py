@@ -294,3 +294,31 @@ def test_steps_that_were_interrupted_go_on_with_the_same_settings_before_fit(mak
         resumed.fit()
     with pytest.raises(SettingsError, match=r"sft\(num_steps=12\).*with num_steps=11"):
         resumed.sft(shown, **{**STEPS, "num_steps": 12})
+
+
+def test_a_user_who_allows_changes_goes_on_with_other_steps(make, tmp_path):
+    trainer = make(run_path=tmp_path, checkpoint={"save_interval": 1})
+    trainer.sft(shown, **{**STEPS, "num_steps": 11})
+    trainer.cleanup()
+    shutil.rmtree(tmp_path / "warmup")
+    (tmp_path / "manifest.json").unlink()  # it names the folder
+    resumed = make(run_path=tmp_path, resume=True, allow_changes=True, checkpoint={"save_interval": 1})
+    assert len(resumed.sft(shown, **{**STEPS, "num_steps": 12})) == 12
+
+
+def test_a_model_that_went_on_learning_in_place_is_the_reference_as_the_supervised_steps_left_it(make, tmp_path):
+    def kl_of(trainer: Trainer) -> float:
+        trainer.rollout()
+        found = trainer.train_step()["kl_reference"]
+        trainer.cleanup()
+        return found
+
+    options = {"run_path": tmp_path, "kl_coef": 0.1, "rewards": [differs], "learning_rate": 1e-2}
+    trainer = make(**options)
+    trainer.sft(shown, **STEPS)
+    model = trainer.model
+    trainer.fit()
+    trainer.cleanup()
+    expected = kl_of(make(**options, resume=True))
+    assert expected > 1e-4
+    assert kl_of(make(**options, resume=True, model=model)) == expected

@@ -11,6 +11,7 @@ from midthought.cli import app
 from midthought.errors import SettingsError
 from midthought.recipes.feedback.problems import prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsSection
+from midthought.trainer.progress import RunProgress
 
 SMALL = [
     *[word for word in FEEDBACK if word != "inference.deterministic=true"],
@@ -57,6 +58,7 @@ def test_a_warm_up_of_its_own_is_gone_on_from_without_a_warning(whole_run, tmp_p
 
 def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known_and_few_episodes_are_shown(tmp_path):
     words = ["--stage", "rl", "training.num_train_iters=1", "training.batch_size=10", "training.mini_batch_size=10"]
+    words += ["sft.source=nowhere.parquet"]  # nothing is demonstrated
     result = train("--run", str(tmp_path / "rl"), *words)
     assert result.exit_code == 0, result.output
     assert "A policy without demonstrations of the tool" in " ".join(result.output.split())
@@ -64,6 +66,22 @@ def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known_and_few_episodes_
     arms = ("before", "before.sampled", "after", "after.sampled", "after.none", "after.wrong")
     written = Counter(json.loads(line)["arm"] for line in lines)
     assert written == {**dict.fromkeys(arms, 4), "validation": 2, "train": 8}
+
+
+def test_an_evaluation_that_was_killed_after_its_arms_leaves_every_episode_once(whole_run, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    words, finish = ("--run", str(tmp_path / "again")), RunProgress.finish
+    monkeypatch.setattr(RunProgress, "finish", killed)
+    assert train(*words, "--stage", "evaluate", "--from", str(whole_run[0])).exit_code == 130
+    log = tmp_path / "again" / "trajectories.jsonl"
+    before = log.read_text("utf-8")
+    monkeypatch.setattr(RunProgress, "finish", finish)
+    result = train(*words, "--resume")
+    assert result.exit_code == 0, result.output
+    after = log.read_text("utf-8")
+    assert before and len(after.splitlines()) == len(before.splitlines())
 
 
 # -- settings and problems --------------------------------------------------------------------------------------------
