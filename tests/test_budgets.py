@@ -28,7 +28,7 @@ LINES = {
     "memory": 7000,
     "models": 1410,
     "plan": 1345,
-    "recipes": 3930,  # demonstrations of own questions and the factors of an evaluation are 180 of them
+    "recipes": 3925,  # demonstrations of own questions and the factors of an evaluation are 180 of them
     "report": 2785,
     "rollout": 2475,
     "serve": 1415,
