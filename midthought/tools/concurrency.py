@@ -159,7 +159,7 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> 
         is_cancelled = True
         answered = loop.start(asyncio.sleep(0))
         await asyncio.wait((asyncio.wrap_future(has_ended),), timeout=_CANCEL_SECONDS)
-        if loop is _loop and not answered.done():
+        if loop is _loop and not has_ended.done() and not answered.done():
             _log.warning(
                 "the async tool %r, or another one, blocks the event loop of all async tools: further calls get a new one, and "
                 "clients that were opened on this one are lost; let it await, or make its `execute` a plain function",
