@@ -145,7 +145,7 @@ def _action_reader(space: Any, names: Sequence[str] | None) -> tuple[str, Callab
     elif isinstance(space, spaces.Box) and len(space.shape) <= 1:
         form = _numbers_of(space)
     else:
-        raise SettingsError(f"an action of {space} is more than a list of numbers; give text_to_action=…")
+        raise SettingsError(f"an action of {space} has no form as text here; give text_to_action=…")
     return form, lambda text: _contained(space, _numbers_in(text, space, is_discrete), form)
 
 

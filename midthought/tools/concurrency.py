@@ -25,6 +25,7 @@ from midthought.tools.deadline import contained
 
 T = TypeVar("T")
 
+_LOOP_NAME = "midthought-tools"
 _CANCEL_SECONDS = 0.25
 """Time for a cancelled coroutine to end."""
 _IDLE_SECONDS = 30.0
@@ -32,7 +33,7 @@ _numbers = itertools.count()
 _Future = concurrent.futures.Future[tuple[Any, Exception | None]]
 _Job = tuple[_Future, Callable[[], Any]]
 _log = logging.getLogger(__name__)
-_loop = BackgroundLoop("midthought-tools")
+_loop = BackgroundLoop(_LOOP_NAME)
 """It outlives rollouts, so that a tool may keep a client open. A loop that a tool blocks is replaced."""
 
 
@@ -131,6 +132,14 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
         raise
 
 
+def require_other_loop() -> None:
+    """Raises `EngineError` on the tools' event loop: who blocks it may wait for a tool that needs it."""
+    if threading.current_thread().name == _LOOP_NAME:
+        raise EngineError(
+            "an async tool cannot wait here: other tools need its event loop; call this from a plain function instead"
+        )
+
+
 async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> Any:
     global _loop
     loop, is_cancelled = _loop, False
@@ -150,13 +159,13 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> 
         is_cancelled = True
         answered = loop.start(asyncio.sleep(0))
         await asyncio.wait((asyncio.wrap_future(has_ended),), timeout=_CANCEL_SECONDS)
-        if loop is _loop and not answered.done():
+        if loop is _loop and not has_ended.done() and not answered.done():
             _log.warning(
                 "the async tool %r, or another one, blocks the event loop of all async tools: further calls get a new one, and "
                 "clients that were opened on this one are lost; let it await, or make its `execute` a plain function",
                 name,
             )
-            _loop = BackgroundLoop("midthought-tools")
+            _loop = BackgroundLoop(_LOOP_NAME)
         raise
     if error is not None:
         raise error

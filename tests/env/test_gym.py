@@ -135,7 +135,7 @@ def test_a_text_that_is_no_action_gets_the_form_of_one():
 def test_an_action_of_several_parts_needs_a_function_and_an_observation_of_them_is_json():
     sample = {"on": [1, 0, 1], "rest": ("ab", np.float32([[0, 1], [0.5, -1]]), 2)}
     for space in (NESTED, SPACES.Box(-1, 1, (2, 2)), SPACES.MultiDiscrete([2, 3])):
-        with pytest.raises(SettingsError, match="is more than a list of numbers; give text_to_action="):
+        with pytest.raises(SettingsError, match="has no form as text here; give text_to_action="):
             GymnasiumEnvironment(Mirror(space))
     world = GymnasiumEnvironment(Mirror(NESTED), text_to_action=lambda _: {**sample, "on": np.int8(sample["on"])})
     world.reset(seed=0)

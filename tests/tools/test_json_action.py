@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -82,3 +83,17 @@ def test_what_stood_before_the_turns_first_tag_was_a_thought_unless_told_otherwi
     assert [call.tool_name for call in CALL_FORMAT.parse_all(text)] == ["see"]
     assert [call.tool_name for call in CALL_FORMAT.parse_all(text, in_thought=False)] == ["look", "see"]
     assert [call.tool_name for call in CALL_FORMAT.parse_all(A, in_thought=True)] == []
+
+
+def test_a_call_whose_json_cannot_be_read_gets_an_error_wherever_its_key_is() -> None:
+    (call,) = CALL_FORMAT.parse_all('{"id": 1, "tool": "look", "parameters": {"q": "two\nlines}"}}')
+    assert not call.success and str(call.error).startswith("bad JSON: Invalid control character")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"' + 20_000 * '\\"', 20_000 * '{"a": ' + A + 20_000 * "}", 20_000 * '{"a": ' + '"tool"' + 20_000 * "}"]
+)
+def test_the_time_of_reading_grows_with_the_length_only(text: str) -> None:
+    started = time.perf_counter()
+    CALL_FORMAT.parse_all(text)
+    assert time.perf_counter() - started < 2  # a quadratic search takes 5 s and more

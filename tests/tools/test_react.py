@@ -32,6 +32,8 @@ def found(text: str) -> list:
         ('Action: look\nso\nInput: {"q": 1}', []),
         ('Thought: I look.\nAction: look\nInput: {"q": 1}', [LOOK]),
         ('Input: {"q": 1}', []),
+        (f"Action: first I think\n{A}", [LOOK]),
+        (f"Action: a\n\nAction: b\n\n{A}", [LOOK]),
         (f"</think>\n{A}", [LOOK]),
         (f"<think>{B}</think>{A}", [LOOK]),
         ("Action: look\nFinal Answer: Ada", []),

@@ -65,3 +65,13 @@ def test_digits_are_a_string_if_the_schema_of_a_server_says_so(schema: dict[str,
     call_format = choose_call_format(renderer, [definition]).call_format
     (call,) = call_format.parse_all(call_format.render_call("look", {"code": "12"}))
     assert call.parameters == {"code": "12"}
+
+
+@pytest.mark.parametrize("published", TAGGED, ids=lambda published: published.name)
+def test_a_closing_tag_of_a_thought_is_part_of_the_value_that_holds_it(published: Published) -> None:
+    call_format = choose_call_format(Renderer(published.tokenizer()), [order.definition]).call_format
+    written = call_format.render_call("order", {"code": "CODE", "size": 1, "parts": "a", "grade": "1"})
+    closing = call_format.think_tags[1]
+    for text in (written, f"a thought{closing}{written}"):
+        (call,) = call_format.read(text.replace("CODE", f"a{closing}b"), in_thought=text != written)
+        assert call.parameters["code"] == f"a{closing}b"

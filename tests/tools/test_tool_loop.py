@@ -99,3 +99,24 @@ def test_a_tool_on_the_loop_that_would_wait_for_the_loop_is_told_the_remedy() ->
     registry = ToolRegistry([Where("where"), Nested("nested")])
     is_ok, told = registry.execute_tool("nested")
     assert is_ok and "call this from a plain function" in told
+
+
+def test_a_tool_that_ends_when_it_is_cancelled_keeps_the_loop_and_its_clients(caplog: pytest.LogCaptureFixture) -> None:
+    class Slow(Where):
+        timeout_seconds = 0.01
+
+        async def execute(self) -> str:
+            self.loops.append(asyncio.get_running_loop())
+            await asyncio.sleep(60)
+            return "too late"
+
+    slow = Slow("slow")
+    box = ToolExecutor(ToolRegistry([slow]))
+
+    async def calls() -> None:
+        for _ in range(100):  # one in six found the loop blocked as long as only its answer was looked at
+            (event,) = await run(box, "slow")
+            assert event.outcome is ToolOutcome.TIMED_OUT
+
+    asyncio.run(calls())
+    assert len(set(slow.loops)) == 1 and not caplog.records

@@ -19,16 +19,21 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 Number = Fraction | float
 
 MAX_CHARACTERS = 1000
+MAX_DEPTH = 50
 MAX_BITS = 10_000
 """Limit for numerators and denominators (about 3,000 digits). Powers above it are refused before they are computed."""
+_TOO_DEEP = f"the expression is nested too deeply, at most {MAX_DEPTH} levels"
 _MAX_LITERAL_EXPONENT = 3000
 _MAX_ROUND_DIGITS = 1000
 _NUM_DIGITS = 15
 """Digits shown of a number without a short exact decimal form."""
 _MAX_DECIMALS = 30
 
+_TOKEN = re.compile(
+    r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE](?P<exponent>[+-]?[0-9]+))?|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<other>[^-+*/%(), ])"
+)
 _LEADING_ZEROS = re.compile(r"(?<![\w.])0+(?=[0-9])")
-_OTHER_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"})
+_OTHER_SIGNS = {"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"}
 _OPERATIONS: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -73,23 +78,12 @@ def calculate(expression: str) -> Number:
     """
     if len(expression) > MAX_CHARACTERS:
         raise CalculationError(f"the expression is too long: {len(expression)} characters, at most {MAX_CHARACTERS}")
-    text = re.sub(r"\s", " ", _LEADING_ZEROS.sub("", expression.translate(_OTHER_SIGNS))).strip()
-    if not text:
+    for other, sign in _OTHER_SIGNS.items():
+        expression = expression.replace(other, sign)
+    expression = re.sub(r"\s", " ", _LEADING_ZEROS.sub("", expression)).strip()
+    if not expression:
         raise CalculationError("the expression is empty")
-    try:
-        return _value(ast.parse(text, mode="eval").body, text)
-    except SyntaxError as error:
-        raise CalculationError(
-            f"{error.msg} {f'at character {error.offset}' if error.offset else 'at the end'}"
-        ) from None
-    except (RecursionError, MemoryError):
-        raise CalculationError("the expression is nested too deeply") from None
-    except UnicodeEncodeError:
-        raise CalculationError("the expression has half of a surrogate pair") from None
-    except ZeroDivisionError:
-        raise CalculationError("division by zero") from None
-    except OverflowError:
-        raise CalculationError("the number is too large") from None
+    return _value(_tree(expression), expression, MAX_DEPTH)
 
 
 def written(value: Number) -> str:
@@ -111,80 +105,108 @@ def written(value: Number) -> str:
         return f"{decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator):.{_NUM_DIGITS}g}"
 
 
-def _value(node: ast.expr, text: str) -> Number:
-    """Returns the value of a part of the text's tree. A long sum is not deep."""
+def _tree(text: str) -> ast.expr:
+    """Returns the syntax tree of a text of numbers, signs and known names; nothing else reaches Python's parser."""
+    for token in _TOKEN.finditer(text):
+        if token["other"]:
+            raise CalculationError(f"unexpected {token[0]!r} at character {token.start() + 1}")
+        if token["name"] and token["name"] not in (known := [*_FUNCTIONS, *_CONSTANTS]):
+            raise CalculationError(f"unknown name {token['name']!r}. {near_names(token['name'], known)}")
+        exponent = token["exponent"] or "0"
+        if len(exponent) > 5 or abs(int(exponent)) > _MAX_LITERAL_EXPONENT:
+            raise CalculationError(f"the number {token[0]} is too large or too small")
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise CalculationError(
+            f"{error.msg} {f'at character {error.offset}' if error.offset else 'at the end'}"
+        ) from None
+    except (RecursionError, MemoryError):
+        raise CalculationError(_TOO_DEEP) from None
+
+
+def _value(node: ast.expr, text: str, depth: int) -> Number:
+    """Returns the value of a part of the text's tree, at most `depth` levels deep. A long sum is not deep."""
+    if not depth:
+        raise CalculationError(_TOO_DEEP)
     later: list[tuple[type[ast.operator], ast.expr]] = []
     while isinstance(node, ast.BinOp):
         later.append((type(node.op), node.right))
         node = node.left
-    value = _operand(node, text)
+    value = _operand(node, text, depth)
     for kind, right in reversed(later):
-        value = _operated(kind, value, _value(right, text))
+        value = _operated(kind, value, _value(right, text, depth - 1))
     return value
 
 
-def _operand(node: ast.expr, text: str) -> Number:
-    part = text.encode()[node.col_offset : node.end_col_offset].decode()
+def _operand(node: ast.expr, text: str, depth: int) -> Number:
     match node:
-        case ast.Constant(value=int() | float()) if part[0] in ".0123456789":
-            return _number(part)
+        case ast.Constant():
+            return _bounded(Fraction(text[node.col_offset : node.end_col_offset]))  # exact, unlike its value
         case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
         case ast.UnaryOp(op=ast.USub()):
-            return -_value(node.operand, text)
+            return -_value(node.operand, text, depth - 1)
         case ast.UnaryOp(op=ast.UAdd()):
-            return _value(node.operand, text)
+            return _value(node.operand, text, depth - 1)
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
-            return _called(name, [_value(argument, text) for argument in node.args])
-        case ast.Name(id=name) | ast.Call(func=ast.Name(id=name)) if name not in (known := [*_FUNCTIONS, *_CONSTANTS]):
-            raise CalculationError(f"unknown name {name!r}. {near_names(name, known)}")
+            return _called(name, [_value(argument, text, depth - 1) for argument in node.args])
+    part = text[node.col_offset : node.end_col_offset]
     raise CalculationError(f"{part!r} is not a number, an operation or a function with its arguments in brackets")
-
-
-def _number(literal: str) -> Number:
-    """Returns the exact value of a literal, which Python would round."""
-    found = re.fullmatch(r"[0-9.]+(?:[eE]([+-]?[0-9]+))?", literal)
-    if found is None:
-        raise CalculationError(f"{literal!r} is not a decimal number")
-    if abs(int(found[1] or 0)) > _MAX_LITERAL_EXPONENT:
-        raise CalculationError(f"the number {literal} is too large or too small")
-    return _bounded(Fraction(literal))
 
 
 # -- values ----------------------------------------------------------------------------------------------------
 
 
 def _bounded(value: Number) -> Number:
-    """Returns the value if it is within the limits. Larger fractions become floats. Raises OverflowError for larger integers."""
+    """Returns the value if it is within the limits. Larger fractions become floats; larger integers are refused."""
     if isinstance(value, int):
         value = Fraction(value)
     if isinstance(value, Fraction) and max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-        value = math.inf if value.denominator == 1 else float(value)
+        value = math.inf if value.denominator == 1 else _float(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise OverflowError
+        raise CalculationError("the number is too large")
     return value
+
+
+def _float(value: Number) -> float:
+    try:
+        result = float(value)
+    except OverflowError:
+        raise CalculationError("the number is too large") from None
+    if result == 0 != value:
+        raise CalculationError("the number is too close to zero")
+    return result
 
 
 def _operated(kind: type[ast.operator], left: Number, right: Number) -> Number:
     if kind is ast.Pow:
         return _powered(left, right)
-    if kind not in _OPERATIONS:
-        raise CalculationError("the operations are + - * / // % **")
+    if kind in (ast.Div, ast.FloorDiv, ast.Mod) and right == 0:
+        raise CalculationError("division by zero")
+    if isinstance(left, float) or isinstance(right, float):
+        left, right = _float(left), _float(right)
     return _bounded(_OPERATIONS[kind](left, right))
 
 
 def _powered(base: Number, exponent: Number) -> Number:
     if base == 0 and exponent < 0:
-        raise ZeroDivisionError
+        raise CalculationError("division by zero")
     if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
         num_bits = max(base.numerator.bit_length(), base.denominator.bit_length())
         if (num_bits - 1) * abs(exponent) <= MAX_BITS:
             return _bounded(base**exponent.numerator)
         if base.denominator == 1 and exponent > 0:
-            raise OverflowError
+            raise CalculationError("the number is too large")
     elif base < 0 and exponent != math.floor(exponent):
         raise CalculationError("a negative number has no real power with a fractional exponent")
-    return math.pow(base, exponent)
+    try:
+        value = math.pow(_float(base), _float(exponent))
+    except OverflowError:
+        raise CalculationError("the number is too large") from None
+    if value == 0 != base:
+        raise CalculationError("the number is too close to zero")
+    return value
 
 
 # -- functions -------------------------------------------------------------------------------------------------
@@ -199,9 +221,15 @@ def _called(name: str, arguments: list[Number]) -> Number:
         return _bounded(function(*arguments))
     except CalculationError:
         raise
+    except OverflowError:
+        raise CalculationError("the number is too large") from None
     except (ValueError, ZeroDivisionError):
         shown = ", ".join(written(argument) for argument in arguments)
         raise CalculationError(f"{name}({shown}) has no real value") from None
+
+
+def _on_float(function: Callable[[float], float]) -> Callable[[Number], float]:
+    return lambda value: function(_float(value))
 
 
 def _on_integers(function: Callable[..., int]) -> Callable[..., Number]:
@@ -218,7 +246,7 @@ def _root(value: Number) -> Number:
         exact = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
         if exact * exact == value:
             return exact
-    return math.sqrt(value)
+    return math.sqrt(_float(value))
 
 
 def _logarithm(value: Number, base: Number = math.e) -> Number:
@@ -241,7 +269,7 @@ def _rounded(value: Number, digits: Number = Fraction(0)) -> Number:
 
 def _factorial(number: int) -> int:
     if number > MAX_BITS // 10:  # 1000! has 8,530 bits
-        raise OverflowError
+        raise CalculationError("the number is too large")
     return math.factorial(number)
 
 
@@ -261,6 +289,9 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int]] = {
     "min": (lambda *values: min(values), _MANY),
     "round": (_rounded, 2),
     "sqrt": (_root, 1),
-    **{each.__name__: (each, 1) for each in (math.acos, math.asin, math.atan, math.cos, math.exp, math.sin, math.tan)},
+    **{
+        each.__name__: (_on_float(each), 1)
+        for each in (math.acos, math.asin, math.atan, math.cos, math.exp, math.sin, math.tan)
+    },
 }
 """Functions by name, with their largest number of arguments."""

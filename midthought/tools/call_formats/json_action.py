@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.call_object import CallObject
 from midthought.tools.call_formats.instructions import describe_tools
-from midthought.tools.call_formats.json_object import BadObjectError, load_object
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction
 
 CALL_OBJECT = CallObject("tool", "parameters")
-_START = re.compile(r"""\{\s*(?:"tool"|'tool'|tool)\s*:""")
-"""Start of an object that is a call even if it cannot be read, so that the model can be given an error."""
-_TOKEN, _STRING = re.compile(r'[{}"]'), re.compile(r'"(?:[^"\\\n]|\\.)*+"')
+_KEYS = ('"tool"', "'tool'", "tool")
+"""Spellings of the key. Those that are not JSON are found, too, so that the model can be given an error."""
 
 
 class JSONFormat(ToolCallFormat):
@@ -25,8 +22,7 @@ class JSONFormat(ToolCallFormat):
     - An object with the key `tool` is a call anywhere in the text: in prose, in a code fence or span, in a list, inside
       another object. Nothing inside the braces of a call is another call: its arguments are data. An object without that
       key is no call, and neither is an object inside a string.
-    - The call ends with its closing brace. If `tool` is its first key, it is a call whether or not the JSON can be read, and if
-      it is never closed, nothing after it is a call.
+    - The call ends with its closing brace, whether or not the JSON can be read. Unclosed braces around it do not matter.
     - Nothing within `<think>…</think>` is a call. A think tag counts everywhere; inside a call's braces it discards the
       call.
     - How the object is read: `CallObject`.
@@ -47,35 +43,53 @@ class JSONFormat(ToolCallFormat):
         )
 
     def calls_in(self, text: str) -> list[ParsedAction]:
-        """Returns the calls. Of two of which one is inside the other, the outer one is the call."""
-        calls: list[ParsedAction] = []
-        place = 0
-        for start, end in _objects(text):
-            if start >= place and (_START.match(text, start) or _has_tool(text[start:end])):
-                calls.append(CALL_OBJECT.read_object(text[start:end]))
-                place = end
-        return calls
+        """Returns the calls, in the order of their ends."""
+        return [CALL_OBJECT.read_object(text[start:end]) for start, end in _spans(text)]
 
 
-def _has_tool(text: str) -> bool:
-    try:
-        return '"tool"' in text and "tool" in load_object(text)
-    except BadObjectError:
-        return False
-
-
-def _objects(text: str) -> list[tuple[int, int]]:
-    """Returns start and end of the texts in braces, in the order of their starts, up to a call that is never closed."""
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Returns start and end of the objects with the key `tool`. Of two of which one is inside the other, the outer one is the
+    call."""
     spans: list[tuple[int, int]] = []
     opened: list[int] = []
-    place = 0
-    while found := _TOKEN.search(text, place):
-        place = found.end()
-        if found[0] == "{":
-            opened.append(found.start())
-        elif opened and found[0] == "}":
-            spans.append((opened.pop(), place))
-        elif opened and (string := _STRING.match(text, found.start())):
-            place = string.end()
-    limit = next((start for start in opened if _START.match(text, start)), len(text))
-    return sorted(span for span in spans if span[0] < limit)
+    """Positions of the open braces."""
+    call_depth = 0
+    """Number of open braces when the key `tool` was read; 0 outside of calls."""
+    key: str | None = None
+    """The key so far; None if no key is expected here or it is another key."""
+    in_string = is_escaped = False
+    for place, character in enumerate(text):
+        if in_string:
+            # A JSON string contains no line end: outside of calls, the quote was prose.
+            ends = character == '"' or (character == "\n" and not call_depth)
+            in_string = is_escaped or not ends
+            is_escaped = character == "\\" and not is_escaped
+        elif character == "{":
+            opened.append(place)
+            key = ""
+            continue
+        elif not opened:
+            continue
+        elif character == "}":
+            start = opened.pop()
+            if call_depth > len(opened):
+                call_depth = 0
+                while spans and spans[-1][0] > start:
+                    spans.pop()
+                spans.append((start, place + 1))
+            if not opened:
+                key = None
+        elif character == ":":
+            if key in _KEYS and not call_depth:
+                call_depth = len(opened)
+            key = None
+        elif character == ",":
+            key = ""
+            continue
+        elif character.isspace():
+            continue
+        else:
+            in_string = character == '"'
+        if key is not None:
+            key = key + character if len(key) < len(_KEYS[0]) else None
+    return spans

@@ -10,7 +10,6 @@ from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.call_syntax import Call, CallSyntax
 from midthought.tools.call_formats.instructions import describe_tools
-from midthought.tools.call_formats.thought_tags import outside_thoughts
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.json_types import allowed_types
 from midthought.types import ParsedAction, ToolEvent
@@ -41,8 +40,7 @@ class NativeCallFormat(ToolCallFormat):
 
     def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls of a turn's text."""
-        parts = outside_thoughts(text, self.think_tags, in_thought=in_thought)
-        return self.syntax.read("".join(parts), self._types_of)
+        return self.syntax.read(self._without_thoughts(text, in_thought), self._types_of)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         """Returns a turn's only call as the policy should write it."""
@@ -91,6 +89,13 @@ class NativeCallFormat(ToolCallFormat):
             call_id = _plain(call.call_id or "") or self.syntax.make_id(name, index)
             identified.append((name, call.parameters, call_id))
         return identified
+
+    def _without_thoughts(self, text: str, in_thought: bool) -> str:
+        """Returns the text outside of thoughts; a closing tag without an opening one stays, because an argument may hold it."""
+        opening, closing = map(re.escape, self.think_tags)
+        if in_thought:
+            text = text.partition(self.think_tags[1])[2]
+        return re.sub(rf"{opening}.*?({closing}|$)", "", text, flags=re.DOTALL)
 
     def _types_of(self, tool_name: str, parameter: str) -> tuple[str, ...]:
         return self._types.get(tool_name, {}).get(parameter, ())

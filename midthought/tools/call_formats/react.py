@@ -100,7 +100,8 @@ class ReActScanner(StoppingScanner):
             self._in_call, self._raw, self._name = True, [self._head.lstrip(" \t")], found["name"]
             self._head = None
         elif character == "\n" and not _BEGINNING.fullmatch(self._head):
-            self._head = ""
+            last_line = self._head[self._head.rfind("\n", 0, -1) + 1 :]
+            self._head = last_line if _BEGINNING.fullmatch(last_line) else ""
         elif len(self._head) > _MAX_HEAD:
             self._head = None
 
