@@ -148,8 +148,17 @@ def test_figures_of_each_architecture_are_those_of_separate_rows(kind, make_poli
     torch.testing.assert_close(shared.entropy, separate.entropy, atol=1e-5, rtol=0)
 
 
-def test_a_model_whose_layers_see_only_a_window_computes_rows_one_by_one_and_the_log_says_so(make_policy, caplog):
-    policy = make_policy("Qwen3", use_sliding_window=True, sliding_window=6, max_window_layers=1)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("Qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
+        ("Mistral", {"sliding_window": 12}),  # names no types of layers, and its window is longer than the probe
+    ],
+)
+def test_a_model_whose_layers_see_only_a_window_computes_rows_one_by_one_and_the_log_says_so(
+    make_policy, caplog, kind, options
+):
+    policy = make_policy(kind, **options)
     batch = batch_of([(20, [(5, 31), (9, 200)])])
     with caplog.at_level(logging.WARNING):
         scores = [
