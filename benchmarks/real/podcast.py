@@ -48,6 +48,7 @@ SHORT: Mapping[str, Any] = {
     "training.num_validation_questions": 2,
     "training.critic_warmup_iters": 1,
 }
+FACTORS = ("called", "exact_query", "retrieved", "read")
 FIGURES = {
     "sampled": "after.sampled_exact_match",
     "greedy": "after.exact_match",
@@ -89,6 +90,7 @@ def _passes(out: Path) -> bool:
     share = _number(summary.get(FIGURES["oracle results"]))
     is_open = share >= GATE
     print(f"Gate: exact match with oracle results {share:.3f}, required ≥ {GATE}{'' if is_open else ': not passed'}")
+    print("; ".join(f"{name} {_number(summary[f'after.factors.{name}']):.3f}" for name in FACTORS), flush=True)
     return bool(is_open)
 
 

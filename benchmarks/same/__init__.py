@@ -25,6 +25,8 @@ MAY_DIFFER = re.compile(
     # only removed guards read these:
     r"|episode/(same_prompt|same_text|reward_by_length|right_by_chance|nearly_right|top_reward)"
     r"|tool/.*/(other_results|without_result)$"
+    # they repeated arms.clean.*:
+    r"|\bcontrol\.(exact_match|num_steps)$"
 )
 """Names of metrics and keys of summaries that depend on the machine. A name here that is not a time needs a reason beside it."""
 MAX_SHOWN = 8

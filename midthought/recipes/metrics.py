@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from midthought.types import Task, Trajectory
+from midthought.types import Task, ToolOutcome, Trajectory
 
 IsRight = Callable[[Trajectory], float]
 """1 if the answer is right, else 0."""
@@ -58,3 +58,38 @@ def wilson_interval(share: float, num_trials: int, z: float = 1.96) -> tuple[flo
     centre = (share + z * z / (2 * num_trials)) / (1 + z * z / num_trials)
     half = z / (1 + z * z / num_trials) * math.sqrt(share * (1 - share) / num_trials + z * z / (4 * num_trials**2))
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def factors(trajectories: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
+    """Exact match on questions that need the tool, as a product of conditional shares.
+
+    `called`: at least one call; `exact_query`: the first query is the quote of the question (label `quote`); `retrieved`: a
+    result contained the evidence; `read`: the answer is correct. A share of no cases is NaN.
+    """
+    called = [t for t in trajectories if t.num_calls]
+    exact = [t for t in called if _queried_exactly(t)]
+    retrieved = [t for t in exact if _retrieved(t)]
+    return {
+        "called": _share(len(called), len(trajectories)),
+        "exact_query": _share(len(exact), len(called)),
+        "retrieved": _share(len(retrieved), len(exact)),
+        "read": _share(sum(map(is_right, retrieved)), len(retrieved)),
+    }
+
+
+def _queried_exactly(trajectory: Trajectory) -> bool:
+    return trajectory.tool_events[0].call.parameters.get("query") == trajectory.task.labels.get("quote")
+
+
+def _retrieved(trajectory: Trajectory) -> bool:
+    found = {
+        chunk_id
+        for event in trajectory.tool_events
+        if event.outcome is ToolOutcome.OK
+        for chunk_id in event.metadata.get("chunk_ids", ())
+    }
+    return not found.isdisjoint(trajectory.task.evidence)
+
+
+def _share(part: float, whole: int) -> float:
+    return part / whole if whole else math.nan

@@ -138,7 +138,8 @@ def test_the_podcast_stops_at_its_gate(
 ) -> None:
     ran: list[str] = []
     monkeypatch.setattr(podcast, "call_midthought", lambda *words: ran.append(words[0]) or 0)
-    monkeypatch.setattr(podcast, "summary_of", lambda path: {"after.oracle.exact_match": share})
+    factors = {f"after.factors.{name}": None for name in podcast.FACTORS}
+    monkeypatch.setattr(podcast, "summary_of", lambda path: {"after.oracle.exact_match": share, **factors})
     assert podcast.run(Options(model="m", seed=0, out=tmp_path, settings={"device": "cuda"})) == code
     assert ran == commands
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from precision import compute_in_float64
 from training_settings import changed, training
@@ -115,15 +115,15 @@ def test_rows_that_are_left_of_a_split_group_have_at_most_max_tokens_if_sharing_
 @given(
     GROUPS, st.sampled_from([64, 100, 4096]), st.sampled_from(["plain", "adapters", "recomputed", "blocks"]), st.data()
 )
-@settings(max_examples=30, deadline=None)
-def test_log_probabilities_and_gradients_are_those_of_separate_rows_to_float64(groups, max_tokens, way, data):
-    from conftest import build_policy
-
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_log_probabilities_and_gradients_are_those_of_separate_rows_to_float64(
+    make_policy, groups, max_tokens, way, data
+):
     batch = batch_of(groups)
     order = data.draw(st.permutations(range(len(batch))))
     with pytest.MonkeyPatch.context() as patched:
         compute_in_float64(patched)
-        policy = build_policy().double()
+        policy = make_policy().double()
         if way == "adapters":
             torch.manual_seed(0)
             policy = add_adapters(policy, 2, 4).double()

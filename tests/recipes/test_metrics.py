@@ -1,5 +1,7 @@
 """Metrics of episodes, with numbers worked by hand."""
 
+import math
+
 import pytest
 
 from midthought.recipes.metrics import (
@@ -7,18 +9,20 @@ from midthought.recipes.metrics import (
     calls_per_question,
     constant_guess,
     exact_match,
+    factors,
     unfinished,
     wilson_interval,
 )
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 
-def episode(*queries, right=False):
-    """One call per query. Its group says whether it was right."""
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="Ada"), [1])
+def episode(*queries, right=False, found=(), outcome=ToolOutcome.OK, answer="Ada", quote="the tide"):
+    """One call per query; each result held the chunks `found`. Its reward says whether it was right."""
+    task = Task(task_id="t", prompt="?", answer=answer, labels={"quote": quote}, evidence=("tide_1",))
+    trajectory = Trajectory(task, [1])
     for query in queries:
         call = ToolCall(tool_name="look", parameters={"query": query})
-        trajectory.add_results([ToolEvent(call=call, outcome=ToolOutcome.OK)], [2])
+        trajectory.add_results([ToolEvent(call=call, outcome=outcome, metadata={"chunk_ids": list(found)})], [2])
     trajectory.group = int(right)
     return trajectory
 
@@ -57,3 +61,25 @@ def test_the_constant_guess_is_the_share_of_the_most_frequent_answer():
 )
 def test_wilsons_interval_by_hand(share, trials, low, high):
     assert wilson_interval(share, trials) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_factors_by_hand_and_their_product_is_the_exact_match_of_the_whole_chain():
+    done = [
+        episode("the tide", right=True, found=["tide_1"]),
+        episode("the tide", right=False, found=["x_1", "tide_1"]),
+        episode("the tide", found=["x_1"]),
+        episode("tide", "the tide", right=True, found=["tide_1"]),
+        episode(right=True),
+    ]
+    found = factors(done, is_right)
+    assert found == pytest.approx({"called": 4 / 5, "exact_query": 3 / 4, "retrieved": 2 / 3, "read": 1 / 2})
+    assert math.prod(found.values()) == pytest.approx(1 / 5)
+
+
+def test_a_factor_without_any_case_is_not_a_number():
+    found = factors([episode()], is_right)
+    assert found["called"] == 0.0 and all(math.isnan(found[name]) for name in ("exact_query", "retrieved", "read"))
+
+
+def test_evidence_in_a_failed_call_was_not_retrieved():
+    assert factors([episode("the tide", found=["tide_1"], outcome=ToolOutcome.TIMED_OUT)], is_right)["retrieved"] == 0

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from midthought.data.abstention import NO_ANSWER
+from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
 from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
+from midthought.recipes.podcast.own_questions import OwnQuestions, Premise
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.rollout.episode import bounded
 from midthought.tokenization import Renderer
@@ -25,9 +27,17 @@ from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 LOOK_UP, IN_THE_NOTE, FOUND, NOT_FOUND = "I look it up.\n", "The note has the", "It names the", "Nothing names the"
 CUES = {"speaker": " speaker", "episode": " episode", "continuation": " words"}
 """Last word of a thought: the kind of answer that follows, as question and result name it."""
+ANY_CUE = " answer"
+"""The same for a question without an answer."""
 NUM_CUE_WORDS = 2
 """Number of the quote's last words at the end of a thought about its continuation."""
 UNKNOWN = "I do not know."
+CHECK = "Asked about {}, found {}.\n"
+"""Compares the speaker or episode in a question with that of the result, if there are questions without an answer. Without this
+line a small model does not learn to tell them apart."""
+
+OWN_SHARE = 0.5
+"""Of demonstrations about the user's own questions, if there are any; the others are about quotes, which teach to copy."""
 NUM_FORM_COPIES = 60
 """Copies of the fixed wordings in the tokenizer's corpus: enough for them to become few tokens."""
 
@@ -65,7 +75,13 @@ HABITS = {"clean": CLEAN, "mixed": Habits(ask_short=0.35, give_up=0.3, misread=0
 
 
 class Demonstrator(StepDemonstrations):
-    """Writes demonstrations from the training episodes' chunks, as Trajectories whose loss mask marks the policy's tokens."""
+    """Writes demonstrations from the training episodes' chunks, as Trajectories whose loss mask marks the policy's tokens.
+
+    Args:
+        own: the user's questions with their evidence, or what is nearest to one. Half of the demonstrations are about those whose
+            answer is the speaker or the episode of the evidence, and those without an answer; the query is the question itself.
+        names: speakers and episodes of the memory, with `speaker` or `episode`.
+    """
 
     def __init__(
         self,
@@ -81,6 +97,8 @@ class Demonstrator(StepDemonstrations):
         max_result_tokens: int,
         instruction: str = "",
         error_share: float = 0.03,
+        own: Sequence[tuple[Task, Chunk]] = (),
+        names: Mapping[str, str] = MappingProxyType({}),
         seed: int = 0,
         batch_tokens: int = 0,
     ) -> None:
@@ -92,9 +110,13 @@ class Demonstrator(StepDemonstrations):
         self._made_up_share, self._random_text_share = made_up_share, random_text_share
         self._num_results, self._max_result_tokens = num_results, max_result_tokens
         self._error_share = error_share
+        self._own = OwnQuestions(own, names, self._made_up, made_up_share)
 
     def write(self, rng: random.Random) -> Trajectory:
         """Returns one demonstration; all randomness comes from `rng`."""
+        if self._own and rng.random() < OWN_SHARE:
+            task, chunk, premise = self._own.draw(rng)
+            return self._play(task, self._habit(True, False, rng), chunk, None, rng, premise)
         question = None
         while question is None:
             kind = rng.choice(self._plan.kinds)
@@ -123,7 +145,15 @@ class Demonstrator(StepDemonstrations):
             return Habit.GO_WITHOUT
         return Habit.ASK_SHORT if draw < go_without + self._habits.ask_short else Habit.ASK
 
-    def _play(self, task: Task, habit: Habit, chunk: Chunk, note: Chunk | None, rng: random.Random) -> Trajectory:
+    def _play(
+        self,
+        task: Task,
+        habit: Habit,
+        chunk: Chunk,
+        note: Chunk | None,
+        rng: random.Random,
+        premise: Premise | None = None,
+    ) -> Trajectory:
         prompt_ids = self._renderer.prompt(task.messages(self._instruction))
         trajectory = Trajectory(task, prompt_ids)
         if not self._renderer.opens_thought(prompt_ids):
@@ -133,10 +163,12 @@ class Demonstrator(StepDemonstrations):
         elif habit is Habit.GO_WITHOUT:
             self._answer(trajectory, IN_THE_NOTE if note else NOT_FOUND, self._misled(note, task) if note else UNKNOWN)
         else:
-            self._ask(trajectory, habit, chunk, rng)
+            self._ask(trajectory, habit, chunk, premise, rng)
         return trajectory
 
-    def _ask(self, trajectory: Trajectory, habit: Habit, chunk: Chunk, rng: random.Random) -> None:
+    def _ask(
+        self, trajectory: Trajectory, habit: Habit, chunk: Chunk, premise: Premise | None, rng: random.Random
+    ) -> None:
         task = trajectory.task
         query = str(task.labels["quote"])
         found = [chunk]
@@ -155,23 +187,28 @@ class Demonstrator(StepDemonstrations):
         trajectory.add_results([event], self._renderer.foreign(self._call_format.render_results([event])))
         if failed:
             return self._answer(trajectory, NOT_FOUND, UNKNOWN)
-        words = " ".join(str(event.call.result).split())
-        is_found = chunk in found and " ".join(task.answer.split()) in words
-        if not is_found and (task.labels["kind"] == "continuation" or chunk in found):
-            return self._answer(trajectory, NOT_FOUND, UNKNOWN)
-        return self._answer(trajectory, FOUND, task.answer if is_found else self._misled(found[0], task))
+        kind, words = task.labels["kind"], " ".join(str(event.call.result).split())
+        is_found = chunk in found and (kind == UNANSWERABLE or " ".join(task.answer.split()) in words)
+        check = ""
+        if premise and self._own.may_abstain:
+            check = CHECK.format(premise.name, getattr(chunk if is_found else found[0], premise.what))
+        if kind == UNANSWERABLE:
+            return self._answer(trajectory, NOT_FOUND, NO_ANSWER, check)
+        if not is_found and (self._own.may_abstain or kind == "continuation" or chunk in found):
+            return self._answer(trajectory, NOT_FOUND, UNKNOWN, check)
+        return self._answer(trajectory, FOUND, task.answer if is_found else self._misled(found[0], task), check)
 
     def _misled(self, chunk: Chunk, task: Task) -> str:
         """Returns the answer that a chunk without the quote suggests."""
         answers = {"speaker": chunk.speaker, "episode": chunk.episode}
         return answers.get(str(task.labels["kind"]), " ".join(chunk.transcript.split()[:3]))
 
-    def _answer(self, trajectory: Trajectory, last_thought: str, answer: str) -> None:
+    def _answer(self, trajectory: Trajectory, last_thought: str, answer: str, check: str = "") -> None:
         labels = trajectory.task.labels
-        cue = CUES[str(labels["kind"])]
+        cue = CUES.get(str(labels["kind"]), ANY_CUE)
         if labels["kind"] == "continuation" and last_thought != NOT_FOUND:
             cue = f"{cue} after {' '.join(str(labels['quote']).split()[-NUM_CUE_WORDS:])}"
-        thought = self._renderer.foreign(f"{last_thought}{cue}")
+        thought = self._renderer.foreign(f"{check}{last_thought}{cue}")
         close = self._renderer.control(self._call_format.think_close)
         end = self._renderer.tokenizer.eos_token_id
         trajectory.add_demonstrated([*thought, *close, *self._renderer.foreign(f" {answer}"), end])
@@ -199,5 +236,5 @@ def corpus(chunks: Sequence[Chunk], rng: random.Random, *, may_abstain: bool = F
     forms = [f"Note: {line}", LOOK_UP + call, UNKNOWN, f"\n#{TOOL_NAME}_result:\n[1] {line}\n\n", *WORDINGS.values()]
     forms += [words + cue for words in (IN_THE_NOTE, FOUND, NOT_FOUND) for cue in CUES.values()]
     if may_abstain:
-        forms.append(f" {NO_ANSWER}")
+        forms += [NOT_FOUND + ANY_CUE, f" {NO_ANSWER}", *(part.rstrip() for part in CHECK.split("{}")[:2])]
     return texts + names + forms * NUM_FORM_COPIES

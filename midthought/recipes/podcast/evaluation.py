@@ -12,6 +12,7 @@ from midthought.recipes.metrics import (
     calls_per_question,
     constant_guess,
     exact_match,
+    factors,
     wilson_interval,
 )
 from midthought.recipes.podcast.tasks import PodcastData, balance_metrics
@@ -58,13 +59,14 @@ def arms(
 
 def arm_metrics(arm: EvaluationArm, done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
     """Returns exact match with its interval, under dotted keys without `before.` or `after.`; for the main arm and the arm
-    without need, also the call rates."""
+    without need, also the call rates and the factors."""
     share = exact_match(done, is_right)
     low, high = wilson_interval(share, len(done))
     key = "sampled_exact_match" if arm.name == "sampled" else f"{arm.name}.exact_match".lstrip(".")
     metrics = {key: share, f"{key}.low": low, f"{key}.high": high}
     if arm.name == "":
         metrics |= {"call_rate_needed": call_rate(done), "calls_per_question": calls_per_question(done)}
+        metrics |= {f"factors.{name}": value for name, value in factors(done, is_right).items()}
         metrics |= balance_metrics(done, is_right)
         for kind in sorted({str(t.task.labels["kind"]) for t in done if "kind" in t.task.labels}):
             of_kind = [t for t in done if t.task.labels.get("kind") == kind]

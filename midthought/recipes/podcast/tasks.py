@@ -86,6 +86,14 @@ class PodcastData:
         """Returns the tool's result that proves the task's answer."""
         return format_hits(self._by_id[chunk_id] for chunk_id in task.evidence)
 
+    def with_evidence(self, tasks: Sequence[Task]) -> list[tuple[Task, Chunk]]:
+        """Returns the tasks that one chunk of this memory proves, with it, and those without an answer, with what is nearest."""
+        return [
+            (task, self._by_id[task.evidence[0]])
+            for task in tasks
+            if (len(task.evidence) == 1 or not is_answerable(task)) and self.can_prove([task])
+        ]
+
     @property
     def may_abstain(self) -> bool:
         """Whether a question has no answer in the memory."""
@@ -107,6 +115,12 @@ class PodcastData:
     def _is_foreign(self, task: Task) -> bool:
         digest = task.labels.get("evidence_digest")
         return digest is not None and digest != words_digest(self._by_id[each] for each in task.evidence)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Speakers and episodes of the memory, with "speaker" or "episode"."""
+        speakers = {name: "speaker" for chunk in self.stored for name in chunk.speakers if name}
+        return speakers | {chunk.episode: "episode" for chunk in self.stored}
 
     @functools.cached_property
     def _by_id(self) -> dict[str, Chunk]:

@@ -108,6 +108,8 @@ class PodcastRun(RecipeRun):
             num_results=config.memory.k,
             max_result_tokens=config.inference.max_result_tokens,
             instruction=instruction(config, may_abstain=self.data.may_abstain),
+            own=self.data.with_evidence(self.data.tasks["train"]) if config.questions.path else (),
+            names=self.data.names,
             seed=config.training.seed,
             batch_tokens=settings.batch_tokens,
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from midthought.data.abstention import NO_ANSWER
 from midthought.env.answers import task_is_right
 from midthought.env.reasoning import final_answer, normalised
+from midthought.env.rewards import used_tool
 from midthought.memory.questions import WORDINGS, QuestionPlan
 from midthought.memory.tool import TOOL_NAME, format_hits
 from midthought.recipes.podcast.demonstrations import (
@@ -24,7 +26,7 @@ from midthought.recipes.podcast.demonstrations import (
     corpus,
 )
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.types import SpanKind, ToolOutcome
+from midthought.types import SpanKind, Task, ToolOutcome
 
 CALL_FORMAT = InThoughtFormat()
 MIXED = Habits(ask_short=0.3, give_up=0.4, misread=0.2, needless_ask=0.5)
@@ -218,6 +220,60 @@ def test_without_a_template_that_opens_the_thought_the_policy_opens_it(make, ren
     for trajectory in write(make(), 10):
         assert own_words(trajectory, renderer)[0].startswith("<think>\n")
         trajectory.check()
+
+
+def test_half_of_the_demonstrations_are_about_the_users_own_questions(make, chunks, renderer):
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    chunk = chunks[0]
+    asked = {
+        "own:who": ("Who speaks of it?", chunk.speaker),
+        "own:where": (f"Where does {chunk.speaker} say so?", chunk.episode),
+        "own:other": ("What is it?", "a clock"),
+    }
+    own = [(Task(task_id=name, prompt=prompt, answer=answer), chunk) for name, (prompt, answer) in asked.items()]
+    shown = [each for each in write(make(CLEAN, plan=ALL_NEED_MEMORY, own=own)) if each.task.task_id.startswith("own")]
+    assert 50 < len(shown) < 100 and {each.task.task_id for each in shown} == {"own:who", "own:where"}
+    assert len({each.task.answer for each in shown}) > 20  # invented names: the answer must be copied
+    for each in shown:
+        [event] = each.tool_events
+        assert event.call.parameters == {"query": each.task.prompt}
+        if event.outcome is ToolOutcome.OK:
+            assert each.task.answer in (event.call.result or "")
+            assert task_is_right(each.task, final_answer(each, renderer.decode, [end]))
+    where = [each.task for each in shown if each.task.task_id == "own:where"]
+    assert all(task.prompt.startswith("Where does ") for task in where) and len({task.prompt for task in where}) > 10
+
+
+def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_invented_names(make, chunks, renderer):
+    chunk, names = chunks[0], {chunk.speaker: "speaker" for chunk in chunks} | {"Glass Bells": "episode"}
+    other = next(name for name in names if name != chunk.speaker)
+    asked = {"own:who": 'Who says so in "Glass Bells"?', "own:where": f"Where does {other} say so?"}
+    own = [(Task(task_id=name, prompt=prompt, answer=NO_ANSWER), chunk) for name, prompt in asked.items()]
+    demonstrator = make(CLEAN, plan=ALL_NEED_MEMORY, own=own, names=names, error_share=0.0)
+    shown = [each for each in write(demonstrator) if each.task.task_id.startswith("own")]
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    assert {each.task.task_id for each in shown} == set(asked)
+    for each in shown:
+        assert used_tool(each) and final_answer(each, renderer.decode, [end]) == NO_ANSWER
+        [event], last = each.tool_events, own_words(each, renderer)[-1]
+        named = re.match(r"Asked about (.+), found (.+)\.\n", last)
+        assert (
+            named
+            and named[1] in each.task.prompt
+            and named[2] in event.call.result
+            and named[1] not in event.call.result
+        )
+        assert last[named.end() :].startswith(NOT_FOUND)
+    for name, prompt in asked.items():
+        prompts = Counter(each.task.prompt for each in shown if each.task.task_id == name)
+        assert len(prompts) > 10 and prompts[prompt] < 0.5 * prompts.total()
+    answered = (Task(task_id="own:said", prompt=f"Where does {chunk.speaker} say so?", answer=chunk.episode), chunk)
+    for each in write(make(CLEAN, plan=ALL_NEED_MEMORY, own=[*own, answered], names=names, error_share=0.0)):
+        if each.task.task_id == "own:said":
+            named = re.match(r"Asked about (.+), found (.+)\.\n", own_words(each, renderer)[-1])
+            assert named and named[1] == named[2] and named[1] in each.task.prompt
+    real = make(CLEAN, made_up_share=0.0, own=own, names=names)
+    assert {each.task.prompt for each in write(real) if each.task.task_id.startswith("own")} == set(asked.values())
 
 
 def test_an_answer_that_the_cut_result_does_not_show_is_not_given(make, chunks, renderer):

@@ -1,11 +1,13 @@
 """What the recipe trains on: parts that share no episode, a tool over the whole memory, proofs that prove."""
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
 from small_runs import small_embedding_model
 
+from midthought.data.abstention import NO_ANSWER
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.build import build_memory
 from midthought.memory.embedding import load_embedder
@@ -15,7 +17,7 @@ from midthought.recipes.podcast.evaluation import arms
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
 from midthought.tools.executor import ToolExecutor
-from midthought.types import ParsedAction, ToolOutcome
+from midthought.types import ParsedAction, Task, ToolOutcome
 
 SMALL = {
     "questions": {"num_train": 60, "num_test": 20, "num_test_no_memory": 10},
@@ -127,6 +129,19 @@ def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transc
     asked = {name: {task.labels["episode"] for task in tasks} for name, tasks in parts.items()}
     assert not asked["train"] & asked["test"] and not asked["train"] & asked["validation"]
     assert not data.can_prove(data.tasks["test"])
+
+
+def test_own_questions_are_demonstrated_with_their_evidence_and_unanswerable_ones_with_what_is_nearest(data):
+    chunk, other = data.stored[0], data.stored[1]
+
+    def asked(name, answer, *evidence):
+        return Task(task_id=name, prompt="Who says so?", answer=answer, evidence=evidence)
+
+    proven, none = asked("proven", chunk.speaker, chunk.chunk_id), asked("none", NO_ANSWER, other.chunk_id, "x_0")
+    near = dataclasses.replace(none, evidence=(other.chunk_id, chunk.chunk_id))
+    without = [asked("of two", "Ada", chunk.chunk_id, other.chunk_id), asked("unknown", "Ada", "x_0"), none]
+    assert data.with_evidence([proven, *without, near, asked("no evidence", "Ada")]) == [(proven, chunk), (near, other)]
+    assert data.names[chunk.speaker] == "speaker" and data.names[chunk.episode] == "episode"
 
 
 def test_too_few_questions_of_ones_own_are_told(transcripts_path, tmp_path):
