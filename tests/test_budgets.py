@@ -18,15 +18,15 @@ LINES = {
     "cluster": 2830,
     "config": 1595,
     "data": 1240,
-    "engines": 8990,
+    "engines": 9000,  # a stopper that two threads may use (in-process vLLM)
     "env": 3050,
     "errors": 140,
     "feedback": 1605,
     "files": 545,
     "http": 370,
-    "learning": 4060,
+    "learning": 4065,  # what is left of a split group stays within max_tokens
     "memory": 7000,
-    "models": 1410,
+    "models": 1435,  # what a GGUF file lost when it was written is said (issue 51)
     "plan": 1345,
     "recipes": 3925,  # demonstrations of own questions and the factors of an evaluation are 180 of them
     "report": 2785,

@@ -36,7 +36,7 @@ def in_the_order_of_llama_cpp(name, weight):
     )
 
 
-def write_gguf(path, *, kind="F32", template=CHATML, arch="llama", pre="gpt-2", **declared):
+def write_gguf(path, *, kind="F32", template=CHATML, arch="llama", pre="gpt-2", extra=False, **declared):
     """Writes a small Llama. Returns the weights that the file holds, by transformers' names. `declared`: other sizes."""
     vocabulary = json.loads(small_backend().to_str())["model"]
     words = [*sorted(vocabulary["vocab"], key=vocabulary["vocab"].get), "<|im_start|>", "<|im_end|>"]
@@ -60,6 +60,8 @@ def write_gguf(path, *, kind="F32", template=CHATML, arch="llama", pre="gpt-2", 
     writer.add_eos_token_id(len(words) - 1)
     if template:
         writer.add_chat_template(template)
+    if extra:
+        writer.add_tensor("rope_freqs.weight", numpy.ones(4, numpy.float32))
     held = {}
     for name, weight in weights.items():
         if name != "lm_head.weight":
@@ -75,25 +77,27 @@ def write_gguf(path, *, kind="F32", template=CHATML, arch="llama", pre="gpt-2", 
     return held
 
 
-@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
-def test_a_file_loads_with_exactly_its_weights(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "bits"), [("F32", ""), ("Q8_0", "8.5"), ("Q4_1", "5.0")])
+def test_a_file_loads_with_exactly_its_weights_and_says_how_they_were_rounded(tmp_path, caplog, kind, bits):
     held = write_gguf(tmp_path / "model.gguf", kind=kind)
     policy = load_model(tmp_path / "model.gguf")
     loaded = policy.state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in held.items())
     assert loaded.keys() - held.keys() == {"lm_head.weight"}
-    assert policy.name_or_path == str(tmp_path / "model.gguf")
+    assert caplog.text.count("were rounded") == bool(bits)
+    assert not bits or f"rounded to {bits} bits on average ({kind}) when the file was written" in caplog.text
+    assert "does not read" not in caplog.text and policy.name_or_path == str(tmp_path / "model.gguf")
 
 
 def test_a_file_is_converted_once_and_again_if_the_folder_is_damaged(tmp_path, caplog, cache, monkeypatch):
     file = tmp_path / "model.gguf"
-    write_gguf(file)
+    write_gguf(file, extra=True)
     assert is_gguf(file) and is_on_this_machine(str(file)) and not is_on_this_machine(str(tmp_path / "other.gguf"))
     assert find_shape(str(file)).num_layers == LAYERS and not cache.exists(), "a plan converts nothing"
     folder = model_folder(file)
     assert folder.parent == cache and cache.stat().st_mode & 0o777 == 0o700
     assert policy_folder(file) == folder == model_folder(str(file))
-    assert caplog.text.count("converting it") == 1
+    assert caplog.text.count("converting it") == caplog.text.count("does not read 4 of its values") == 1
     (folder / "model.safetensors").write_bytes(b"damaged")
     monkeypatch.setattr("midthought.models.gguf.CHECKED", set())  # as in another process
     assert load_model(file).config.num_hidden_layers == LAYERS

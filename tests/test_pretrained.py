@@ -66,6 +66,19 @@ def test_of_an_image_text_model_the_text_part_is_loaded_if_what_is_saved_of_it_c
     assert torch.equal(load_model(tmp_path / "saved")(token_ids).logits, policy(token_ids).logits)
 
 
+def test_a_model_class_that_the_user_registered_is_loaded(tmp_path):
+    class OwnConfig(transformers.Qwen3Config):
+        model_type = "midthought_test_own"
+
+    class OwnModel(transformers.Qwen3ForCausalLM):
+        config_class = OwnConfig
+
+    transformers.AutoConfig.register("midthought_test_own", OwnConfig)
+    transformers.AutoModelForCausalLM.register(OwnConfig, OwnModel)
+    OwnModel(OwnConfig(**TEXT)).save_pretrained(tmp_path)
+    assert isinstance(load_model(tmp_path), OwnModel)
+
+
 def test_a_saved_model_keeps_the_generation_config_of_the_one_that_was_loaded(tmp_path):
     small_model().save_pretrained(tmp_path / "base")
     given = {"do_sample": True, "temperature": 0.6, "top_k": 20, "repetition_penalty": 1.05, "eos_token_id": 1}

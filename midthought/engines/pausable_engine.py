@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -127,8 +128,7 @@ class PausableEngine:
         """
         self.is_running = False
         for running, interruptible in self._samples.values():
-            if not interruptible.has_started:
-                interruptible.is_cancelled = True
+            if interruptible.cancel():
                 running.cancel()
         while self._samples:
             await asyncio.wait([running for running, _ in self._samples.values()])
@@ -138,14 +138,24 @@ class PausableEngine:
 
 
 class _InterruptibleStopper:
-    """A stopper that also stops when the engine is paused."""
+    """A stopper that also stops when the engine is paused. Engines may feed it from a thread of their own."""
 
     def __init__(self, pausable: PausableEngine, stopper: Stopper | None) -> None:
         self._pausable, self._stopper = pausable, stopper
-        self.has_started = self.is_interrupted = self.is_cancelled = False
+        self._lock = threading.Lock()
+        self._has_started = self.is_interrupted = self.is_cancelled = False
+
+    def cancel(self) -> bool:
+        """Whether no token came before. Later ones do not reach the stopper, because the sample is repeated."""
+        with self._lock:
+            self.is_cancelled = not self._has_started
+        return self.is_cancelled
 
     def feed(self, token_id: int) -> bool:
-        self.has_started = True
+        with self._lock:
+            if self.is_cancelled:
+                return True
+            self._has_started = True
         is_due = self._stopper is not None and self._stopper.feed(token_id)
         self.is_interrupted = not is_due and not self._pausable.is_running
         return is_due or self.is_interrupted

@@ -178,9 +178,7 @@ def can_share(model: Any) -> bool:
 
     False if layers see only a window, or if the outputs differ. The reason is logged.
     """
-    config = model.config.get_text_config()
-    has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-    reason = "it has layers that see only a window" if has_windows else _difference(model, config, num_shared=2)
+    reason = _difference(model, model.config.get_text_config(), num_shared=2)
     if reason:
         _log.warning("prompts of %s are computed once per sample: %s", type(model).__name__, reason)
     return not reason
@@ -214,6 +212,8 @@ def _difference(model: Any, config: Any, num_shared: int = 0) -> str:
         return (
             f"{len(windows)} of its {config.num_hidden_layers} layers attend through transformers' AttentionInterface"
         )
+    if num_shared and any(window is not None for window in windows):
+        return "it has layers that see only a window"
     num_sliding = (getattr(config, "layer_types", None) or []).count("sliding_attention")
     if sum(window is not None for window in windows) < num_sliding:
         return "its layers do not tell their attention how far it sees"

@@ -47,9 +47,9 @@ def rows_together(
 ) -> tuple[list[Tensor], Tensor]:
     """Returns rows that one micro-batch should compute, and the tokens that each such unit counts as.
 
-    A group that shares a prompt is one unit if it has at most `max_tokens`, otherwise as few as possible; other rows are alone.
-    Units are halved until there are `at_least` so many. A unit counts its prompt once, the other tokens of its rows, and 1/8 of
-    the prompt for each row.
+    A group that shares a prompt is one unit if it has at most `max_tokens`, otherwise as few as possible; other rows are alone,
+    and so are those of a unit that is too small for sharing to pay. Units are halved until there are `at_least` so many. A unit
+    counts its prompt once, the other tokens of its rows, and 1/8 of the prompt for each row.
     """
     own = lengths - shared + -(-shared // KEY_SHARE)
     units: list[Tensor] = []
@@ -57,7 +57,9 @@ def rows_together(
         rows = (groups == group).nonzero()[:, 0]
         prompt = int(shared[rows[0]])
         parts = pack_first_fit(own[rows], max(1, max_tokens - prompt)) if prompt else torch.arange(len(rows)).split(1)
-        units += [rows[part] for part in parts]
+        for part in parts:
+            saved, num_tokens = prompt * (len(part) - 1), int(lengths[rows[part]].sum())
+            units += [rows[part]] if saved >= MIN_SAVED * num_tokens else rows[part].split(1)
     units.sort(key=lambda rows: int(rows[0]))
     while len(units) < min(at_least, len(lengths)):
         largest = max(range(len(units)), key=lambda number: len(units[number]))

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 CHECKED: set[Path] = set()
 """Folders whose files this process has compared with their manifest."""
-_TOKENS = "tokenizer.ggml.tokens"
+_NOTE, _TOKENS = "gguf.json", "tokenizer.ggml.tokens"
 _AS_GPT2 = ("gpt-2", "jais", "mpt", "olmo", "trillion")
 _DIGITS_APART = ("codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder")
 """Names of splits that are GPT-2's, and GPT-2's after every digit was split apart (llama.cpp, `llama-vocab.cpp`)."""
@@ -45,8 +45,8 @@ def model_folder(source: str | Path) -> str | Path:
     """Returns the folder that holds the model of a GGUF file, in float32 with tokenizer and chat template; the first call for a
     file writes it to `$XDG_CACHE_HOME/midthought/gguf`. Returns any other source unchanged.
 
-    Raises `ModelPathError` if the file does not exist, is damaged, or cannot be read by transformers, `MissingExtraError`,
-    `StorageError`.
+    Says once per process that the weights were rounded. Raises `ModelPathError` if the file does not exist, is damaged, or
+    cannot be read by transformers, `MissingExtraError`, `StorageError`.
     """
     import fcntl
 
@@ -70,6 +70,9 @@ def model_folder(source: str | Path) -> str | Path:
                 _log.warning("model path %r: converting it to %s, once", str(source), folder)
                 with replaced(folder, "model") as new, quiet_transformers():
                     _convert(file, new)
+        note = read_json_object(folder / _NOTE)["note"]
+    if note:
+        _log.warning("model path %r: %s", str(source), note)
     CHECKED.add(folder)
     return folder
 
@@ -116,7 +119,7 @@ def _convert(file: Path, folder: Path) -> None:
 
     metadata, tensors = _read_header(file)
     with _alone(file) as where:
-        _require_declared(AutoConfig.from_pretrained(**where), tensors)
+        num_unread = _num_unread(AutoConfig.from_pretrained(**where), tensors)
         tokenizer = AutoTokenizer.from_pretrained(**where)
         _correct_split(tokenizer, metadata)
         options = {"dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
@@ -131,6 +134,9 @@ def _convert(file: Path, folder: Path) -> None:
     # transformers adds GPT-2's <|endoftext|> to a vocabulary without it; the model has no embedding for such a token
     saved["added_tokens"] = [token for token in saved["added_tokens"] if token["id"] < len(metadata[_TOKENS])]
     (folder / "tokenizer.json").write_text(json.dumps(saved, ensure_ascii=False), encoding="utf-8")
+    (folder / _NOTE).write_text(
+        json.dumps({"file": str(file), "note": _note(tensors, num_unread)}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def _read_header(file: Path) -> tuple[dict[str, Any], Sequence[Any]]:
@@ -156,17 +162,19 @@ def _read_header(file: Path) -> tuple[dict[str, Any], Sequence[Any]]:
     return metadata, tensors
 
 
-def _require_declared(config: Any, tensors: Sequence[Any]) -> None:
-    """Raises ValueError if the declared model is much larger than the weights in the file; missing ones are found later."""
+def _num_unread(config: Any, tensors: Sequence[Any]) -> int:
+    """Returns how many values of the file have no place in transformers' model. Raises ValueError if the declared model is much
+    larger than the weights in the file; missing ones are found later."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         declared = AutoModelForCausalLM.from_config(config)
-    size = max(sum(each.numel() for each in group) for group in (declared.parameters(), declared.buffers()))
+    sizes = [sum(each.numel() for each in group) for group in (declared.parameters(), declared.buffers())]
     held = sum(tensor.n_elements for tensor in tensors)
-    if size > 2 * held:  # twice: some models derive weights from others
-        raise ValueError(f"it declares a model of {size:,} values and holds {held:,}")
+    if max(sizes) > 2 * held:  # twice: some models derive weights from others
+        raise ValueError(f"it declares a model of {max(sizes):,} values and holds {held:,}")
+    return int(max(0, held - sizes[0]))
 
 
 def _correct_split(tokenizer: Any, metadata: Mapping[str, Any]) -> None:
@@ -188,6 +196,21 @@ def _correct_split(tokenizer: Any, metadata: Mapping[str, Any]) -> None:
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
     ]
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+
+
+def _note(tensors: Sequence[Any], num_unread: int) -> str:
+    """Returns what the user must know of the file; empty: nothing."""
+    unread = f"transformers does not read {num_unread:,} of its values, so the model may differ" if num_unread else ""
+    rounded = [tensor for tensor in tensors if tensor.tensor_type.name not in ("F64", "F32", "F16", "BF16")]
+    if not rounded:
+        return unread
+    num_bits = 8 * sum(tensor.n_bytes for tensor in rounded) / sum(tensor.n_elements for tensor in rounded)
+    kinds = ", ".join(sorted({tensor.tensor_type.name for tensor in rounded}))
+    return (
+        f"its weights were rounded to {num_bits:.1f} bits on average ({kinds}) when the file was written; training continues "
+        "from the rounded values, and a saved model is an ordinary Hugging Face folder with weights of model.dtype"
+        + (f"; {unread}" if unread else "")
+    )
 
 
 def _reason(error: Exception) -> str:

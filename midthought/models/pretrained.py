@@ -97,7 +97,6 @@ def _loaded(name: str, dtype: Any, attn_implementation: str) -> Any:
     """Returns the model, of one that also reads images its text part. Raises ValueError if it lacks weights, or if
     what is saved of it could not be loaded."""
     from transformers import AutoModelForCausalLM
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as LOADABLE
 
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
     options |= {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
@@ -105,7 +104,7 @@ def _loaded(name: str, dtype: Any, attn_implementation: str) -> Any:
     policy, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ValueError(f"it lacks {len(missing)} of the model's weights, first {missing[0]!r}")
-    if policy.config.model_type not in LOADABLE:
+    if type(policy.config) not in AutoModelForCausalLM._model_mapping:
         raise ValueError(f"transformers cannot load its text part alone ({policy.config.model_type})")
     return policy
 

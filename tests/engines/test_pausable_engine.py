@@ -114,6 +114,36 @@ def test_wherever_it_interrupts_no_token_is_lost_or_written_twice():
         asyncio.run(scenario(num_turns))
 
 
+def test_a_token_that_a_cancelled_sample_still_feeds_from_its_thread_does_not_reach_the_stopper():
+    """In-process vLLM feeds on its own event loop, which hears of the cancellation later."""
+
+    class Late(Counter):
+        async def sample(self, episode, token_ids, sampling, *, stopper=None):
+            try:
+                await asyncio.sleep(0 if self.patience else 60)
+            except asyncio.CancelledError:
+                stopper.feed(1)
+                raise
+            return await super().sample(episode, token_ids, sampling, stopper=stopper)
+
+    class Recorder(list):
+        def feed(self, token_id):
+            self.append(token_id)
+
+    async def scenario():
+        engine, fed = Late(), Recorder()
+        pausable = PausableEngine(engine)
+        pausable.resume()
+        running = asyncio.ensure_future(until_done(pausable, 0, 4, fed))
+        await turns(3)
+        await pausable.pause()
+        engine.patience = 1
+        pausable.resume()
+        assert (await running)[0] == [0, 1, 2, 3] and fed == [1, 2, 3]
+
+    asyncio.run(scenario())
+
+
 def test_what_the_episodes_own_stopper_and_the_end_of_sequence_say_is_kept():
     async def scenario():
         engine = Counter(ends_at=6)

@@ -104,6 +104,14 @@ def test_rows_of_a_group_are_computed_together_within_the_budget(groups, max_tok
             assert len(of_group) == 1, f"{length} rows are cut"
 
 
+def test_rows_that_are_left_of_a_split_group_have_at_most_max_tokens_if_sharing_does_not_pay_for_them():
+    batch = batch_of([(60, [(300, 1)] * 8)])  # saves 420 of 2,880 tokens; of two rows 60 of 720
+    parts = batch.micro_batch_rows(680, packed="shared")
+    assert sorted(torch.cat(parts).tolist()) == list(range(8))
+    passes = [ModelInputs.of(batch.select(rows), packed="shared").arguments["input_ids"] for rows in parts]
+    assert max(tokens.shape[1] for tokens in passes) <= 680
+
+
 @given(
     GROUPS, st.sampled_from([64, 100, 4096]), st.sampled_from(["plain", "adapters", "recomputed", "blocks"]), st.data()
 )
@@ -148,8 +156,17 @@ def test_figures_of_each_architecture_are_those_of_separate_rows(kind, make_poli
     torch.testing.assert_close(shared.entropy, separate.entropy, atol=1e-5, rtol=0)
 
 
-def test_a_model_whose_layers_see_only_a_window_computes_rows_one_by_one_and_the_log_says_so(make_policy, caplog):
-    policy = make_policy("Qwen3", use_sliding_window=True, sliding_window=6, max_window_layers=1)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("Qwen3", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
+        ("Mistral", {"sliding_window": 12}),  # names no types of layers, and its window is longer than the probe
+    ],
+)
+def test_a_model_whose_layers_see_only_a_window_computes_rows_one_by_one_and_the_log_says_so(
+    make_policy, caplog, kind, options
+):
+    policy = make_policy(kind, **options)
     batch = batch_of([(20, [(5, 31), (9, 200)])])
     with caplog.at_level(logging.WARNING):
         scores = [
