@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 FEEDBACK = "Step 2 is wrong: you lost a carry. Multiply 17 by 4 again."
+LLAMA_3 = {128001: "<|end_of_text|>", 128009: "<|eot_id|>"}
+QWEN = {128001: " Ordnung", 128009: "ätt"}
 
 
 class ChatServer(ThreadingHTTPServer):
@@ -19,7 +21,7 @@ class ChatServer(ThreadingHTTPServer):
     `faults` go wrong one after the other, then nothing does: a status, `stall`, `half` (JSON), `cut` (connection), `no_choice`.
     `replies` come instead, the last one again and again: bytes, (status, headers, bytes), or a function of the handler that gives
     one of them, or None if it has answered itself. `num_most`: requests that were under way at the same time.
-    `words` makes the reply from the request.
+    `words` makes the reply from the request; `tokens` is the tokenizer, None for a server without its routes.
     """
 
     daemon_threads = True
@@ -30,9 +32,10 @@ class ChatServer(ThreadingHTTPServer):
         words: Callable[[Mapping[str, Any]], str] = lambda body: FEEDBACK,
         *,
         model: str = "critic",
+        tokens: Mapping[int, str] | None = LLAMA_3,
     ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.words, self.model = words, model
+        self.words, self.model, self.tokens = words, model, tokens
         self.faults: list[int | str] = []
         self.always: int | str | None = None
         self.requests: list[dict[str, Any]] = []
@@ -79,6 +82,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         server = self.server
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path in ("/tokenize", "/detokenize"):
+            self._tokenizer(body)
+            return
         with server.lock:
             server.requests.append(body)
             server.headers.append(dict(self.headers))
@@ -115,6 +121,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         else:
             self._answer(200, reply)
+
+    def _tokenizer(self, body: Mapping[str, Any]) -> None:
+        tokens = self.server.tokens
+        if tokens is None:
+            self._answer(404, {"detail": "Not Found"})
+        elif self.path == "/detokenize":
+            known = body["tokens"][0] in tokens
+            self._answer(
+                200 if known else 400, {"prompt": tokens[body["tokens"][0]]} if known else {"error": "no token"}
+            )
+        else:
+            found = [number for number, text in tokens.items() if text == body["prompt"]]
+            self._answer(200, {"tokens": found or [1, 2]})
 
     def _answer(self, status: int, content: Any, headers: Mapping[str, str] | None = None) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from midthought.errors import NoReplyError, near_names
 from midthought.feedback.critics.critic import masked_feedback
@@ -22,7 +24,8 @@ from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Task
 
 REACH_SECONDS = 5.0
-"""Time limit of the request for the list of models."""
+"""Time limit of requests that do not need the model."""
+_CONTROL_TOKEN = re.compile(r"<[|｜]?[^\s<>]{1,60}>|\[/?[A-Z_]{2,40}\]")
 SAMPLE = Task(
     task_id="feedback-check",
     prompt="What is 17 * 24? Put the result into \\boxed{}.",
@@ -39,7 +42,7 @@ class Finding:
 
     server: str
     what: str
-    """`reachable`, `model` or `feedback`."""
+    """`reachable`, `model`, `stop_token_ids` or `feedback`."""
     words: str
     remedy: str = ""
     """What to do; empty if the check passed."""
@@ -101,6 +104,12 @@ def _findings(url: str, settings: FeedbackSettings) -> Iterator[Finding]:
         yield found("model", words, "set model to a served name, or start the server with --served-model-name")
         return
     yield found("model", settings.model)
+    if ordinary := _ordinary_stop_token(url, settings):
+        yield found(
+            "stop_token_ids",
+            f"{ordinary}: it would cut feedback without notice",
+            "set stop_token_ids to [] (128001 and 128009 are Llama 3's; the model's own end token ends feedback anyway)",
+        )
     critic = ModelCritic(settings.model_copy(update={"servers": [url]}))
     try:
         with contextlib.closing(BackgroundLoop("midthought-feedback-check")) as loop:
@@ -116,16 +125,49 @@ def _findings(url: str, settings: FeedbackSettings) -> Iterator[Finding]:
         yield found("feedback", " ".join(words.split())[:120])
 
 
-def _served_models(url: str, settings: FeedbackSettings) -> list[str]:
+def _ordinary_stop_token(url: str, settings: FeedbackSettings) -> str:
+    """Describes the first stop token that is no control token of the served tokenizer; empty if there is none, or if the server
+    has no routes of a tokenizer (vLLM's)."""
+    base = url.rstrip("/").removesuffix("/v1")
+    for token_id in settings.stop_token_ids:
+        body = {"model": settings.model, "tokens": [token_id]}
+        try:
+            response = _answer_of("POST", f"{base}/detokenize", settings, body)
+        except NoReplyError:  # the next check says so
+            return ""
+        if response.status_code in (404, 405):
+            return ""
+        text = str(_values(response).get("prompt", ""))
+        if not _CONTROL_TOKEN.fullmatch(text):
+            what = f"the ordinary token {text!r}" if text else "no token"
+            return f"token {token_id} is {what} in the served tokenizer"
+    return ""
+
+
+def _values(response: Any) -> dict[str, Any]:
+    try:
+        found = response.json()
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _answer_of(method: str, address: str, settings: FeedbackSettings, body: Any = None) -> Any:
+    """Returns a server's response. Raises NoReplyError."""
     import httpx
 
-    key, address = read_key(settings.api_key_env, url), f"{url.rstrip('/')}/models"
+    key = read_key(settings.api_key_env, address)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(headers=headers, timeout=REACH_SECONDS, **client_options(url)) as client:
-            response = client.get(address)
+        with httpx.Client(headers=headers, timeout=REACH_SECONDS, **client_options(address)) as client:
+            return client.request(method, address, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise NoReplyError(hidden(f"{type(error).__name__}: {error}", key), is_passing=False) from None
+
+
+def _served_models(url: str, settings: FeedbackSettings) -> list[str]:
+    address = f"{url.rstrip('/')}/models"
+    response = _answer_of("GET", address, settings)
     try:
         return [str(model["id"]) for model in response.json()["data"]]
     except (LookupError, TypeError, ValueError, RecursionError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import ChatServer
+from chat_server import QWEN, ChatServer
 
 from midthought.errors import SettingsError
 from midthought.feedback.check import Finding, check_feedback, run_check
@@ -44,6 +44,16 @@ def test_another_model_is_named_with_those_that_are_served() -> None:
     assert "feedback" not in findings
     assert "Did you mean 'meta-llama/Llama-3.3-70B-Instruct'" in findings["model"].words
     assert "--served-model-name" in findings["model"].remedy
+
+
+def test_stop_ids_that_are_no_control_tokens_of_the_served_tokenizer_are_refused() -> None:
+    for tokens, words in ((QWEN, "the ordinary token ' Ordnung'"), ({}, "128001 is no token in the served")):
+        with ChatServer(tokens=tokens) as server:
+            finding = check(server)["stop_token_ids"]
+            assert words in finding.words and "set stop_token_ids to []" in finding.remedy
+            assert "stop_token_ids" not in check(server, stop_token_ids=[])
+    with ChatServer(tokens=None) as server:
+        assert "stop_token_ids" not in check(server)
 
 
 def test_a_server_that_gives_no_feedback_is_told_with_a_remedy() -> None:
