@@ -59,7 +59,9 @@ def test_the_command_refuses_to_resume_a_run_as_another_one(words, message, tmp_
         folder.record_settings(
             find_recipe("feedback").config_class()().merged({"model": {"dtype": "float32"}}), [], "", 0
         )
-        RunProgress(folder).save()
+        progress = RunProgress(folder)
+        progress.stage = "all"
+        progress.save()
     before = {file.name: file.read_bytes() for file in run.iterdir()}
     code, _, error = call("train", "feedback", "--run", str(run), "--resume", *words)
     assert code == 2 and re.search(message, error) and "save_interval" not in error
