@@ -31,7 +31,7 @@ class ModelInputs:
     @classmethod
     def of(cls, batch: TokenBatch, *, packed: Packing = False) -> ModelInputs:
         """Builds the inputs. `packed`: for models that attend by rows (`attention.attending_by_rows`); `shared`: what a group's
-        rows share is a row of its own, before the others, where that pays (`TokenBatch.shared_lengths`)."""
+        rows share is a row of its own, before the others, if that pays (`TokenBatch.shared_lengths`)."""
         mask = batch.loss_mask
         is_wanted = torch.cat([mask[1:], mask.new_zeros(1)])
         temperatures = None if batch.temperatures is None else batch.temperatures[mask]

@@ -15,7 +15,7 @@ KEY_SHARE = 8
 """A copy of a token's keys and values takes at most 1/8 of the memory of its activations: every row that attends to a prompt
 copies the prompt's keys and values."""
 MIN_SAVED = 0.1
-"""Prompts are shared in groups where that saves at least this share of the tokens; below it, the copies cost as much."""
+"""A group shares its prompt if that saves at least this share of its tokens; below it, the copies cost as much."""
 
 
 def shared_lengths(token_ids: Tensor, cu_seqlens: Tensor, is_wanted: Tensor, groups: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ class WarmupSection(SupervisedSection):
     batch_tokens: int = Field(6144, ge=64)
     """Tokens of demonstrations per optimizer step."""
     habits: Literal["mixed", "clean"] = "mixed"
-    """`mixed`: besides exact queries where they are needed, too short queries (0.35 of those questions), giving up without a call
+    """`mixed`: besides exact queries, too short queries (0.35 of those questions), giving up without a call
     (0.3 of those without a note), answers from a note that does not help (0.05) and needless calls (0.25 of the others):
     reinforcement learning makes the choice. `clean`: none of these."""
     made_up_share: float = Field(0.3, ge=0, le=1)
