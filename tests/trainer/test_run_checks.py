@@ -71,7 +71,7 @@ CANNOT_LEARN = {
         {"learning_rate": 0.5} | LONG,
         "all rewards of 10 iterations are.*lower training.learning_rate",
     ),
-    "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError: my reward"),
+    "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError for task .*: my reward"),
     "reward is NaN": ({"reward_fn": lambda trajectory: math.nan}, "all 4 episodes.*finite number"),
     "environment raises": ({"environment": Raising}, "all 4 episodes.*the world broke"),
     "environment hangs": ({"environment": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),

@@ -136,8 +136,7 @@ class PodcastTasks(RecipeTasks):
         super().__init__(config, data.tasks, prompts)
 
     def make_environment(self) -> QuestionEnvironment:
-        ends = [self.renderer.decode([token_id]) for token_id in sorted(self.renderer.eos_token_ids)]
-        return QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, ends))
+        return QuestionEnvironment(answer_reward(self.config.reward))
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]

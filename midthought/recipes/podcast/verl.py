@@ -117,6 +117,5 @@ def _whole(path: str) -> str:
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:
     """Returns the recipe's reward; `options` is the section `reward` of the settings."""
-    ends = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
-    environment = QuestionEnvironment(answer_reward(RewardConfig(**options), renderer.decode, ends))
+    environment = QuestionEnvironment(answer_reward(RewardConfig(**options)))
     return EpisodeSetup(environment=lambda task: environment)

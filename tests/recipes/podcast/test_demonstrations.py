@@ -9,7 +9,7 @@ import pytest
 
 from midthought.data.abstention import NO_ANSWER
 from midthought.env.answers import task_is_right
-from midthought.env.reasoning import final_answer, normalised
+from midthought.env.reasoning import normalised
 from midthought.env.rewards import used_tool
 from midthought.memory.questions import WORDINGS, QuestionPlan
 from midthought.memory.tool import TOOL_NAME, format_hits
@@ -61,6 +61,12 @@ def write(demonstrator, number=150, seed=0):
 
 def own_words(trajectory, renderer) -> list[str]:
     return [renderer.decode(run) for run in trajectory.sampled_runs()]
+
+
+def final_answer(trajectory, renderer) -> str:
+    """The text after the thought."""
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    return own_words(trajectory, renderer)[-1].rpartition("</think>")[2].removesuffix(end).strip()
 
 
 def require_sound(trajectory):
@@ -124,11 +130,10 @@ def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_thos
 def test_a_clean_demonstration_asks_exactly_where_it_must_and_answers_right(
     make, renderer, made_up_share, random_text_share
 ):
-    end = renderer.decode([renderer.tokenizer.eos_token_id])
     demonstrator = make(CLEAN, made_up_share=made_up_share, random_text_share=random_text_share, error_share=0.0)
     for trajectory in write(demonstrator):
         task = trajectory.task
-        answer = final_answer(trajectory, renderer.decode, [end])
+        answer = final_answer(trajectory, renderer)
         assert answer == task.answer
         assert task_is_right(task, answer) or not normalised(task.answer)
         assert trajectory.num_calls == task.labels["needs_memory"]
@@ -223,7 +228,6 @@ def test_without_a_template_that_opens_the_thought_the_policy_opens_it(make, ren
 
 
 def test_half_of_the_demonstrations_are_about_the_users_own_questions(make, chunks, renderer):
-    end = renderer.decode([renderer.tokenizer.eos_token_id])
     chunk = chunks[0]
     asked = {
         "own:who": ("Who speaks of it?", chunk.speaker),
@@ -239,7 +243,7 @@ def test_half_of_the_demonstrations_are_about_the_users_own_questions(make, chun
         assert event.call.parameters == {"query": each.task.prompt}
         if event.outcome is ToolOutcome.OK:
             assert each.task.answer in (event.call.result or "")
-            assert task_is_right(each.task, final_answer(each, renderer.decode, [end]))
+            assert task_is_right(each.task, final_answer(each, renderer))
     where = [each.task for each in shown if each.task.task_id == "own:where"]
     assert all(task.prompt.startswith("Where does ") for task in where) and len({task.prompt for task in where}) > 10
 
@@ -251,10 +255,9 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
     own = [(Task(task_id=name, prompt=prompt, answer=NO_ANSWER), chunk) for name, prompt in asked.items()]
     demonstrator = make(CLEAN, plan=ALL_NEED_MEMORY, own=own, names=names, error_share=0.0)
     shown = [each for each in write(demonstrator) if each.task.task_id.startswith("own")]
-    end = renderer.decode([renderer.tokenizer.eos_token_id])
     assert {each.task.task_id for each in shown} == set(asked)
     for each in shown:
-        assert used_tool(each) and final_answer(each, renderer.decode, [end]) == NO_ANSWER
+        assert used_tool(each) and final_answer(each, renderer) == NO_ANSWER
         [event], last = each.tool_events, own_words(each, renderer)[-1]
         named = re.match(r"Asked about (.+), found (.+)\.\n", last)
         assert (
@@ -277,11 +280,10 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
 
 
 def test_an_answer_that_the_cut_result_does_not_show_is_not_given(make, chunks, renderer):
-    end = renderer.decode([renderer.tokenizer.eos_token_id])
     demonstrator = make(CLEAN, plan=ALL_NEED_MEMORY, num_results=3, max_result_tokens=60, error_share=0.0)
     answers = Counter()
     for each in write(demonstrator):
-        answer, [event] = final_answer(each, renderer.decode, [end]), each.tool_events
+        answer, [event] = final_answer(each, renderer), each.tool_events
         is_shown = " ".join(each.task.answer.split()) in " ".join(event.call.result.split())
         assert (answer == each.task.answer) == is_shown and (is_shown or answer == UNKNOWN)
         answers[is_shown] += 1
