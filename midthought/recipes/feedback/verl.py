@@ -80,7 +80,7 @@ def sft_job(config: FeedbackVerlConfig) -> VerlSftJob:
 def _as_text(message: Message) -> dict[str, str]:
     """Returns the message with its calls as text, in the format of the episodes."""
     calls = (CALL_FORMAT.render_call(*call) for call in calls_of(message))
-    return {"role": message["role"], "content": "\n".join([message["content"], *calls])}
+    return {"role": message["role"], "content": "\n".join([message["content"] or "", *calls])}
 
 
 def feedback_tool(**options: Any) -> Tool:

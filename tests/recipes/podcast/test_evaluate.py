@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
-from small_runs import PODCAST, SHORT_TRANSCRIPTS, small_embedding_model
+from small_runs import (
+    PODCAST,
+    SHORT_TRANSCRIPTS,
+    small_embedding_model,
+    start,
+    stop_at,
+    write_short_transcripts,
+)
 
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
@@ -105,3 +113,14 @@ def test_a_policy_that_is_not_there_is_named(tmp_path):
     with pytest.raises(SettingsError, match="nothing to evaluate"):
         evaluate(None, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.slow
+def test_a_warm_up_does_not_continue_with_another_tokenizer(tmp_path: Path) -> None:
+    texts = write_short_transcripts(tmp_path / "texts")
+    run, words = tmp_path / "run", [*PODCAST, f"memory.transcripts={texts}"]
+    assert stop_at(start("podcast", run, *words), run, 13, signal.SIGINT) == 130
+    for path in texts.glob("*.md"):
+        path.write_text(path.read_text().replace("the ", "zymurgy "))
+    again = start("podcast", run, "--resume", "--allow-changes")
+    assert again.wait() != 0 and "has another tokenizer than this trainer" in again.errors

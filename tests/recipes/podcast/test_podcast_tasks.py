@@ -3,6 +3,8 @@
 import asyncio
 import dataclasses
 import json
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from small_runs import small_embedding_model
@@ -11,10 +13,11 @@ from midthought.data.abstention import NO_ANSWER
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.build import build_memory
 from midthought.memory.embedding import load_embedder
-from midthought.memory.questions import read_questions
+from midthought.memory.questions import WORDINGS, read_questions
 from midthought.memory.store import MemoryStore
+from midthought.recipes import find_recipe
 from midthought.recipes.podcast.evaluation import arms
-from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.settings import Kind, PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
 from midthought.tools.executor import ToolExecutor
 from midthought.types import ParsedAction, Task, ToolOutcome
@@ -200,3 +203,22 @@ def test_an_arm_whose_questions_do_not_allow_it_is_left_out_and_told(transcripts
     found, missing = arms(data, sampled=False, seed=0)
     assert [arm.name for arm in found] == ["", "oracle", "tool_off", "no_memory"]
     assert len(missing) == 1 and "shuffled: task" in missing[0] and "no other task has another answer" in missing[0]
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_seed_has_the_values_of_the_original():
+    config, _ = find_recipe("podcast").begin(Path(), words=(), config=Path("seed"))
+    assert config.model.local_path == "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"
+    assert (config.training.learning_rate, config.training.critic_learning_rate) == (1e-5, 5e-6)
+    assert (config.inference.max_tool_calls_per_cot, config.inference.max_segment_length) == (5, 256)
+    assert (config.training.kl_coef, config.training.cliprange_value, config.memory.k) == (0.01, 0.5, 3)
+
+
+def test_a_wrong_kind_of_question_and_no_kind_at_all_are_refused():
+    assert set(get_args(Kind)) == set(WORDINGS)
+    with pytest.raises(SettingsError, match="'continuation'"):
+        PodcastConfig().merged({"questions": {"kinds": ["continuations"]}})
+    with pytest.raises(SettingsError, match=r"questions\.kinds"):
+        PodcastConfig().merged({"questions": {"kinds": []}})
