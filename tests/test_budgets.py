@@ -14,7 +14,7 @@ MODULES = "modules beside the packages"
 LINES = {
     "algo": 1290,
     "checks": 1125,
-    "cli": 1240,
+    "cli": 1200,
     "cluster": 2830,
     "config": 1595,
     "data": 1240,
@@ -28,8 +28,8 @@ LINES = {
     "memory": 7000,
     "models": 1430,  # what a GGUF file lost when it was written is said (issue 51)
     "plan": 1345,
-    "recipes": 3920,  # demonstrations of own questions and the factors of an evaluation are 180 of them
-    "report": 2635,
+    "recipes": 3540,  # demonstrations of own questions and the factors of an evaluation are 180 of them
+    "report": 2640,
     "rollout": 2475,
     "serve": 1415,
     "tokenization": 750,

@@ -55,25 +55,8 @@ def test_every_stage_is_recorded(uninterrupted: Path) -> None:
     assert np.abs(columns["logprobs"] - columns["sampled_logprobs"]).max() < 1e-3
 
 
-def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path) -> None:
+def test_every_stage_left_its_lines_rl_moved_the_policy_and_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert [len(metrics(uninterrupted, stage)) for stage in ("sft", "ppo", "validation")] == [NUM_SFT, NUM_PPO, 2]
     warmed_up, trained = weights(uninterrupted, "warmup"), weights(uninterrupted)
     assert any(not tensor.equal(warmed_up[name]) for name, tensor in trained.items())
-
-
-def test_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert not (uninterrupted / "findings.jsonl").exists()
-
-
-PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_with_the_episodes_that_it_carried_over(tmp_path: Path) -> None:
-    unbroken, run = whole("feedback", tmp_path / "whole", *PARTIAL), tmp_path / "run"
-    killed = stop_at(start("feedback", run, *FEEDBACK, *PARTIAL), run, 26, signal.SIGKILL)
-    assert killed == -signal.SIGKILL
-    finish(start("feedback", run, "--resume"))
-    assert metrics(run) == metrics(unbroken)
-    assert trajectories(run) == trajectories(unbroken)
-    assert max(row["partial/stale_token_share"] for row in metrics(run, "ppo")) > 0
