@@ -6,16 +6,17 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from served import served as on_loopback
+
 from midthought.memory.service.app import make_app
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.searcher import SearchLimits
-from midthought.memory.service.server import address, listen, make_server
+from midthought.memory.service.server import make_server
 from midthought.memory.service.state import ServiceState
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
@@ -80,13 +81,5 @@ def served(
     """Serves the memory at `uri` on a free loopback port."""
     store = MemoryStore.open(uri, embedder=embedder)
     state = ServiceState(store, embedder, questions or [], search_limits)
-    listening = listen("127.0.0.1", 0)
-    server = make_server(make_app(state, access or AccessPolicy(), **limits))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    try:
-        yield Running(address(listening), state)
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
+    with on_loopback(make_app(state, access or AccessPolicy(), **limits), make_server) as url:
+        yield Running(url, state)

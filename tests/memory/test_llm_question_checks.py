@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("httpx", reason="needs httpx")
 
-from scholar import chat, model_at
+from chat_server import chat
+from scholar import model_at
 
 from midthought.data.abstention import NO_ANSWER, UNANSWERABLE, abstains
 from midthought.errors import NoReplyError, SettingsError

@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("httpx", reason="needs httpx")
 
+from chat_server import chat
 from command_process import CommandProcess
-from scholar import Scholar, chat, model_at
+from scholar import Scholar, model_at
 from typer.testing import CliRunner
 from word_embedder import use_word_embedder
 
@@ -180,7 +181,7 @@ def test_a_run_killed_anywhere_goes_on_and_asks_nothing_twice(scholar, talks, tm
     def generate(name: str) -> CommandProcess:
         words = [
             "--from-model",
-            scholar.base_url,
+            scholar.url,
             *["--model", "m", "--num-pairs", "3", "--num-samples", "0", "--embedding-model", "words"],
         ]
         return CommandProcess("memory", "questions", talks.uri, str(tmp_path / name), *words, prepare=use_word_embedder)
@@ -207,7 +208,7 @@ def test_the_command_writes_json_lines_and_rows_for_verl(scholar, talks, tmp_pat
 
     monkeypatch.setattr(embedding, "load_embedder", lambda name: embedder)
     monkeypatch.chdir(tmp_path)
-    words = ["memory", "questions", "--from-model", scholar.base_url, "--model", "m", "--num-pairs", "2"]
+    words = ["memory", "questions", "--from-model", scholar.url, "--model", "m", "--num-pairs", "2"]
     result = CliRunner().invoke(app, [*words, "--parquet", "train.parquet"])
     assert result.exit_code == 0, result.output
     assert "right with the memory" in result.output

@@ -126,10 +126,7 @@ def test_seeds_limits_and_logprobs_are_those_of_the_request(client):
     ("changes", "status", "told"),
     [
         ({"model": "other"}, 404, "no model 'other'"),
-        ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "wizard", "content": "a"}]}, 400, "wizard"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "image_url"),
-        ({"messages": [{"role": "user", "content": "a " * 5000}]}, 400, "a sequence may have"),
         ({"temperature": 3}, 400, "temperature"),
         ({"max_tokens": 0}, 400, "max_tokens"),
         ({"n": 1000}, 400, "n"),
