@@ -1,8 +1,9 @@
-"""An ASGI application served on loopback, in a thread of the test."""
+"""An ASGI application served on loopback, in a thread of the test; and single requests to it."""
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,3 +30,15 @@ def served(application: Any, make_server: Callable[[Any], Any] = plain_server) -
         finally:
             server.should_exit = True
             thread.join(30)
+
+
+def request(
+    address: str, path: str, data: bytes | None = None, method: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Sends data as JSON to HOST:PORT. Returns status, headers in lower case, and body. `headers`: with _ in place of -."""
+    sent = {"Content-Type": "application/json"} if data is not None else {}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
+        connection.request(method or ("GET" if data is None else "POST"), path, data, sent)
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import socket
 import time
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from served import request
 from served import served as on_loopback
 
 from midthought.memory.service.app import make_app
@@ -43,16 +43,7 @@ class Running:
     ) -> tuple[int, dict[str, str], bytes]:
         """Returns status, headers in lower case, and body."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        sent = {"Content-Type": "application/json"} if data is not None else {}
-        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method or ("GET" if data is None else "POST"), path, data, sent)
-            response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return response.status, found, response.read()
-        finally:
-            connection.close()
+        return request(f"127.0.0.1:{self.port}", path, data, method, **headers)
 
     def send(self, *state: bytes, pause_seconds: float = 0.0) -> bytes:
         """Sends raw bytes; returns what is received until the service closes the connection or sends nothing for a second."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
 from endpoints import scripted, served
+from served import request
 
 NAME = "run"
 HI = [{"role": "user", "content": "hi"}]
@@ -26,13 +26,8 @@ def address():
 
 def ask(address: str, body: bytes | dict[str, Any], **headers: str) -> tuple[int, dict[str, Any]]:
     data = body if isinstance(body, bytes) else json.dumps({"model": NAME, "max_tokens": 5, **body}).encode()
-    connection = http.client.HTTPConnection(address, timeout=60)
-    try:
-        connection.request("POST", "/v1/chat/completions", data, {"Content-Type": "application/json", **headers})
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
+    status, _, reply = request(address, "/v1/chat/completions", data, **headers)
+    return status, json.loads(reply)
 
 
 def tool(parameters: Any, **fields: Any) -> list[dict[str, Any]]:

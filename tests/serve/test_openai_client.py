@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import time
 from typing import Any
@@ -15,6 +14,7 @@ pytest.importorskip("openai", reason="the dev extra is not installed")
 
 import openai
 from endpoints import scripted, served
+from served import request
 
 from midthought.config import InferenceConfig
 from midthought.engines.create import ScriptedInferenceEngine
@@ -237,8 +237,5 @@ def test_access_is_that_of_the_memorys_service():
         allowed = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
         assert allowed.chat.completions.create(**ASK).choices[0].message.content == "Hello."
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
-            connection = http.client.HTTPConnection(url.split("/")[2], timeout=10)
-            connection.request("GET", "/v1/models", headers=headers)
-            response = connection.getresponse()
-            assert response.status in (421, 403) and json.loads(response.read())["error"]["message"]
-            connection.close()
+            status, _, reply = request(url.split("/")[2], "/v1/models", **headers)
+            assert status in (421, 403) and json.loads(reply)["error"]["message"]
