@@ -48,7 +48,9 @@ def make(chunks, renderer):
 
 @pytest.fixture(scope="module")
 def answer_of(renderer):
-    return lambda trajectory: final_answer(trajectory, renderer)
+    """Returns the text after a record's thought."""
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    return lambda trajectory: own_words(trajectory, renderer)[-1].rpartition("</think>")[2].removesuffix(end).strip()
 
 
 def write(demonstrator, number=150, seed=0):
