@@ -34,7 +34,7 @@ LINES = {
     "serve": 1415,
     "tokenization": 750,
     "tools": 5455,
-    "trainer": 3560,
+    "trainer": 3145,
     "types": 750,
     MODULES: 50,
 }
