@@ -113,6 +113,10 @@ class EngineError(MidthoughtError, RuntimeError):
     """The engine cannot fulfil a request."""
 
 
+class LearnerLostError(UserError, EngineError):
+    """The learner's process ended."""
+
+
 class ServersUnreachableError(UserError, EngineError):
     """No model server answers."""
 

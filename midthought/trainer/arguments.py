@@ -72,7 +72,7 @@ def settle(
         config = as_recorded(config, Path(run_path) / "config.yaml")
     config, preset = choose_preset(config, model)
     config = config.merged({})
-    check_source(before_choice(config.inference), config.ray)
+    check_source(before_choice(config.inference), config.ray, config.training.max_staleness)
     choice = choose_settings(config, model)
     if resume and run_path is None:
         raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")

@@ -257,6 +257,10 @@ class Run:
         save(learner, tokenizer, state, target)
         return target
 
+    def newest_checkpoint(self) -> Path | None:
+        """Returns the newest one of this run; None if there is none."""
+        return None if self.folder is None else self.checkpoints.newest()
+
     def restore(self, learner: AnyLearner, tokenizer: Any, path: str | Path) -> dict[str, Any]:
         """Takes the learner back to a checkpoint of a trainer, and returns the checkpoint's state. If it is in this run folder,
         what was logged later is dropped. Raises CheckpointError."""

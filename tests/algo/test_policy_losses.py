@@ -87,11 +87,11 @@ def training(**changes):
     return create_default_config(training=changes).training
 
 
-def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_with_partial_rollouts():
+def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_of_older_tokens():
     with pytest.raises(
         SettingsError,
         match=r"already uses the sampled log-probabilities or has no importance weights; set rollout_correction to 'none'",
     ):
         training(policy_loss="dppo_tv", rollout_correction="truncated")
-    config = create_default_config(training={"policy_loss": "dppo_tv"}, inference={"partial_rollouts": True})
+    config = create_default_config(training={"policy_loss": "dppo_tv", "max_staleness": 2})
     assert config.frozen().training.rollout_correction == "none"

@@ -64,7 +64,12 @@ def test_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert not (uninterrupted / "findings.jsonl").exists()
 
 
-PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]
+PARTIAL = [
+    "training.max_staleness=2",
+    "inference.in_flight=1.5",
+    "inference.max_segment_length=12",
+    "training.num_train_iters=5",
+]
 
 
 @pytest.mark.slow
@@ -75,4 +80,4 @@ def test_a_killed_run_goes_on_with_the_episodes_that_it_carried_over(tmp_path: P
     finish(start("feedback", run, "--resume"))
     assert metrics(run) == metrics(unbroken)
     assert trajectories(run) == trajectories(unbroken)
-    assert max(row["partial/stale_token_share"] for row in metrics(run, "ppo")) > 0
+    assert max(row["staleness/mean"] for row in metrics(run, "ppo")) > 0
