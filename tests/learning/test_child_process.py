@@ -80,13 +80,13 @@ def test_three_updates_give_equal_metrics_and_weights_to_the_bit(lora, make_poli
 def test_a_checkpoint_of_one_continues_in_the_other(make_policy, batch, tmp_path):
     first, given = here(models(make_policy)), models(make_policy)
     improve(first, batch)
-    save_checkpoint(first, tmp_path / "here")
+    save_checkpoint(tmp_path / "here", first)
     with closing(apart(given)) as second:
-        load_checkpoint(second, tmp_path / "here")
+        load_checkpoint(tmp_path / "here").restore(second)
         assert improve(first, batch) == improve(second, batch)
-        save_checkpoint(second, tmp_path / "there")
+        save_checkpoint(tmp_path / "there", second)
     third = here(models(make_policy))
-    load_checkpoint(third, tmp_path / "there")
+    load_checkpoint(tmp_path / "there").restore(third)
     assert improve(first, batch) == improve(third, batch)
 
 

@@ -91,15 +91,16 @@ def prompts(stream):
 
 # -- what is learned from ------------------------------------------------------------------------------------------
 
-WAYS = pytest.mark.parametrize(
-    "options",
-    [{"deterministic": True}, {"deterministic": False, "overlap": False}, {"deterministic": False, "overlap": True}],
-    ids=["deterministic", "in turns", "overlapping"],
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [
+        ("gae", {"deterministic": True}),
+        ("grpo", {"deterministic": False, "overlap": False}),
+        ("grpo", {"deterministic": False, "overlap": True}),
+        pytest.param("gae", {"deterministic": False, "overlap": True}, marks=pytest.mark.slow),
+    ],
+    ids=["deterministic", "in turns", "overlapping", "overlapping, with a critic"],
 )
-
-
-@WAYS
-@pytest.mark.parametrize("estimator", ["gae", "grpo"])
 def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, options, untaught):
     config = settings(adv_estimator=estimator, group_size=2 if estimator == "grpo" else 1, **options)
     with RayPPOTrainer(config, dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught) as trainer:
@@ -123,7 +124,7 @@ def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, option
     assert sum("?" not in found and len(set(found)) == 5 for found in passes) >= 2
 
 
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("overlap", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_token_knows_the_weights_that_sampled_it_and_is_weighed_by_its_own_ratio(overlap, untaught):
     """Log-probabilities under the weights of a token's version are the sampled ones; the ratio of those before the update
     to them, cut at 2, is what the token's loss is multiplied by."""
@@ -312,6 +313,7 @@ class Kill(TrainerCallback):
             os.kill(trainer.learner.workers.process_id, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(_untaught, tokenizer, tmp_path, caplog):
     config = settings(num_iters=6, deterministic=False, overlap=True)
     config.checkpoint.save_interval = 2
@@ -326,6 +328,7 @@ def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(_u
     assert sorted(groups) == list(range(24)) and set(groups.values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_killed_before_the_first_checkpoint_ends_the_run_with_the_remedy(untaught, tmp_path):
     config = settings(num_iters=6, deterministic=False, overlap=True)
     options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
