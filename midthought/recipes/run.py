@@ -253,7 +253,7 @@ class RecipeRun(ABC):
             self.stage = self.progress.stage  # type: ignore[assignment]
             self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
         source = str(self.path / SFT) if SFT in self.progress.done else self.beginning
-        check_source(before_choice(self.config.inference), self.config.ray)
+        check_source(before_choice(self.config.inference), self.config.ray, self.config.training.max_staleness)
         self.choose(source)
         if self.stage != "evaluate":
             lines = "\n".join(self.choice.table()) if self.is_given else self.choice.algorithm

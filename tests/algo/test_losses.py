@@ -196,9 +196,9 @@ def test_dppos_ratio_is_to_the_sampled_probability_and_not_to_the_recomputed_one
     assert float(metrics["ratio_mean"]) == pytest.approx(1.5)
 
 
-def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_with_partial_rollouts():
+def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_of_older_tokens():
     words = "already uses the sampled log-probabilities or has no importance weights; set rollout_correction to 'none'"
     with pytest.raises(SettingsError, match=words):
         create_default_config(training={"policy_loss": "dppo_tv", "rollout_correction": "truncated"})
-    config = create_default_config(training={"policy_loss": "dppo_tv"}, inference={"partial_rollouts": True})
+    config = create_default_config(training={"policy_loss": "dppo_tv", "max_staleness": 2})
     assert config.frozen().training.rollout_correction == "none"

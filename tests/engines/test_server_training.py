@@ -53,7 +53,10 @@ def knowing_nothing(context: list[int]) -> list[float]:
 
 @pytest.mark.parametrize(
     ("kind", "inference"),
-    [pytest.param("sglang", {}, marks=pytest.mark.slow), ("vllm", {"partial_rollouts": True, "max_segment_length": 3})],
+    [
+        pytest.param("sglang", {}, marks=pytest.mark.slow),
+        ("vllm", {"max_staleness": 2, "overlap": False, "max_segment_length": 3}),
+    ],
 )
 def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_together(kind, inference):
     with (

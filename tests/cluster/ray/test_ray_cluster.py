@@ -27,15 +27,15 @@ def test_ray_that_is_not_installed_is_an_error_with_its_install_line(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("inference", "words"),
+    ("sections", "words"),
     [
-        ({"backend": "vllm"}, r"ray\.use_ray with inference\.backend='vllm'"),
-        ({"partial_rollouts": True}, r"ray\.use_ray with inference\.partial_rollouts"),
+        ({"inference": {"backend": "vllm"}}, r"ray\.use_ray with inference\.backend='vllm'"),
+        ({"training": {"max_staleness": 2}}, r"training\.max_staleness=2 with Ray.*set it to 0"),
     ],
 )
-def test_what_does_not_go_with_ray_is_refused(inference, words):
+def test_what_does_not_go_with_ray_is_refused(sections, words):
     with pytest.raises(SettingsError, match=words):
-        RayPPOTrainer(config(inference=inference), Echo)
+        RayPPOTrainer(config(**sections), Echo)
 
 
 @pytest.mark.slow

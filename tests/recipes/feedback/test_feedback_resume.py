@@ -67,7 +67,12 @@ def test_every_stage_left_its_lines_rl_moved_the_policy_and_a_healthy_run_report
     assert not (uninterrupted / "findings.jsonl").exists()
 
 
-PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]
+PARTIAL = [
+    "training.max_staleness=2",
+    "inference.in_flight=1.5",
+    "inference.max_segment_length=12",
+    "training.num_train_iters=5",
+]
 
 
 def test_a_killed_run_goes_on_with_the_episodes_that_it_carried_over(tmp_path: Path) -> None:
@@ -77,4 +82,4 @@ def test_a_killed_run_goes_on_with_the_episodes_that_it_carried_over(tmp_path: P
     finish(start("feedback", run, "--resume"))
     assert metrics(run) == metrics(unbroken)
     assert trajectories(run) == trajectories(unbroken)
-    assert max(row["partial/stale_token_share"] for row in metrics(run, "ppo")) > 0
+    assert max(row["staleness/mean"] for row in metrics(run, "ppo")) > 0
