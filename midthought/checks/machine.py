@@ -47,8 +47,8 @@ def machine(setup: Setup) -> Iterator[Finding]:
         return
     folder = next(path for path in (setup.path.resolve(), *setup.path.resolve().parents) if path.is_dir())
     free = shutil.disk_usage(folder).free if os.access(folder, os.W_OK) else 0
-    trained = 4 * plan.adapter_parameters if plan.settings.lora_rank else plan.whole.weights
-    one = int(trained + plan.whole.masters + plan.whole.moments)
+    trained = 4 * plan.adapter_parameters if plan.lora_rank else plan.learned.weights
+    one = trained + plan.learned.masters + plan.learned.moments
     num_iters = setup.config.training.num_iters(len(setup.tasks) or None)
     count = min(checkpoint.keep_last_n, num_iters) + checkpoint.keep_best
     needed = (count + 1) * one + plan.width * plan.shape.parameters

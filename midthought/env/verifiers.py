@@ -1,14 +1,18 @@
-"""Tasks of the package `verifiers` (from 0.4, `verifiers.v1`): the policy gives one answer, the task's rewards score the record.
+"""Plays tasks of the package `verifiers` (from 0.4, `verifiers.v1`): one policy answers, the task's rewards score the record.
 
-The package's harnesses, runtimes, tool servers and model clients are not used. The package is imported when an episode begins.
+The package's harnesses, runtimes, tool servers and model clients are not used: `Env.run` gets an agent whose answers come from
+`step`. The package is imported when an episode begins.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from midthought.config import EnvironmentConfig
@@ -20,97 +24,240 @@ MAX_TASKS = 10_000
 
 
 class VerifiersEnvironment(BaseEnvironment):
-    """Environment for a `Taskset` of `verifiers.v1`.
+    """Environment for a `Taskset` or an `Env` of `verifiers.v1`.
 
-    Every `reset` draws one of `rows`, tasks of the taskset (None: its first 10,000). Its episode is one answer. The task's
-    weighted rewards are the reward of this step; `info["metrics"]` are its rewards and metrics by name. Copies share the tasks.
+    Every `reset` draws one of `rows`, tasks of the taskset (None: its first 10,000). A taskset's task is one answer; an `Env` of
+    one agent may exchange several turns with it. The task's rewards are the reward of the last step, also if `config.max_steps`
+    ends the episode; `info["metrics"]` are its metrics. Copies share the tasks; a started episode cannot be copied: the other
+    episodes of its group are started again with the same seed.
 
-    Raises `SettingsError` for an empty set of rows, for something else than a taskset, and for tasks that need a runtime, tool
-    servers or several turns.
+    Raises `SettingsError` for an empty set of rows, for something else than these classes, and for tasks that need a runtime,
+    tool servers or several agents.
     """
 
-    def __init__(
-        self, taskset: Any, *, rows: Sequence[Any] | None = None, config: EnvironmentConfig | None = None
-    ) -> None:
+    def __init__(self, env: Any, *, rows: Sequence[Any] | None = None, config: EnvironmentConfig | None = None) -> None:
         super().__init__(config)
-        name = type(taskset).__name__
-        if not hasattr(taskset, "load"):
+        if not hasattr(env, "load") and not hasattr(env, "taskset"):
             raise SettingsError(
-                f"{name} is no Taskset of verifiers.v1; load one with verifiers.v1.load_taskset (of an Env: env.taskset), or "
-                "write an environment of several turns as a BaseEnvironment"
+                f"{type(env).__name__} is neither a Taskset nor an Env of verifiers.v1; load one with verifiers.v1.load_taskset "
+                "or verifiers.v1.load_environment"
             )
-        self._tasks = _Tasks(itertools.islice(taskset, MAX_TASKS) if rows is None else rows)
-        if not self._tasks:
-            raise SettingsError(f"{name} has no tasks to play; give rows=[task, …]")
-        if taskset.toolsets(taskset.config):
-            raise SettingsError(f"{name} shares tool servers, which this adapter does not start")
-        for each in {type(task): task for task in self._tasks}.values():
-            _check_task(each)
-        self._task: Any = None
-        self._trace: Any = None
+        self._source = _Source(env, rows)
+        self._conversation: _Conversation | None = None
 
     async def reset(self, seed: int | None = None) -> str:
-        """Draws a task by the seed. Returns its system prompt and prompt as text."""
-        from verifiers.v1.types import content_text
-
-        self._task = self._tasks[random.Random(seed).randrange(len(self._tasks))]
-        self._trace = _new_trace(self._task)
-        await _invoked(self._task.setup, trace=self._trace, runtime=None)
-        messages = list(_prompt_of(self._task))
-        for each in messages:
-            _append(self._trace, each)
-        return "\n\n".join(filter(None, (content_text(each.content) for each in messages)))
+        """Draws a task by the seed. Returns its system prompt and prompt, or the environment's first message, as text."""
+        await self.close()
+        tasks = self._source.tasks
+        task = tasks[random.Random(seed).randrange(len(tasks))]
+        self._conversation = _Conversation(self._source, task)
+        observation = await self._conversation.next_message()
+        if observation is None:
+            raise EpisodeError(f"{self._source.name} ended before its agent was asked anything")
+        return observation
 
     async def step(self, action: str) -> StepResult:
-        """Scores the answer. The reward is the task's weighted reward; `info["metrics"]` has its parts."""
-        from verifiers.v1.types import AssistantMessage
+        """Gives the answer to the environment. The last step has the task's weighted reward; `info["metrics"]` its metrics."""
+        conversation = self._conversation
+        if conversation is None:
+            raise EpisodeError("the environment is closed; call reset() first")
+        await conversation.answer(action)
+        message = await conversation.next_message()
+        if message is not None and self.get_step_count() + 1 == self.config.max_steps:
+            await conversation.terminate("max_turns")
+            return message, conversation.trace.reward, False, {"metrics": conversation.metrics()}
+        if message is not None:
+            return message, 0.0, False, {"metrics": {}}
+        return "", conversation.trace.reward, True, {"metrics": conversation.metrics()}
 
-        task, trace = self._task, self._trace
-        _append(trace, AssistantMessage(content=action), sampled=True)
-        trace.stop("user_closed")
-        await _invoked(task.finalize, trace=trace, runtime=None)
-        await task.score(trace)
-        rewards = {name: each.score for name, each in trace.rewards.items() if each is not None}
-        metrics = {name: value for name, value in trace.metrics.items() if value is not None}
-        return "", trace.reward, True, {"metrics": rewards | metrics}
+    async def close(self) -> None:
+        """Cancels the episode if it has not ended."""
+        conversation, self._conversation = self._conversation, None
+        if conversation is not None:
+            await conversation.cancel()
 
 
-class _Tasks(list[Any]):
-    """The tasks, which copies of the environment share."""
+class _Source:
+    """The tasks and the environment that copies share."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Tasks:
+    def __init__(self, env: Any, tasks: Sequence[Any] | None) -> None:
+        taskset = getattr(env, "taskset", env)
+        self.env = None if taskset is env else env
+        self.name = type(env).__name__
+        self.tasks = list(itertools.islice(taskset, MAX_TASKS)) if tasks is None else list(tasks)
+        if not self.tasks:
+            raise SettingsError(f"{self.name} has no tasks to play; give rows=[task, …]")
+        for each in {type(task): task for task in self.tasks}.values():
+            _check_task(each)
+        self.seat = "agent" if self.env is None else _only_seat(env)
+        _check_serving(env, taskset)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Source:
         return self
 
 
-def _new_trace(task: Any) -> Any:
-    """Returns an empty record of an episode, as the package's agents make it."""
-    from verifiers.v1.configs.agent import AgentConfig
-    from verifiers.v1.state import state_cls
-    from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+class _Conversation:
+    """One running episode: `Env.run` in a task of the event loop, and the two queues between it and `step`."""
 
-    recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-    return Trace(task=recorded, agent=AgentInfo(config=AgentConfig()), state=state_cls(type(task))())
+    def __init__(self, source: _Source, task: Any) -> None:
+        self.trace: Any = None
+        self._source = source
+        self._task = task
+        self._messages: asyncio.Queue[str] = asyncio.Queue()  # at most one each: every message waits for its answer
+        self._answers: asyncio.Queue[str | None] = asyncio.Queue()
+        self._running = asyncio.ensure_future(self._run())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Conversation:
+        raise TypeError("a running episode of verifiers.v1 cannot be copied")
+
+    async def next_message(self) -> str | None:
+        """Returns the next message to the policy; None if the episode has ended. Raises what the environment raised."""
+        waiting = asyncio.ensure_future(self._messages.get())
+        try:
+            await asyncio.wait({waiting, self._running}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            self._running.result()
+            return None
+        finally:
+            waiting.cancel()
+
+    async def answer(self, text: str) -> None:
+        await self._answers.put(text)
+
+    async def terminate(self, condition: str) -> None:
+        """Ends the exchange: the environment's pending turn is `terminated`. Returns when the episode is scored."""
+        self.trace.stop(condition)
+        await self._answers.put(None)
+        if await self.next_message() is not None:
+            raise EpisodeError(f"{self._source.name} asked its agent again after the exchange was terminated")
+
+    async def cancel(self) -> None:
+        self._running.cancel()
+        with contextlib.suppress(BaseException):
+            await self._running
+
+    def metrics(self) -> dict[str, float]:
+        rewards = {name: each.score for name, each in self.trace.rewards.items() if each is not None}
+        return {**rewards, **{name: value for name, value in self.trace.metrics.items() if value is not None}}
+
+    async def ask(self, trace: Any, texts: Sequence[str]) -> str | None:
+        """Passes a message to the policy and returns its answer; None if the exchange is terminated."""
+        self.trace = trace
+        await self._messages.put("\n\n".join(text for text in texts if text))
+        return await self._answers.get()
+
+    async def _run(self) -> None:
+        from verifiers.v1.episode import Episode
+
+        agent = _PolicyAgent(self)
+        env, task = self._source.env, self._task
+        if env is None:
+            await agent.run(task)
+            return
+        agents = SimpleNamespace(**{self._source.seat: agent})
+        await env.setup(agents)
+        await env.run(task, agents)
+        if not agent.traces:
+            raise EpisodeError(f"{self._source.name}.run ended without an agent's run")
+        episode = Episode(task=agent.traces[0].task, traces=agent.traces, ok=True)
+        await env.finalize(task, episode)
 
 
-def _prompt_of(task: Any) -> Iterator[Any]:
-    """Returns the messages of the task's prompt."""
-    from verifiers.v1.dialects import parse_message
-    from verifiers.v1.types import SystemMessage, UserMessage
+class _PolicyAgent:
+    """What `Env.run` sees as its agent: `run` and `interaction`, as in `verifiers.v1.Agent`."""
 
-    given = task.data.prompt
-    if given is None:
-        raise EpisodeError("the task has no prompt; write an environment that opens the exchange as a BaseEnvironment")
-    if task.data.system_prompt is not None:
-        yield SystemMessage(content=task.data.system_prompt)
-    for each in [UserMessage(content=given)] if isinstance(given, str) else given:
-        yield parse_message(each) if isinstance(each, dict) else each
+    trainable = True
+
+    def __init__(self, conversation: _Conversation) -> None:
+        self.traces: list[Any] = []
+        self._conversation = conversation
+
+    async def run(self, task: Any, **_: Any) -> Any:
+        """One answer to the task's prompt, scored."""
+        async with self.interaction(task) as interaction:
+            await interaction.turn()
+        return interaction.trace
+
+    @contextlib.asynccontextmanager
+    async def interaction(self, task: Any, **_: Any) -> AsyncIterator[_Interaction]:
+        """An exchange of several turns; it is scored when the block ends."""
+        if self.traces:
+            raise EpisodeError(
+                "the environment runs its agent several times in one episode; one exchange per episode is supported"
+            )
+        interaction = _Interaction(self._conversation, task)
+        self.traces.append(interaction.trace)
+        await _invoked(task.setup, trace=interaction.trace, runtime=None)
+        yield interaction
+        trace = interaction.trace
+        trace.stop("user_closed")
+        await _invoked(task.finalize, trace=trace, runtime=None)
+        await task.score(trace)
+        trace.ok = True
 
 
-def _append(trace: Any, message: Any, *, sampled: bool = False) -> None:
-    from verifiers.v1.graph import MessageNode
+class _Interaction:
+    """What `Env.run` sees as the exchange with its agent, as `verifiers.v1.Interaction`."""
 
-    parent = len(trace.nodes) - 1 if trace.nodes else None
-    trace.nodes.append(MessageNode(parent=parent, message=message, sampled=sampled))
+    def __init__(self, conversation: _Conversation, task: Any) -> None:
+        from verifiers.v1.configs.agent import AgentConfig
+        from verifiers.v1.state import state_cls
+        from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+
+        recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        self.trace = Trace(task=recorded, agent=AgentInfo(config=AgentConfig()), state=state_cls(type(task))())
+        self._conversation = conversation
+        self._task = task
+        self._is_over = False
+
+    async def turn(self, message: Any = None) -> Any:
+        """Sends a message (or the task's prompt) to the policy and returns a `Segment` with its answer."""
+        from verifiers.v1.agent import Segment
+        from verifiers.v1.types import AssistantMessage, content_text
+
+        if self._is_over:
+            raise EpisodeError("the exchange is over: a segment was terminated")
+        added = list(self._added(message))
+        answer = None
+        if not self.trace.nodes or not await self._has_stopped():
+            for each in added:
+                self._append(each)
+            answer = await self._conversation.ask(self.trace, [content_text(each.content) for each in added])
+        if answer is None:
+            self._is_over = True
+            return Segment(messages=[], terminated=True)
+        reply = AssistantMessage(content=answer)
+        self._append(reply, sampled=True)
+        return Segment(messages=[reply])
+
+    def _added(self, message: Any) -> Iterator[Any]:
+        """Returns the messages that this turn adds to the record."""
+        from verifiers.v1.dialects import parse_message
+        from verifiers.v1.types import SystemMessage, UserMessage
+
+        data = self._task.data
+        if not self.trace.nodes and data.system_prompt is not None:
+            yield SystemMessage(content=data.system_prompt)
+        given = data.prompt if message is None else message
+        if given is None:
+            raise EpisodeError("the task has no prompt; its environment must open the exchange with a message")
+        for each in [UserMessage(content=given)] if isinstance(given, str) else given:
+            yield parse_message(each) if isinstance(each, dict) else each
+
+    def _append(self, message: Any, *, sampled: bool = False) -> None:
+        from verifiers.v1.graph import MessageNode
+
+        parent = len(self.trace.nodes) - 1 if self.trace.nodes else None
+        self.trace.nodes.append(MessageNode(parent=parent, message=message, sampled=sampled))
+
+    async def _has_stopped(self) -> bool:
+        """Whether one of the task's `@stop` functions ends the exchange."""
+        for function in self._task.hooks("stop"):
+            if await _invoked(function, trace=self.trace, task=self._task.data):
+                self.trace.stop(function.__name__)
+                return True
+        return False
 
 
 async def _invoked(function: Callable[..., Any], **available: Any) -> Any:
@@ -139,3 +286,24 @@ def _check_task(task: Any) -> None:
 def _requires_runtime(function: Callable[..., Any]) -> bool:
     parameter = inspect.signature(function).parameters.get("runtime")
     return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def _only_seat(env: Any) -> str:
+    from verifiers.v1.configs.agent import agent_config_fields
+
+    seats = list(agent_config_fields(env.config))
+    if len(seats) != 1:
+        raise SettingsError(
+            f"{type(env).__name__} has the agents {', '.join(seats)}; environments of one agent are supported: train that agent "
+            "with its Taskset, or write the others into a BaseEnvironment"
+        )
+    return seats[0]
+
+
+def _check_serving(env: Any, taskset: Any) -> None:
+    from verifiers.v1.env import Env
+
+    if taskset.toolsets(taskset.config):
+        raise SettingsError(f"{type(taskset).__name__} shares tool servers, which this adapter does not start")
+    if isinstance(env, Env) and type(env).start is not Env.start:
+        raise SettingsError(f"{type(env).__name__}.start sets up shared resources, which this adapter does not support")

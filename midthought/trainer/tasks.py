@@ -86,21 +86,6 @@ class TrainingTasks(ABC):
             return bool(correct(trajectory)) if trajectory.task.answer else None
         return None
 
-    def training_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
-        """Returns `statistics`, and how the reward agrees with `is_right`: `episode/right`, the share of right answers, and the
-        mean reward of right and of wrong ones (`episode/reward_if_right`, `episode/reward_if_wrong`), if there are any."""
-        judged = [
-            (each, right) for each in done if each.reward is not None and (right := self.is_right(each)) is not None
-        ]
-        earned: dict[bool, list[float]] = {True: [], False: []}
-        for each, right in judged:
-            earned[right].append(each.reward.total if each.reward else 0.0)
-        metrics = self.statistics(done)
-        if judged:
-            metrics = metrics | {"episode/right": len(earned[True]) / len(judged)}
-        names = {True: "episode/reward_if_right", False: "episode/reward_if_wrong"}
-        return metrics | {names[right]: sum(rewards) / len(rewards) for right, rewards in earned.items() if rewards}
-
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         """Returns the metrics of a validation: `rollout_metrics`, `statistics`, and `exact_match` if tasks have an answer."""
         metrics = rollout_metrics(done) | self.statistics(done)

@@ -27,13 +27,13 @@ class SharedTensors:
     """Named tensors in memory that another process can read until `close`.
 
     A tensor on a CUDA device is not copied: its memory is shared by a CUDA IPC handle, so the other process must read it before
-    it changes. All other tensors are copied into one file in `/dev/shm`, or in the folder for temporary files on a system
-    without it. Raises `StorageError` if there is too little room.
+    it changes. All other tensors are copied into one file in `folder`; None: `/dev/shm`, or the folder for temporary files on a
+    system without it. Raises `StorageError` if there is too little room.
     """
 
-    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]], folder: str | None = None) -> None:
         self._kept: list[Tensor] = []
-        folder = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
+        folder = folder or str(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else tempfile.gettempdir())
         descriptor, name = tempfile.mkstemp(prefix="midthought-weights-", dir=folder)
         self._path = Path(name)
         entries: list[list[Any]] = []
