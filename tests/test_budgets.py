@@ -34,7 +34,7 @@ LINES = {
     "serve": 1415,
     "tokenization": 750,
     "tools": 5740,
-    "trainer": 3146,
+    "trainer": 3125,
     "types": 750,
     MODULES: 50,
 }
