@@ -66,7 +66,7 @@ def settle(
             config = as_recorded(config, recorded)
     config, note = choose_preset(config, model)
     config = config.merged({})
-    check_source(before_choice(config.inference), config.ray)
+    check_source(before_choice(config.inference), config.ray, config.training.max_staleness)
     return choose_settings(config, model), note, model, run_path
 
 

@@ -38,11 +38,15 @@ def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]
         if found and found["groups"]:
             num_dropped = sum(len(group["episodes"]) for group in found["groups"])
             _log.warning(
-                "%d episodes that the checkpoint carries over are dropped; inference.partial_rollouts=true continues them",
+                "%d episodes of the checkpoint that are not trained on yet are dropped; training.max_staleness continues them",
                 num_dropped,
             )
         return
-    source.stream.restore(found or {"next_position": 0, "groups": []}, functools.partial(task_of_group, tasks))
+    found = found or {"next_position": 0, "postponed": [], "groups": []}
+    if num_again := source.stream.restore(found, functools.partial(task_of_group, tasks)):
+        _log.warning(
+            "%d groups of the checkpoint start again: they are too old for this training.max_staleness", num_again
+        )
 
 
 def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:

@@ -126,8 +126,7 @@ class DatasetTasks(TrainingTasks):
         return max(map(num_tokens, longest))
 
     def open(self, renderer: Renderer) -> None:
-        end_tokens = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
-        reward = self._reward or answer_reward(self._config.reward, renderer.decode, end_tokens)
+        reward = self._reward or answer_reward(self._config.reward)
         self._environment = QuestionEnvironment(reward, self._config.environment.step_timeout_seconds)
 
     def episode(self, task: Task) -> QuestionEnvironment:
@@ -151,7 +150,7 @@ class EnvironmentTasks(TrainingTasks):
     def __init__(
         self,
         environment: BaseEnvironment | Callable[[], BaseEnvironment],
-        reward_fn: Callable[..., Any] | None,
+        reward: WeightedReward | None,
         config: ConfigStore,
         *,
         validation: BaseEnvironment | Callable[[], BaseEnvironment] | None = None,
@@ -165,8 +164,8 @@ class EnvironmentTasks(TrainingTasks):
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)
         make = functools.partial(EnvironmentTaskSampler, seed=seed, config=config.environment)
-        self._stream = make(environment, reward_fn)
-        self._others = make(other, reward_fn, purpose="held out")
+        self._stream = make(environment, reward)
+        self._others = make(other, reward, purpose="held out")
         self._samples = functools.partial(make, environment, purpose="held out")
         self.stream = self._stream
 
@@ -216,11 +215,10 @@ def make_tasks(
     if isinstance(dataset, TrainingTasks):
         return dataset
     assert isinstance(config, ConfigStore)
-    if env is not None:
-        judge = combine_rewards(rewards) if rewards else reward_fn
-        return EnvironmentTasks(env, judge, config, validation=validation)
     functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else rewards
     reward = combine_rewards(functions) if functions else None
+    if env is not None:
+        return EnvironmentTasks(env, reward, config, validation=validation)
     return DatasetTasks(dataset, reward, config, validation=validation)
 
 

@@ -28,7 +28,7 @@ def fit(
     seconds=60.0,
     run_path=None,
     resume=False,
-    partial=False,
+    max_staleness=0,
     policies=(),
     **options,
 ):
@@ -39,8 +39,8 @@ def fit(
     config.inference.temperature = temperature
     config.environment.step_timeout_seconds = seconds
     config.checks.policies = dict(policies)
-    if partial:
-        config.inference.partial_rollouts, config.inference.max_segment_length = True, 2
+    if max_staleness:
+        config.training.max_staleness, config.inference.max_segment_length = max_staleness, 2
     if "dataset" not in arguments:
         arguments["environment"] = environment
     with RayPPOTrainer(config, **arguments, **talker, run_path=run_path, resume=resume) as trainer:
@@ -71,7 +71,7 @@ CANNOT_LEARN = {
         {"learning_rate": 0.5} | LONG,
         "all rewards of 10 iterations are.*lower training.learning_rate",
     ),
-    "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError: my reward"),
+    "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError for task .*: my reward"),
     "environment hangs": ({"environment": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),
     "equal rewards in groups": (
         {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG,
@@ -119,7 +119,7 @@ HEALTHY = {
     "gae, twelve iterations": LONG,
     "grpo": GROUPS,
     "data set": {"dataset": QUESTIONS},
-    "partial rollouts": {"partial": True} | LONG,
+    "older tokens": {"max_staleness": 2} | LONG,
     "failing episodes": {"environment": sometimes_failing()} | LONG,
     "bfloat16": {"model": lambda model: model.bfloat16()},
     "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_epochs": 8},

@@ -65,8 +65,10 @@ def test_it_trains_in_an_environment_with_every_kind_of_estimator(estimator, tal
         assert ("batch/num_flat_groups" in history[0]) is (estimator == "grpo_turns")
 
 
-@pytest.mark.parametrize("partial", [False, True])
-def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_learned_from(partial, talker, caplog):
+@pytest.mark.parametrize("max_staleness", [0, 2])
+def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_learned_from(
+    max_staleness, talker, caplog
+):
     class OftenAway(Colours):
         def reset(self, seed=0):
             if seed % 2:
@@ -74,12 +76,12 @@ def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_le
             return super().reset(seed)
 
     config = settings("grpo", batch_size=16, mini_batch_size=16, num_train_iters_per_epoch=4)
-    config.inference.partial_rollouts = partial
+    config.training.max_staleness, config.inference.overlap = max_staleness, False
     with RayPPOTrainer(config, environment=OftenAway, **talker) as trainer:
         history = trainer.fit()
     assert len(history) == 4
-    assert any(0 < figures["batch/num_episodes"] < 16 for figures in history) or partial
-    if not partial:  # there, groups are drawn one by one, and a reset that fails is tried again from another seed
+    assert any(0 < figures["batch/num_episodes"] < 16 for figures in history) or max_staleness
+    if not max_staleness:  # there, groups are drawn one by one, and a reset that fails is tried again from another seed
         num_failed = [figures["env/num_failed_resets"] for figures in history]
         assert num_failed == [4 * figures["episode/failed"] for figures in history] and any(num_failed)
     assert (
