@@ -23,7 +23,7 @@ from midthought.engines.vllm_in_process.training import in_process_policy, vllm_
 from midthought.engines.weight_sync import shared_tensors
 from midthought.engines.weight_sync.shared_tensors import SharedTensors, read_shared_tensors
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
-from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.errors import EngineError, MissingExtraError, SettingsError, StorageError
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of
 
@@ -207,6 +207,6 @@ def test_a_full_memory_folder_is_an_error_with_the_remedy(tmp_path, monkeypatch)
 
     monkeypatch.setattr(shared_tensors, "MEMORY_FOLDER", tmp_path)
     monkeypatch.setattr(shared_tensors, "open", lambda descriptor, *_, **__: Full(descriptor, "wb"), raising=False)
-    with pytest.raises(OSError, match=r"too little room for the weights; .*--shm-size"):
+    with pytest.raises(StorageError, match=r"is full after 0 bytes of the weights; .*--shm-size"):
         SharedTensors(TENSORS.items())
     assert list(tmp_path.iterdir()) == []
