@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from playing import MARK, EveryFew, Host, Look, parts_of, play, spoken
 from precision import logit_tolerance
 from small_qwen import small_model, token_logprobs
-from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
@@ -176,9 +176,7 @@ def test_an_interrupt_is_not_swallowed(renderer: Renderer) -> None:
     ("config_class", "more"),
     [(Qwen3Config, {}), (LlamaConfig, {}), (Gemma3TextConfig, {"sliding_window": 8, "query_pre_attn_scalar": 8})],
 )
-def test_rescoring_every_sampled_token_gives_its_recorded_logprob(
-    renderer: Renderer, config_class: type[PreTrainedConfig], more: dict[str, Any]
-) -> None:
+def test_rescoring_every_sampled_token_gives_its_recorded_logprob(renderer, config_class, more):
     model = small_model(config_class, renderer, **more)
     engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_num_seqs=4)
     trajectories = run(engine, renderer, num_episodes=6, call_format=EveryFew(), max_tokens=120, max_segment_length=16)
