@@ -127,7 +127,7 @@ def push(
     ] = None,
 ) -> None:
     """Upload the policy of a run with a model card to the Hugging Face hub (`hf auth login` first)."""
-    from midthought.trainer.publication import push_to_hub, save_for_hub
+    from midthought.trainer.hub import push_to_hub, save_for_hub
 
     if folder is not None:
         with value_errors(run):

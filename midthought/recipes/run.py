@@ -35,12 +35,12 @@ from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tokenization import Renderer
-from midthought.trainer.checkup import examine_before_start
-from midthought.trainer.demonstrations import NoDemonstrations, StepDemonstrations
+from midthought.trainer.demonstrations import ShuffledDemonstrations, StepDemonstrations
 from midthought.trainer.progress import SFT, RunProgress
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run import Run
+from midthought.trainer.run_checks import examine_before_start
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
@@ -150,7 +150,7 @@ class RecipeRun(ABC):
     def _warm_up(self, trainer: Trainer) -> dict[str, float]:
         """Takes the supervised steps. Without any, the policy is copied: the run then needs no files outside its folder."""
         if self.stage == "rl":
-            trainer.sft(NoDemonstrations(), **self._steps(0))
+            trainer.sft(ShuffledDemonstrations((), 0, ""), **self._steps(0))
         else:
             trainer.sft(self.demonstrations(self.config), **self._steps(None))
         return {}
@@ -253,7 +253,7 @@ class RecipeRun(ABC):
             self.stage = self.progress.stage  # type: ignore[assignment]
             self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
         source = str(self.path / SFT) if SFT in self.progress.done else self.beginning
-        check_source(before_choice(self.config.inference), self.config.ray)
+        check_source(before_choice(self.config.inference), self.config.ray, self.config.training.max_staleness)
         self.choose(source)
         if self.stage != "evaluate":
             lines = "\n".join(self.choice.table()) if self.is_given else self.choice.algorithm

@@ -50,7 +50,7 @@ def test_a_slower_model_plays_fewer_questions_but_enough_for_an_interval(recipe,
     for num_layers in (1, 8, 14, 20, 26, 60):
         choice = chosen(recipe, model(tmp_path / f"{num_layers}", 384, num_layers))
         numbers.append(getattr(getattr(choice.config, section), key))
-        work = choice.plan.shape.computing_parameters * choice.plan.settings.tokens_of_episode
+        work = choice.plan.shape.computing_parameters * choice.plan.tokens_of_episode
         assert numbers[-1] == min(most, max(MIN_QUESTIONS, int(ARM_WORK["cpu"] / work)))
         assert f"{section}.{key}={numbers[-1]}" in choice.table()
     assert (numbers[0], numbers[-1]) == (most, MIN_QUESTIONS)

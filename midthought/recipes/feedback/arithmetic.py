@@ -11,7 +11,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from midthought.data.problems.readers import QUESTION_LABEL
+from midthought.data.problems.problem_sets import QUESTION_LABEL
 from midthought.data.tasks import DATASET_LABEL
 from midthought.feedback.critics.hints import calculation_of
 from midthought.types import Task

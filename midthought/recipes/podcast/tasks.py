@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from midthought.config import RewardConfig, settled
+from midthought.config import settled
 from midthought.data.abstention import is_answerable
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
@@ -37,7 +37,6 @@ from midthought.recipes.metrics import balanced_accuracy, call_rate
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
 from midthought.recipes.tasks import RecipeTasks
-from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
@@ -130,7 +129,7 @@ class PodcastTasks(RecipeTasks):
         super().__init__(config, data.tasks, prompts)
 
     def make_environment(self) -> QuestionEnvironment:
-        return environment_of(self.config.reward, self.renderer)
+        return QuestionEnvironment(answer_reward(self.config.reward))
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
@@ -138,12 +137,6 @@ class PodcastTasks(RecipeTasks):
         metrics = {"exact_match": sum(map(correct, done)) / len(done), "call_rate_needed": call_rate(needed)}
         metrics |= balanced_accuracy(done, correct)
         return metrics | ({"call_rate_needless": call_rate(needless)} if needless else {})
-
-
-def environment_of(reward: RewardConfig, renderer: Renderer) -> QuestionEnvironment:
-    """Returns the environment of every episode, with the reward of the settings."""
-    ends = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
-    return QuestionEnvironment(answer_reward(reward, renderer.decode, ends))
 
 
 def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:

@@ -12,10 +12,11 @@ from pydantic import Field
 from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RewardConfig
+from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.memory.remote import open_memory
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig
-from midthought.recipes.podcast.tasks import environment_of, prepare_data, read_recipe_transcripts, search_tool
+from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts, search_tool
 from midthought.recipes.verl_settings import begin_with_verl
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool
@@ -72,5 +73,5 @@ def memory_tool(**options: Any) -> Tool:
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:
     """Returns the recipe's reward; `options` is the section `reward` of the settings."""
-    environment = environment_of(RewardConfig(**options), renderer)
+    environment = QuestionEnvironment(answer_reward(RewardConfig(**options)))
     return EpisodeSetup(environment=lambda task: environment)

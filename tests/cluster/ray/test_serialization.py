@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("ray")
 from ray_worlds import HoldsLock, tasks, twice
 
-from midthought.cluster.ray.serialization import deserialize, serialize
+from midthought.cluster.serialization import deserialize, serialize
 from midthought.errors import SettingsError
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.tool import MemoryRetrievalTool

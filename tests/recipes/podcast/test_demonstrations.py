@@ -9,7 +9,7 @@ import pytest
 
 from midthought.data.abstention import NO_ANSWER
 from midthought.env.answers import task_is_right
-from midthought.env.reasoning import final_answer, normalised
+from midthought.env.reasoning import normalised
 from midthought.env.rewards import used_tool
 from midthought.memory.questions import WORDINGS, QuestionPlan
 from midthought.memory.tool import TOOL_NAME, format_hits
@@ -48,8 +48,9 @@ def make(chunks, renderer):
 
 @pytest.fixture(scope="module")
 def answer_of(renderer):
+    """Returns the text after a record's thought."""
     end = renderer.decode([renderer.tokenizer.eos_token_id])
-    return lambda trajectory: final_answer(trajectory, renderer.decode, [end])
+    return lambda trajectory: own_words(trajectory, renderer)[-1].rpartition("</think>")[2].removesuffix(end).strip()
 
 
 def write(demonstrator, number=150, seed=0):
