@@ -210,7 +210,8 @@ def choose(
     if requested := requested_backend(config.inference):
         backend, in_process = requested, config.inference.in_process
     samples = backend if config.inference.backend == "auto" else config.inference.backend
-    is_other = (by_verl or samples != "local") and config.training.policy_loss not in config.training.sampling_corrected
+    is_other = by_verl or samples != "local" or config.training.max_staleness > 0
+    is_other = is_other and config.training.policy_loss not in config.training.sampling_corrected
     rate, warmup_rate = (ADAPTER_RATES if rank else WEIGHT_RATES) if is_given else MADE_RATES
     values: dict[str, Any] = {
         "model.dtype": "bfloat16" if is_large else "float32",

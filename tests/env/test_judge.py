@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from chat_server import ChatServer
+from chat_server import ChatServer, chat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,11 +26,6 @@ from midthought.types import Completion, Finish, Task, Trajectory, Turn
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("httpx") is None, reason="needs httpx")
 
 KEY = "sk-secret-0123456789"
-
-
-def chat(text: str | None, finish_reason: str = "stop") -> bytes:
-    message = {"role": "assistant", "content": text}
-    return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}]}).encode()
 
 
 @pytest.fixture

@@ -120,12 +120,3 @@ class Columns:
         return "".join(
             str((value + guesses.get(place, values[place + 1] > 9)) % 10) for place, value in enumerate(self.values)
         )
-
-    def carries(self) -> tuple[bool, ...]:
-        """Returns the true carries at the guessed places."""
-        carried, found = False, []
-        for place in reversed(range(len(self.values))):
-            if place in self.guessed:
-                found.append(carried)
-            carried = self.values[place] + carried > 9
-        return tuple(reversed(found))
