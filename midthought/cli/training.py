@@ -143,21 +143,13 @@ def _print_choice(
     gpu_gib: float | None,
 ) -> None:
     """Prints what a run would choose and whether it fits. Raises SettingsError, with the remedy, if it does not fit."""
-    from midthought.plan.choices import fixed_in, resolve
-    from midthought.plan.hardware import Hardware, find_hardware, require_device
-    from midthought.recipes.recipe import is_given
-    from midthought.recipes.run import find_policy
+    from midthought.plan.hardware import Hardware
+    from midthought.recipes.run import examined_run
 
-    settings, _ = recipe.begin(path, words=words, config=config, stage=stage, from_path=from_path)
-    model, given = settings.model, is_given(settings, from_path)
-    device = model.device if given else model.device_of_made
-    if gpu_gib is None:
-        require_device(device)
-    hardware = find_hardware(device) if gpu_gib is None else Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib)
-    source = str(find_policy(from_path, before_rl=stage == "rl")) if from_path else model.local_path
-    choice = resolve(settings, hardware, source=source, is_given=given, **fixed_in(stage))
-    tell("\n".join(choice.table()))
-    choice.require_possible()
+    run = examined_run(recipe, path, words=words, config=config, stage=stage, from_path=from_path)
+    run.choose(run.beginning, Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib) if gpu_gib else None)
+    tell("\n".join(run.choice.table()))
+    run.choice.require_possible()
 
 
 def _train_with_verl(

@@ -12,7 +12,6 @@ import contextvars
 import functools
 import inspect
 import itertools
-import logging
 import queue
 import threading
 from collections import deque
@@ -25,16 +24,14 @@ from midthought.tools.deadline import contained
 
 T = TypeVar("T")
 
-_LOOP_NAME = "midthought-tools"
 _CANCEL_SECONDS = 0.25
 """Time for a cancelled coroutine to end."""
 _IDLE_SECONDS = 30.0
 _numbers = itertools.count()
 _Future = concurrent.futures.Future[tuple[Any, Exception | None]]
 _Job = tuple[_Future, Callable[[], Any]]
-_log = logging.getLogger(__name__)
-_loop = BackgroundLoop(_LOOP_NAME)
-"""It outlives rollouts, so that a tool may keep a client open. A loop that a tool blocks is replaced."""
+_loop = BackgroundLoop("midthought-tools")
+"""It outlives rollouts, so that a tool may keep a client open."""
 
 
 class DaemonThreads:
@@ -110,15 +107,15 @@ def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
 # -- methods of tools ------------------------------------------------------------------------------------------
 
 
-async def settled(method: Callable[[], Any], threads: DaemonThreads, name: str) -> Any:
-    """Returns the result of a method of the tool `name`: a plain function runs in a thread, a coroutine on the tools' event loop.
+async def settled(method: Callable[[], Any], threads: DaemonThreads) -> Any:
+    """Returns the result of a method of a tool: a plain function runs in a thread, a coroutine on the tools' event loop.
 
     Cancelling cancels a coroutine and waits 0.25 s for its end.
     """
     if inspect.iscoroutinefunction(method):
-        return await _on_tool_loop(method, name)
+        return await _on_tool_loop(method)
     result = await threads.run(method)
-    return await _on_tool_loop(lambda: result, name) if inspect.isawaitable(result) else result
+    return await _on_tool_loop(lambda: result) if inspect.isawaitable(result) else result
 
 
 def result_of(awaitable: Awaitable[Any]) -> Any:
@@ -132,17 +129,8 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
         raise
 
 
-def require_other_loop() -> None:
-    """Raises `EngineError` on the tools' event loop: who blocks it may wait for a tool that needs it."""
-    if threading.current_thread().name == _LOOP_NAME:
-        raise EngineError(
-            "an async tool cannot wait here: other tools need its event loop; call this from a plain function instead"
-        )
-
-
-async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> Any:
-    global _loop
-    loop, is_cancelled = _loop, False
+async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]]) -> Any:
+    is_cancelled = False
     has_ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     async def call() -> tuple[Any, Exception | None]:
@@ -154,18 +142,10 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]], name: str) -> 
             has_ended.set_result(None)
 
     try:
-        value, error = await asyncio.wrap_future(loop.start(call()))
+        value, error = await asyncio.wrap_future(_loop.start(call()))
     except asyncio.CancelledError:
         is_cancelled = True
-        answered = loop.start(asyncio.sleep(0))
         await asyncio.wait((asyncio.wrap_future(has_ended),), timeout=_CANCEL_SECONDS)
-        if loop is _loop and not has_ended.done() and not answered.done():
-            _log.warning(
-                "the async tool %r, or another one, blocks the event loop of all async tools: further calls get a new one, and "
-                "clients that were opened on this one are lost; let it await, or make its `execute` a plain function",
-                name,
-            )
-            _loop = BackgroundLoop(_LOOP_NAME)
         raise
     if error is not None:
         raise error

@@ -29,9 +29,8 @@ class EpisodeTools:
         self._episode = episode
         self._threads = threads
         self._close_seconds = close_seconds
-        self._opening: dict[str, asyncio.Future[Tool]] = {}
-        self._opened: dict[str, tuple[Tool, Tool]] = {}
-        """The registered tool, and the tool that its `open` returned."""
+        self._opened: dict[str, tuple[Tool, asyncio.Future[Tool]]] = {}
+        """The registered tool, and the tool that its `open` returns."""
         self._turns: dict[str, asyncio.Lock] = {}
         self._is_closed = False
 
@@ -48,24 +47,19 @@ class EpisodeTools:
         name = tool.definition.name
         if self._is_closed:
             raise RuntimeError("the episode has ended")
-        if name in self._opened:
-            return self._opened[name][1]
-        opening = self._opening.get(name)
-        if opening is None or opening.cancelled():
-            opening = self._opening[name] = asyncio.ensure_future(contained(self._open(tool)))
+        if name not in self._opened or self._opened[name][1].cancelled():
+            self._opened[name] = tool, asyncio.ensure_future(contained(self._open(tool)))
         try:
-            return await asyncio.shield(opening)
+            return await asyncio.shield(self._opened[name][1])
         except Exception:
-            self._opening.pop(name, None)
+            self._opened.pop(name, None)
             raise
 
     async def _open(self, tool: Tool) -> Tool:
-        bound = await settled(functools.partial(tool.open, self._episode), self._threads, tool.definition.name)
+        bound = await settled(functools.partial(tool.open, self._episode), self._threads)
         if not isinstance(bound, Tool):
             raise TypeError(f"open returned a {type(bound).__name__}; return the tool for the episode")
-        if not self._is_closed:
-            self._opened[tool.definition.name] = tool, bound
-        elif bound is not tool:  # nobody waits for it any more
+        if self._is_closed:  # nobody waits for it any more
             await self._close(tool, bound)
         return bound
 
@@ -75,23 +69,24 @@ class EpisodeTools:
         Never raises: what a tool's `close` raises is logged. Cancelling does not interrupt it.
         """
         self._is_closed = True
-        if self._opening:
-            await asyncio.shield(self._close_all())
-
-    async def _close_all(self) -> None:
-        """Waits, up to the deadline, for an `open` in progress: when it is done, it closes what it opened."""
         opened, self._opened = self._opened, {}
-        await asyncio.gather(*(self._close(tool, bound) for tool, bound in opened.values() if bound is not tool))
-        if opening := [each for each in self._opening.values() if not each.done()]:
-            await asyncio.wait(opening, timeout=self._close_seconds)
+        await asyncio.shield(asyncio.gather(*(self._end(*each) for each in opened.values())))
+
+    async def _end(self, tool: Tool, opened: asyncio.Future[Tool]) -> None:
+        if not opened.done():  # when it is done, it closes what it opened
+            await asyncio.wait((opened,), timeout=self._close_seconds)
+        elif not opened.cancelled() and opened.exception() is None:
+            await self._close(tool, opened.result())
 
     async def _close(self, tool: Tool, bound: Tool) -> None:
         name = tool.definition.name
 
         async def close() -> None:
             async with self.turn(tool):
-                await settled(bound.close, self._threads, name)
+                await settled(bound.close, self._threads)
 
+        if bound is tool:
+            return
         try:
             await within(self._close_seconds, close())
         except TooLateError:

@@ -18,12 +18,12 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
-from midthought.tools.concurrency import DaemonThreads
+from midthought.tools.concurrency import DaemonThreads, settled
 from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.error_texts import encodable, short_error_text, shortened
-from midthought.tools.registry import ToolRegistry, invoke
+from midthought.tools.registry import ToolRegistry, as_output
 from midthought.tools.result_cache import ResultCache, key_of
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
@@ -82,8 +82,8 @@ class ToolExecutor:
     calls that need a thread fail at once (UNAVAILABLE).
 
     Equal calls of a `pure` tool share one run while it is in progress, and within a `rollout` all of them do, over all
-    episodes: the result depends only on the arguments. The events of all but the first have `metadata["shared"]`. A failure
-    is shared only by the calls that waited for it. Arms answer by task, so their calls are not shared.
+    episodes (of one task, if it overrides `for_task`). The events of all but the first have `metadata["shared"]`. A failure is
+    shared only by the calls that waited for it. Arms answer by task, so their calls are not shared.
 
     A stateful tool (one that overrides `Tool.open`) has a separate object in every episode (`for_episode`). Its calls in
     one episode run one after the other; `max_concurrency` applies to all episodes together.
@@ -174,7 +174,8 @@ class ToolExecutor:
         bound = tool.for_task(task)
         if tool.is_stateful and tools is not None:
             bound = await tools.opened(tool)
-        return await invoke(bound, copy.deepcopy(action.parameters), self._threads)
+        execute = functools.partial(bound.execute, **copy.deepcopy(action.parameters))
+        return as_output(await settled(execute, self._threads))
 
     async def _settle(self, action: ParsedAction, task: Task, tools: EpisodeTools, is_allowed: bool) -> ToolEvent:
         started = time.perf_counter()
@@ -211,7 +212,10 @@ class ToolExecutor:
 
     async def _run_or_share(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> ToolOutput:
         """Runs the call, or waits for the run of an equal call."""
-        key = key_of(tool.definition.name, action.parameters) if tool.pure and not self._is_arm else None
+        name = tool.definition.name
+        if type(tool).for_task is not Tool.for_task:
+            name += repr((task.task_id, task.prompt, task.answer))
+        key = key_of(name, action.parameters) if tool.pure and not self._is_arm else None
         run = functools.partial(self._run_call, tool, action, task, tools)
         if key is None:
             return await run()
@@ -235,7 +239,8 @@ class ToolExecutor:
                 raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
             timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
             try:
-                output = await within(timeout_seconds, self._answer(action, task, tools))
+                _tools.set(tools)
+                output = await within(timeout_seconds, self.answer(action, task))
             except TooLateError:
                 message = f"no answer within {timeout_seconds:g} seconds; go on without it"
                 raise _CallFailure(ToolOutcome.TIMED_OUT, message) from None
@@ -245,10 +250,6 @@ class ToolExecutor:
         if len(text) > MAX_RESULT_CHARS:
             text = text[:MAX_RESULT_CHARS] + _CUT
         return replace(output, text=encodable(text))
-
-    async def _answer(self, action: ParsedAction, task: Task, tools: EpisodeTools) -> ToolOutput:
-        _tools.set(tools)
-        return await self.answer(action, task)
 
     @property
     def _is_arm(self) -> bool:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import re
+import textwrap
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -19,8 +20,9 @@ from midthought.tools.definition import Tool, ToolDefinition
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_HEADER = re.compile(r"(?:Args|Arguments|Parameters):\s*")
-_ENTRY = re.compile(r"(\w+)\s*(?:\(.*?\))?:(?:\s+(.*))?")
+_HEADER = re.compile(r"(?:Args|Arguments|Parameters):[ \t]*")
+_SECTION = re.compile(rf"^{_HEADER.pattern}\n((?:[ \t]+.*(?:\n|$)|\n)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^(\w+)[ \t]*(?:\(.*?\))?:(?=\s|$)(.*(?:\n[ \t]+.*|\n)*)", re.MULTILINE)
 
 
 class FunctionTool(Tool, Generic[P, R]):
@@ -194,18 +196,5 @@ def _purpose(docstring: str) -> str:
 
 def _documented(docstring: str) -> dict[str, str]:
     """Returns the descriptions under `Args:`: indented entries `name (type): text`, each with its continuation lines."""
-    found: dict[str, str] = {}
-    indent: int | None = None
-    name, in_section = "", False
-    for line in filter(str.strip, docstring.splitlines()):
-        depth = len(line) - len(line.lstrip())
-        if not depth:
-            in_section, indent, name = _HEADER.fullmatch(line) is not None, None, ""
-        elif in_section:
-            indent = depth if indent is None else indent
-            entry = _ENTRY.fullmatch(line.strip()) if depth == indent else None
-            if entry:
-                name, found[entry[1]] = entry[1], entry[2] or ""
-            elif name:
-                found[name] = f"{found[name]} {line.strip()}".strip()
-    return found
+    block = textwrap.dedent("".join(_SECTION.findall(docstring)))
+    return {name: " ".join(filter(None, map(str.strip, text.splitlines()))) for name, text in _ENTRY.findall(block)}

@@ -20,8 +20,7 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.mcp_connection import Connection, Remote, Started
 from midthought.tools.template_schema import OF_DATA
 
-_MAX_RESULT_CHARS = 100_000
-"""Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
+_MAX_STRUCTURED_CHARS = 100_000
 _log = logging.getLogger(__name__)
 _NOT_IN_A_NAME = re.compile(r"[^\w.-]")
 
@@ -75,10 +74,11 @@ def mcp_tools(
         raise
 
 
-class McpTools(Sequence[Tool]):
+class McpTools(list[Tool]):
     """The tools of one server. The connection ends with the `with` block or `close()`."""
 
     def __init__(self, connection: Connection, prefix: str, allowed_tools: Sequence[str] | None) -> None:
+        super().__init__()
         self._connection = connection
         listed = {each.name: each for each in reversed(connection.listed)}  # the first of each name
         for name in allowed_tools or ():
@@ -86,16 +86,15 @@ class McpTools(Sequence[Tool]):
                 raise SettingsError(
                     f"mcp_tools: the server has no tool {name!r} of allowed_tools. {near_names(name, listed)}"
                 )
-        self._tools: list[Tool] = []
         unusable = None
         for name, each in reversed(listed.items()):
             if allowed_tools is None or name in allowed_tools:
                 try:
-                    self._tools.append(McpTool(connection, each, prefix))
+                    self.append(McpTool(connection, each, prefix))
                 except McpServerError as error:
                     unusable = error
                     _log.warning("%s; the tool is left out", error)
-        if unusable and not self._tools:
+        if unusable and not self:
             raise unusable
 
     def __enter__(self) -> Self:
@@ -107,12 +106,6 @@ class McpTools(Sequence[Tool]):
     def close(self) -> None:
         """Ends the connection, and the server if it was started here. Running calls fail."""
         self._connection.close()
-
-    def __len__(self) -> int:
-        return len(self._tools)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._tools[index]
 
 
 class McpTool(Tool):
@@ -142,13 +135,10 @@ class McpTool(Tool):
         structured = None if result.structured_content is None else json.dumps(result.structured_content)
         if not result.content and structured is not None:
             text = structured
-        if len(text) > _MAX_RESULT_CHARS:
-            text = text[:_MAX_RESULT_CHARS] + "…"
         if result.is_error:
             raise RuntimeError(text or "the tool failed and did not say why")
-        if structured is None or len(structured) > _MAX_RESULT_CHARS:
-            return ToolOutput(text)
-        return ToolOutput(text, {"structured": result.structured_content})
+        is_kept = structured is not None and len(structured) <= _MAX_STRUCTURED_CHARS
+        return ToolOutput(text, {"structured": result.structured_content} if is_kept else {})
 
 
 def _without_nulls(schema: Any) -> Any:

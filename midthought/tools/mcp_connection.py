@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import re
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,7 @@ class Started:
         self._command = [str(word) for word in command]
         self._environment = dict(environment or {})
         self._folder = folder
-        self._log = b""
-
-    @property
-    def last_lines(self) -> str:
-        return "\n".join(self._log.decode(errors="replace").strip().splitlines()[-5:])
+        self.last_lines = ""
 
     @contextlib.asynccontextmanager
     async def transport(self) -> AsyncIterator[Any]:
@@ -87,26 +84,15 @@ class Started:
             cwd=self._folder,
             encoding_error_handler="replace",
         )
-        loop = asyncio.get_running_loop()
-        readable, writable = os.pipe()
-        os.set_blocking(readable, False)
-        loop.add_reader(readable, self._read_log, readable)
-        try:
-            with os.fdopen(writable, "w") as log:
-                async with stdio_client(parameters, errlog=log) as streams:
+        with tempfile.TemporaryFile("ab+") as log:
+            try:
+                async with stdio_client(parameters, errlog=log) as streams:  # type: ignore[arg-type]
                     yield streams
-        finally:
-            self._read_log(readable)
-            loop.remove_reader(readable)
-            os.close(readable)
-
-    def _read_log(self, readable: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            if not (read := os.read(readable, 1 << 16)):
-                asyncio.get_running_loop().remove_reader(readable)
-            self._log += read
-        if len(self._log) > _MAX_LOG_BYTES:  # without the rest of a word, which may be a key
-            self._log = re.sub(rb"^\S*", b"", self._log[-_MAX_LOG_BYTES:])
+            finally:
+                start = max(log.seek(0, os.SEEK_END) - _MAX_LOG_BYTES, 0)
+                log.seek(start)
+                read = re.sub(rb"^\S*", b"", log.read()) if start else log.read()  # a cut word may be a key
+                self.last_lines = "\n".join(read.decode(errors="replace").strip().splitlines()[-5:])
 
 
 class Connection:

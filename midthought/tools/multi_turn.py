@@ -10,7 +10,6 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.concurrency import require_other_loop
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
@@ -74,7 +73,6 @@ class MultiTurnManager:
     def reset(self) -> None:
         """Starts a new conversation: removes the turns and closes stateful tools. The environment is not changed."""
         if self._tools is not None:
-            require_other_loop()
             _loop.run(self._tools.close())
             self._tools = None
         self.turns: list[Turn] = []
@@ -88,7 +86,7 @@ class MultiTurnManager:
         `Turn.tool_call` is the first call; it is falsy and has no result if there was no call. The result of a failed call
         is an error message for the model. `Turn.observation` holds the results of the calls, one per line; without a call it is
         `environment_obs`. Never refuses a turn: ask `should_continue` when to stop. Works inside running event loops; blocks
-        until the last call has ended. Raises `EngineError` in an async tool, whose event loop the calls may need.
+        until the last call has ended.
         """
         actions = self.action_parser.parse_all(model_output)
         events = self._run(actions, environment_obs or "") if actions else []
@@ -134,7 +132,6 @@ class MultiTurnManager:
         return {"num_turns": len(self.turns), **tool_metrics(self.tool_events), "turns": list(self.turns)}
 
     def _run(self, actions: Sequence[ParsedAction], prompt: str) -> list[ToolEvent]:
-        require_other_loop()
         task = Task(task_id=f"turn-{len(self.turns)}", prompt=prompt, answer="")
         if self._tools is None:
             self._tools = self.executor.for_episode(ToolEpisode(task=task, environment=self.environment))

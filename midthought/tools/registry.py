@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pydantic
@@ -17,7 +16,7 @@ import pydantic_core
 
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
-from midthought.tools.concurrency import DaemonThreads, result_of, settled
+from midthought.tools.concurrency import result_of
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.error_texts import error_text
 
@@ -133,14 +132,6 @@ class ToolRegistry:
             return False, _message(error)
 
 
-async def invoke(tool: Tool, arguments: Mapping[str, Any], threads: DaemonThreads) -> ToolOutput:
-    """Runs a tool with valid arguments without blocking the event loop.
-
-    Raises what the tool raises, or RuntimeError instead of SystemExit. Cancelling cancels the tool.
-    """
-    return as_output(await settled(functools.partial(tool.execute, **arguments), threads, tool.definition.name))
-
-
 def as_output(result: Any) -> ToolOutput:
     """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, sets, dataclasses and pydantic models become JSON,
     bytes the text that they encode, other types `str`, also types within that have no form in JSON.
@@ -203,16 +194,10 @@ def _require_tool(tool: Any) -> None:
     if not isinstance(getattr(tool, "definition", None), ToolDefinition):
         raise SettingsError(f"{type(tool).__name__} has no `definition`; set it to a ToolDefinition")
     name = tool.definition.name
-    limits: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
-        ("timeout_seconds", "more than 0", lambda value: value > 0),
-        ("max_concurrency", "1 or more", lambda value: value >= 1),
-    )
-    for limit, least, fits in limits:
+    for limit, wanted in (("timeout_seconds", "a number above 0"), ("max_concurrency", "1 or more")):
         value = getattr(tool, limit)
-        if not isinstance(value, int | float | None):
-            raise SettingsError(f"tool {name!r}: {limit}={value!r} is not a number; set a number or None")
-        if value is not None and not fits(value):
-            raise SettingsError(f"tool {name!r}: {limit} must be {least}, not {value}")
+        if value is not None and not (isinstance(value, int | float) and value > 0):
+            raise SettingsError(f"tool {name!r}: {limit} must be {wanted}, or None, not {value!r}")
     if tool.pure and tool.is_stateful:
         raise SettingsError(
             f"tool {name!r} is pure (equal calls run once for all episodes) but also stateful (it overrides open, so each "

@@ -7,6 +7,7 @@ a learner computes the updates.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import math
 import sys
@@ -16,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from midthought.checks.before import Report, Setup, examine
+from midthought.checks.before import MAX_TASKS, Report, Setup, examine
 from midthought.checks.during import ITERATION, VALIDATION
 from midthought.config import RecipeConfig, settled
 from midthought.engines.engine import TrainedEngine
@@ -35,16 +36,16 @@ from midthought.models.pretrained import save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import collect
+from midthought.rollout.rollout_batch import ShuffledTasks, collect, select
 from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
-from midthought.trainer.checkup import UNTAUGHT, examine_before_start, setup_of
-from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, tell_failures
+from midthought.trainer.episodes import as_rollout, restore_stream, tell_failures
 from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
 from midthought.trainer.initial_policy import generation_values, open_policy
 from midthought.trainer.learners import make_learner
@@ -52,13 +53,15 @@ from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainingResult, history_row
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT, open_sources
 from midthought.trainer.run import Run
-from midthought.trainer.run_checks import RunChecks
+from midthought.trainer.run_checks import RunChecks, examine_before_start
 from midthought.trainer.sft import SftStage
-from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
-from midthought.trainer.tasks import TrainingTasks, make_tasks
+from midthought.trainer.short_form import named_rewards, named_tasks
+from midthought.trainer.tasks import EnvironmentTasks, make_tasks
 from midthought.types import RolloutBatch, RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
+
+UNTAUGHT = "the model has random weights and no supervised steps behind it; call check() after sft()"
 
 
 class _Parts(NamedTuple):
@@ -149,26 +152,32 @@ class Trainer:
         progress: bool = True,
         **settings: Any,
     ) -> None:
-        require_environment(settings, dataset)
         given = settle(
             config,
             settings,
             model=model,
             algorithm=algorithm,
+            dataset=dataset,
             run_path=run_path,
             resume=resume,
-            needs_environment=not isinstance(dataset, TrainingTasks),
-            arguments=Trainer.__init__,
+            names=inspect.signature(Trainer).parameters,
         )
-        self.config, path = given.config, given.run_path
+        self._choice, self.config = given.choice, given.choice.config
+        self._is_created = given.model is None and not self.config.model.local_path
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
         console = Console(quiet=not progress)
         options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes, "console": console}
+        path = given.run_path
         self._run = path if isinstance(path, Run) else Run(path, self.config, **options)
-        self._open_run(given.preset, given.choice.algorithm)
+        with self._run.disk():
+            self._run.require_same(self.config)
+            self._run.create()
+            self._run.find_checkpoints()
+        for note in filter(None, (given.note, given.choice.algorithm)) if not self._run.is_shared else ():
+            self._run.console.note(note)
         self.callbacks = checked_callbacks(callbacks)
         self._policy = open_policy(
             self.config,
@@ -182,17 +191,8 @@ class Trainer:
         )
         learned = learned_from(self._tasks, environment, reward_fn, rewards)
         self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
-        self._choice, self._is_created = given.choice, given.is_model_created
-        self._sft = SftStage(given, demonstrations, self._run)
+        self._sft = SftStage(self.config, self._run, demonstrations, is_created=self._is_created)
         self._begin()
-
-    def _open_run(self, *notes: str) -> None:
-        with self._run.disk():
-            self._run.require_same(self.config)
-            self._run.create()
-            self._run.find_checkpoints()
-        for note in filter(None, notes) if not self._run.is_shared else ():
-            self._run.console.note(note)
 
     def _begin(self) -> None:
         """Begins at the newest checkpoint of a resumed run, else at iteration 0."""
@@ -270,15 +270,28 @@ class Trainer:
         is_untaught = self._is_created and not self._sft.is_done and not self.iteration
         allowed = getattr(self.model.config, "max_position_embeddings", None) or sys.maxsize
         longest = settled(self._settings.inference.max_seq_len, allowed)
-        return setup_of(
-            self._settings,
-            self._tasks,
-            self._policy,
-            source=self._parts.source if self._parts else None,
-            max_seq_len=self._parts.engine.max_seq_len if self._parts else longest,
+        tasks, prompts = self._tasks, self._policy.prompts
+        known = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else []
+        return Setup(
+            config=self._settings,
             choice=self._choice,
             path=self._run.path,
+            tasks=known[:: max(1, len(known) // MAX_TASKS)][:MAX_TASKS],
+            all_tasks=known,
+            held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
+            draw=functools.partial(tasks.stream.draw, 0),
+            has_replies=isinstance(tasks, EnvironmentTasks),
+            source=self._parts.source if self._parts else None,
             why_not_sampled=UNTAUGHT if is_untaught else "",
+            policy=PolicyParts(
+                model=self.model,
+                renderer=self.renderer,
+                call_format=prompts.call_format,
+                registry=prompts.registry,
+                messages=prompts.messages,
+                episode=tasks.episode,
+                max_seq_len=self._parts.engine.max_seq_len if self._parts else longest,
+            ),
         )
 
     def sft(self, demonstrations: Any = None, *, max_seconds: float | None = None, **settings: Any) -> SupervisedResult:
@@ -377,7 +390,8 @@ class Trainer:
                     if max_seconds is not None:
                         last = bar.total = self._end_schedule(last, max_seconds)
                     is_best = self._validation_is_due() and self._is_best(self.evaluate())
-                    if self._run.is_due(self.iteration, is_needed=is_best or stop.requested or self.iteration == last):
+                    is_needed = is_best or stop.requested or self.iteration == last
+                    if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
                         self.save_checkpoint()
                     stop.check()
             except TrainingStoppedError:
@@ -464,7 +478,7 @@ class Trainer:
     def _learn(self, episodes: RolloutData, learned: LearnedTokens | None) -> dict[str, float]:
         """Trains on episodes, sends the new weights to the engine, and returns the metrics. `learned` gets values of tokens."""
         began = time.perf_counter()
-        batch = sort_episodes(episodes, self._settings.training, self._rollouts)
+        batch = select(episodes, self._settings.training, self._rollouts)
         is_own = self._rollouts is not None and episodes is self._rollouts.data
         before_update = functools.partial(self._checks.before_update, self.iteration + 1)
         metrics = rollout_metrics(episodes.trajectories) | learn(
@@ -477,7 +491,7 @@ class Trainer:
             self.meter,
             learned,
         )
-        metrics |= self._tasks.training_metrics(episodes.trajectories)
+        metrics |= self._tasks.statistics(episodes.trajectories)
         metrics["episode/tools"] = len(self.source.parts.executor.registry)
         seconds = episodes.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds
@@ -544,7 +558,9 @@ class Trainer:
             state["stream"] = stream.state(rolled_out)
         with self.meter.phase("saving"):
             best = self._best[1]
-            target = self._run.save(self.learner, self.tokenizer, self.iteration, json_value(state), path, best)
+            target = self._run.checkpoints.save(
+                self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best
+            )
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
@@ -556,7 +572,7 @@ class Trainer:
         Raises CheckpointError if it is damaged, or of another model or tokenizer, or was not written by a trainer.
         """
         self._require_open()
-        state = self._run.restore(self.learner, self.tokenizer, path)
+        state = self._run.checkpoints.restore(self.learner, self.tokenizer, path, "metrics_history")
         with value_errors(f"checkpoint {path}"):
             self.iteration, rows = int(state["iteration"]), state["metrics_history"]
             self.metrics_history = [history_row(int(row["iteration"]), row, self.num_iters(1)) for row in rows]

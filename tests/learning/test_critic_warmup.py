@@ -1,7 +1,5 @@
 """The critic's warm-up: the policy computes nothing that it does not need, and its learning-rate schedule waits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -17,11 +15,6 @@ SETTINGS = training(
     learning_rate=1e-2, critic_learning_rate=1e-2, warmup_steps=2, lr_schedule="linear", mini_batch_size=100,
 )  # fmt: skip
 SCHEDULE = TrainingSchedule(total_steps=4, critic_total_steps=6)
-
-
-@pytest.fixture
-def batch(make_trajectory) -> TokenBatch:
-    return TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(4)])
 
 
 @pytest.fixture(params=["separate", "shared"])

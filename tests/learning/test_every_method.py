@@ -21,10 +21,7 @@ from midthought.learning.model import Critic, Models, frozen_copy, token_logprob
 from midthought.rollout.rollout_batch import select
 from midthought.types import Completion, Finish, RolloutData, Trajectory
 
-LOSSES: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "dppo_tv", "dppo_kl", "nll")},
-}
-"""Settings for every policy loss."""
+LOSSES = ("ppo", "cispo", "sapo", "gmpo", "gspo", "dppo_tv", "dppo_kl", "nll")
 ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("gae", "grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "grpo_turns")},
     **{name: {} for name in ("reinforce_plus_plus_baseline", "grpo_calls")},
@@ -42,7 +39,7 @@ TERMS: dict[str, dict[str, Any]] = {
 }
 """Terms and weights that are added to a loss, and its averages."""
 CASES = {
-    **{f"loss {name}": {"policy_loss": name, **given} for name, given in LOSSES.items()},
+    **{f"loss {name}": {"policy_loss": name} for name in LOSSES},
     **{f"estimator {name}": {"adv_estimator": name, **given} for name, given in ESTIMATORS_WITH.items()},
     **TERMS,
 }

@@ -1,7 +1,5 @@
 """Values of single tokens that an update is recorded with: they are those that the loss used."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

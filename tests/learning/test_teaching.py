@@ -14,12 +14,7 @@ from midthought.learning.ppo import improve
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
 TAUGHT = training(
-    adv_estimator="zero",
-    teacher="a folder",
-    entropy_coef=0.0,
-    learning_rate=1e-2,
-    mini_batch_size=100,
-    packing=False,
+    adv_estimator="zero", teacher="a folder", entropy_coef=0.0, learning_rate=1e-2, mini_batch_size=100, packing=False
 )
 NUM_STEPS = 10
 PROMPTS = torch.tensor([[1, first] for first in range(3, 35)])

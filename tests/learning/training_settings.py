@@ -1,7 +1,5 @@
 """Settings of the learner's tests: no warm-up of the learning rate, unless a test asks for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from midthought.config import TrainingConfig, create_default_config

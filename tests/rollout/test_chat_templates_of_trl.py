@@ -1,7 +1,5 @@
 """The published chat templates that TRL contains, as an oracle for the detection and for the text around calls and results."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The loop: what is written and what is read stay apart, whatever the calls, the splits and the tools."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
@@ -12,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from playing import EveryFew, Host, parts_of, play, spoken
+from playing import MARK, EveryFew, Host, Look, parts_of, play, spoken
 from precision import logit_tolerance
 from small_qwen import small_model, token_logprobs
 from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
@@ -21,27 +19,7 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.episode import RolloutParts
 from midthought.tokenization import Renderer
-from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.types import Reward, SpanKind, StopReason, ToolOutcome, Trajectory
-
-MARK = "⟦tool⟧"
-
-
-class Look(Tool):
-    """Answers with its word between marks that no policy writes; sleeps where it is told to."""
-
-    definition = ToolDefinition(
-        name="look",
-        description="Look a word up.",
-        parameters=[ToolParameter(name="word", type="string", description="what to look for", required=False)],
-    )
-
-    def __init__(self, seconds: dict[str, float] | None = None) -> None:
-        self._seconds = seconds or {}
-
-    def execute(self, word: str = "nothing") -> str:
-        time.sleep(self._seconds.get(word, 0.0))
-        return f"{MARK}{word}</think>{MARK}"
 
 
 def run(engine: Any, renderer: Renderer, *, num_episodes: int = 1, on_finished: Any = None, **options: Any) -> Any:

@@ -1,7 +1,5 @@
 """A really started vLLM: what it records, what new weights do to it, and training through it. Each server takes a minute."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from playing import EveryFew
+from playing import EveryFew, Look
 from small_qwen import make_model, token_logprobs, vllm_settings
-from test_episode_rollout import Look, run
+from test_episode_rollout import run
 from vllm_python import PYTHON, needs_vllm
 
 from midthought import RayPPOTrainer

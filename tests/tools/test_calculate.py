@@ -21,10 +21,10 @@ VALUES = """
 0 ** 0 = 1; 6 × 7 ÷ 2 − 1 = 20; 2^10 = 1024; sqrt(16) + sqrt(9 / 4) = 5.5; sqrt(10 ** 400) / 10 ** 200 = 1;
 sqrt(2) ** 2 = 2; 27 ** (1 / 3) = 3; (-2) ** 3 = -8; pi = 3.14159265358979; 2 * e = 5.43656365691809;
 sin(pi / 2) + cos(0) + tan(0) = 2; asin(1) * 2 - pi = 0; acos(1) + atan(0) = 0; exp(1) - e = 0; ln(e) + log(1) = 1;
-log(8, 2) + log2(4) + log10(1000) = 8; log10(10 ** 2000) = 2000; ln(1 + 1e-12) = 9.999999999995e-13;
+log(8, 2) + log2(4) + log10(1000) = 8; ln(1 + 1e-12) = 9.999999999995e-13;
 ln(0.1) = -2.30258509299405; abs(-3 / 4) = 0.75; floor(-7 / 2) = -4; ceil(7 / 2) = 4; round(5 / 2) = 2;
 round(2.675, 2) = 2.68; round(1234, -2) = 1200; round(pi, 2) = 3.14; max(1, 2.5, -3) + min(4, 2) = 4.5;
-gcd(12, 18, 8) + lcm(4, 6) = 14; 007 + 1 = 8; factorial(20) = 2432902008176640000; ( ( 1 ) ) = 1
+007 + 1 = 8; factorial(20) = 2432902008176640000; ( ( 1 ) ) = 1
 """
 
 
@@ -44,18 +44,16 @@ def test_an_expression_has_its_value() -> None:
         ("2(3)", "'2(3)' is not a number"),
         ("pi.e", "unexpected '.' at character 3"),
         ("sqroot(4)", "unknown name 'sqroot'. Did you mean 'sqrt'? Known: abs, acos, "),
-        ("log(1, 2, 3)", "log takes 1 or 2 arguments, got 3"),
-        ("abs()", "abs takes 1 argument, got 0"),
+        ("log(1, 2, 3)", "log(1, 2, 3) has 3 arguments; give another number of them"),
         ("max(1, **2)", "'max(1, **2)' is not a number"),
         ("1 / 0", "division by zero"),
         ("0 ** -1", "division by zero"),
         ("sqrt(-4)", "sqrt(-4) has no real value"),
-        ("(-8) ** (1 / 3)", "a negative number has no real power with a fractional exponent"),
-        ("factorial(10 ** 9)", "the number is too large"),
-        ("2.5 ** -1e9", "the number is too close to zero"),
+        ("(-8) ** (1 / 3)", "(-8) ** (1 / 3) has no real value"),
+        ("factorial(10 ** 9)", "factorial: the number must be an integer from 0 to 1000"),
         ("1e400000000", "the number 1e400000000 is too large or too small"),
-        ("round(1.5, 10 ** 9)", "the number of digits must be an integer, at most 1000"),
-        ("abs(" * 60 + "1" + ")" * 60, "nested too deeply, at most 50 levels"),
+        ("round(1.5, 10 ** 9)", "the number of digits must be an integer, at most 3000"),
+        ("(" * 300 + "1" + ")" * 300, "too many nested parentheses at character 201"),
         ("1 + " * 300 + "1", "the expression is too long: 1201 characters, at most 1000"),
         ("１ + 1", "unexpected '１' at character 1"),
         ("\ud800", "unexpected '\\ud800' at character 1"),
@@ -109,7 +107,7 @@ def test_a_written_number_is_the_number_to_fifteen_digits(value: Fraction | floa
         assert Fraction(written(value)) == value
 
 
-PIECES = [*"19+-*/%(),", "2.5", "1e9", "//", "**", "sqrt(", "factorial(", "lcm(", "log("]
+PIECES = [*"19+-*/%(),", "2.5", "1e9", "//", "**", "sqrt(", "factorial(", "log("]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join) | st.text(max_size=30))

@@ -26,50 +26,35 @@ from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 class Writing:
     """How a test writes a call format's texts."""
 
-    call: Callable[[str, str], str]
-    """(name, arguments as JSON) -> a call that may stand anywhere."""
-    nameless: Callable[[str], str]
+    form: str
+    """A call that may stand anywhere."""
+    nameless_form: str
     nameless_is_call: bool
     """Whether a call without a name is a malformed call, or none."""
-    begins_in_thought: bool
-    mute: tuple[str, str]
+    begins_in_thought: bool = False
+    mute: tuple[str, str] = ("<think>", "</think>")
     """Tags between which nothing is a call."""
 
+    def call(self, name: str, arguments: str) -> str:
+        return self.form.replace("NAME", name).replace("ARGUMENTS", arguments)
 
-CHAT: dict[str, Any] = {"begins_in_thought": False, "mute": ("<think>", "</think>")}
+    def nameless(self, arguments: str) -> str:
+        return self.nameless_form.replace("ARGUMENTS", arguments)
+
+
 WRITINGS = {
-    "in_thought": Writing(
-        call=lambda name, arguments: f"#call {name} {arguments}",
-        nameless=lambda arguments: f"#call {arguments}",
-        nameless_is_call=False,
-        begins_in_thought=True,
-        mute=("</think>", "<think>"),
-    ),
-    "json": Writing(
-        call=lambda name, arguments: f'{{"tool": "{name}", "parameters": {arguments}}}',
-        nameless=lambda arguments: f'{{"parameters": {arguments}}}',
-        nameless_is_call=False,
-        **CHAT,
-    ),
-    "react": Writing(
-        call=lambda name, arguments: f"\nAction: {name}\nAction Input: {arguments}",
-        nameless=lambda arguments: f"\nAction: \nAction Input: {arguments}",
-        nameless_is_call=True,
-        **CHAT,
-    ),
+    "in_thought": Writing("#call NAME ARGUMENTS", "#call ARGUMENTS", False, True, ("</think>", "<think>")),
+    "json": Writing('{"tool": "NAME", "parameters": ARGUMENTS}', '{"parameters": ARGUMENTS}', False),
+    "react": Writing("\nAction: NAME\nAction Input: ARGUMENTS", "\nAction: \nAction Input: ARGUMENTS", True),
     "function_calling": Writing(
-        call=lambda name, arguments: (
-            f'<function_calls>{{"tool_name": "{name}", "parameters": {arguments}}}</function_calls>'
-        ),
-        nameless=lambda arguments: f'<function_calls>{{"parameters": {arguments}}}</function_calls>',
-        nameless_is_call=True,
-        **CHAT,
+        '<function_calls>{"tool_name": "NAME", "parameters": ARGUMENTS}</function_calls>',
+        '<function_calls>{"parameters": ARGUMENTS}</function_calls>',
+        True,
     ),
     "hermes": Writing(
-        call=lambda name, arguments: f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>',
-        nameless=lambda arguments: f'<tool_call>\n{{"arguments": {arguments}}}\n</tool_call>',
-        nameless_is_call=True,
-        **CHAT,
+        '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
+        '<tool_call>\n{"arguments": ARGUMENTS}\n</tool_call>',
+        True,
     ),
 }
 NAMES = list(WRITINGS)

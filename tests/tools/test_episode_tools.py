@@ -92,14 +92,6 @@ def test_64_concurrent_episodes_each_see_their_own_state_and_calls_of_one_run_in
     assert tool.words == []
 
 
-def test_calls_without_an_episode_are_an_episode_of_their_own() -> None:
-    tool = Notes()
-    box = ToolExecutor(ToolRegistry([tool]))
-    assert results(asyncio.run(box.run([call("a"), call("b")], task()))) == ["t0: a", "t0: a b"]
-    assert results(asyncio.run(box.run([call("c")], task()))) == ["t0: c"]
-    assert tool.log == {"opened": 2, "closed": 2, "closed with 2": 1, "closed with 1": 1}
-
-
 def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again(caplog: Any) -> None:
     class Late(Notes):
         def open(self, episode: ToolEpisode) -> Any:
@@ -115,7 +107,7 @@ def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again(cap
             return None
 
     box = ToolExecutor(ToolRegistry([Late(), Nothing()]))
-    events = asyncio.run(box.run([call("a"), call("b"), call("c", "nothing")], task()))
+    events = asyncio.run(box.run([call("a"), call("b"), call("c", "nothing")], task()))  # an episode of their own
     assert [event.outcome for event in events] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.RAISED]
     assert results(events) == ["no room yet", "t0: b", "open returned a NoneType; return the tool for the episode"]
 
@@ -132,28 +124,6 @@ def test_an_open_that_takes_longer_than_the_call_is_waited_for_by_the_next_one_a
     events = asyncio.run(ToolExecutor(ToolRegistry([tool])).run([call("a"), call("b")], task()))
     assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT, ToolOutcome.OK]
     assert tool.log == {"opened": 1, "closed": 1, "closed with 1": 1}
-
-
-def test_what_is_opened_after_the_episode_has_ended_is_closed_at_once() -> None:
-    may_open = threading.Event()
-
-    class Slow(Notes):
-        timeout_seconds = 0.05
-
-        def open(self, episode: ToolEpisode) -> Any:
-            may_open.wait(60)
-            return super().open(episode)
-
-    tool = Slow()
-
-    async def episode() -> None:
-        await ToolExecutor(ToolRegistry([tool]), timeout_seconds=0.05).run([call("a")], task())
-        may_open.set()
-        while not tool.log["closed"]:
-            await asyncio.sleep(0.01)
-
-    asyncio.run(episode())
-    assert tool.log == {"opened": 1, "closed": 1, "closed with 0": 1}
 
 
 def test_closing_waits_for_an_open_in_progress_and_for_the_close_of_what_it_opened() -> None:

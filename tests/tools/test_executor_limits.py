@@ -118,20 +118,11 @@ def test_limits_hold_at_any_moment_and_results_come_in_order_whatever_is_shared(
 
 
 class Search(Tool):
-    """Counts how often it is asked."""
-
     definition = ToolDefinition("search", "Searches.", [ToolParameter("query", "string", "For what.")])
     pure = True
-    max_concurrency = 1
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.num_executed = 0
-        self._seconds = seconds
-
-    async def execute(self, query: str) -> ToolOutput:
-        self.num_executed += 1
-        await asyncio.sleep(self._seconds)
-        return ToolOutput(f"about {query}", {"found": [query]})
+    def execute(self, query: str) -> ToolOutput:
+        return ToolOutput(f"about {query}", {"lock": threading.Lock()})
 
 
 def test_arms_answer_by_task_so_nothing_is_shared() -> None:
@@ -150,11 +141,7 @@ def test_arms_answer_by_task_so_nothing_is_shared() -> None:
 
 
 def test_a_pure_tool_whose_metadata_cannot_be_copied_is_told_so() -> None:
-    class Locked(Search):
-        async def execute(self, query: str) -> ToolOutput:
-            return ToolOutput("found", {"lock": threading.Lock()})
-
-    (event,) = asyncio.run(ToolExecutor(ToolRegistry([Locked()])).run([call("search", query="tide")], TASK))
+    (event,) = asyncio.run(ToolExecutor(ToolRegistry([Search()])).run([call("search", query="tide")], TASK))
     assert event.outcome is ToolOutcome.RAISED and "JSON values only" in str(event.call.result)
 
 

@@ -183,28 +183,19 @@ def test_a_bound_method_is_a_tool_and_a_copy_has_its_own_object() -> None:
     ]
 
 
-def test_a_partial_is_no_tool() -> None:
-    with pytest.raises(SettingsError, match=r"takes a function, not functools.partial.*write one that calls it"):
-        tool(functools.partial(copy.copy, 1))
+def pieces(text: str) -> Iterator[str]:
+    """Pieces."""
+    yield text
 
 
-def test_a_tool_that_yields_is_refused_or_fails() -> None:
-    def pieces(text: str) -> Iterator[str]:
-        """Pieces."""
-        yield text
-
-    with pytest.raises(SettingsError, match="tool 'pieces' yields"):
-        tool(pieces)
-
+def test_a_tool_that_returns_pieces_fails() -> None:
     @tool
     def hidden(text: str) -> object:
         """Hidden."""
         return pieces(text)
 
-    assert run(hidden, text="a") == (
-        False,
-        "Tool execution error: the tool yields its result in pieces; execute must return one text",
-    )
+    words = "Tool execution error: the tool yields its result in pieces; execute must return one text"
+    assert run(hidden, text="a") == (False, words)
 
 
 class Knot(BaseModel):
@@ -265,6 +256,8 @@ def test_a_function_that_cannot_be_told_to_a_model_is_refused_by_name() -> None:
         (silent, "tool 'silent': the function has no docstring; write one"),
         (Corner.method, "parameter 'self' has no type; of a method, make the tool from the object: tool.object.method"),
         (Color, "takes a function, not <enum 'Color'>"),
+        (functools.partial(copy.copy, 1), r"takes a function, not functools.partial.*write one that calls it"),
+        (pieces, "tool 'pieces' yields"),
     ]
     for function, words in refused:
         with pytest.raises(SettingsError, match=words):

@@ -121,29 +121,23 @@ def test_tools_of_one_name_and_unusable_tools_have_a_remedy_that_works(caplog):
         """Looks."""
         return "mine"
 
-    wrong = {"type": "object", "properties": {"q": {"type": "text"}}}
     named = [{"name": name, "inputSchema": {"type": "object"}} for name in ("look", "look", "a/b", "a_b", "3d")]
-    several = {"page": {"tools": [*named, {"name": "wrong", "inputSchema": wrong}]}}
-    with started(several) as tools:
-        assert len(tools) == 4 and "MCP tool 'wrong': invalid JSON Schema" in caplog.text
+    several = {"page": {"tools": named}}
     with pytest.raises(SettingsError, match=r"no tool 'a-b' of allowed_tools. .*'a_b'"):
         started(several, allowed_tools=["a-b"])
     with pytest.raises(SettingsError, match=r"allowed_tools must be a list like \['look'\]"):
         started(several, allowed_tools="look")
-    with started(several, allowed_tools=["look", "a/b", "a_b"]) as tools, started({}) as others:
+    with started(several, allowed_tools=["look", "a/b", "a_b"]) as tools, started({}, prefix="second_") as others:
         assert [each.definition.name for each in tools] == ["look", "a_b", "a_b"]
-        for same in ([*tools], [*others, look], [*tools[:1], *others]):
+        for same in ([*tools], [*tools[:2], look], [*others, *others]):
             with pytest.raises(SettingsError, match=r"already registered.*@tool\(name=.*prefix=.*allowed_tools="):
                 ToolRegistry(same)
         with pytest.raises(SettingsError, match=r"write \[\*these, \*those\]"):
             ToolRegistry([tools, others])
-    with (
-        started(several, allowed_tools=["look", "a/b", "3d"], prefix="first_") as tools,
-        started({}, prefix="second_") as others,
-    ):
-        registry = ToolRegistry([*tools, *others, look])
-        assert registry.names() == ["first_look", "first_a_b", "first_3d", "second_look", "look"]
-        assert [registry.execute_tool(name)[1] for name in registry] == ["fine"] * 4 + ["mine"]
+        registry = ToolRegistry([*tools[:2], *others])
+        assert [(name, registry.execute_tool(name)[1]) for name in registry] == [
+            ("look", "fine"), ("a_b", "fine"), ("second_look", "fine")
+        ]  # fmt: skip
     with started(several, allowed_tools=["3d"]) as tools, pytest.raises(SettingsError, match="prefix="):
         ToolRegistry(tools)
 
@@ -179,19 +173,15 @@ def test_nonsense_and_questions_of_a_server_do_not_stop_its_calls():
         ('{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": ["\\ud800"]}}', ToolOutcome.TIMED_OUT, ""),
         ('{"jsonrpc": "2.0", "id": NUMBER, "result": null}', ToolOutcome.TIMED_OUT, ""),
         ('{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [], "isError": true}}', ToolOutcome.RAISED, "did not say why"),
+        ('\udcff\n{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": []}}', ToolOutcome.OK, ""),
         ('{"jsonrpc": "2.0", "id": NUMBER, "error": {"code": 1, "message": "' + "x" * 50_000 + '"}}', ToolOutcome.RAISED, "xxx"),
     ],
-    ids=["no list", "an unknown kind", "a lone surrogate", "null", "an error without words", "a long error"],
+    ids=["no list", "an unknown kind", "a lone surrogate", "null", "an error without words", "a line", "a long error"],
 )  # fmt: skip
 def test_a_result_that_makes_no_sense_is_an_error_that_the_model_reads(raw, outcome, said):
     with started({"raw": raw}, timeout_seconds=0.5) as tools:
         event = called(tools)
         assert event.outcome is outcome and said in str(event.call.result) and len(str(event.call.result)) < 500
-
-
-def test_a_line_that_is_no_text_costs_no_call():
-    with started({"raw": '\udcff\n{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": []}}'}) as tools:
-        assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.OK, ToolOutcome.OK]
 
 
 def test_a_server_that_ends_is_started_again(caplog, tmp_path):
@@ -213,16 +203,17 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize("unusable", UNUSABLE, ids=str)
-def test_a_tool_that_cannot_be_used_is_left_out_with_its_reason_and_null_is_no_keyword(caplog, unusable):
-    listed = [{"name": "bad", "inputSchema": unusable}, {"name": "look", "inputSchema": NULLS}]
-    with started({"page": {"tools": listed}}) as tools:
+def test_a_tool_that_cannot_be_used_is_left_out_with_its_reason_and_null_is_no_keyword(caplog):
+    listed = [{"name": f"bad{number}", "inputSchema": unusable} for number, unusable in enumerate(UNUSABLE)]
+    with started({"page": {"tools": [*listed, {"name": "look", "inputSchema": NULLS}]}}) as tools:
         registry = ToolRegistry(tools)
         assert registry.names() == ["look"]
         assert [registry.execute_tool("look"), registry.execute_tool("look", q="a")] == [(True, "fine")] * 2
         assert registry.execute_tool("look", q=1)[1] == "argument 'q' should be a string, got 1"
-    (told,) = [each for each in caplog.messages if "left out" in each]
-    assert told.startswith("MCP tool 'bad': ") and "JSON Schema" in told
+    told = [each for each in caplog.messages if "left out" in each]
+    assert len(told) == len(UNUSABLE)
+    for number, each in enumerate(told):
+        assert f"MCP tool 'bad{number}': " in each and "JSON Schema" in each
 
 
 @pytest.mark.parametrize("is_started", [False, True], ids=["before it is started again", "while it is started"])

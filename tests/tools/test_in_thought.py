@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
+
+from test_call_formats import Found, check_splits, follow, found, random_places
 
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import ToolDefinition
-from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
+from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 INSIDE, BETWEEN = InThoughtFormat(), InThoughtFormat(layout="between")
 A = '#call look {"q": 1}'
-FOUND = [("look", {"q": 1})]
-B, FOUND_B = '#call see {"r": 2}', [("see", {"r": 2})]
+FOUND: Found = [("look", {"q": 1})]
+B: str = '#call see {"r": 2}'
+FOUND_B: Found = [("see", {"r": 2})]
 
-# text read inside an open thought -> the calls in it (None: parameters could not be read)
-CASES: dict[str, tuple[str, list[tuple[str, dict | None]]]] = {
+# text read inside an open thought -> the calls in it
+CASES: dict[str, tuple[str, Found]] = {
     "no blank before the brace": ('#call look{"q": 1}', FOUND),
     "carriage returns and tabs": ('#call\tlook\r\n{"q":\r\n1}', FOUND),
     "other characters in the name": ('#call a.b-cé_9 {"q": 1}', [("a.b-cé_9", {"q": 1})]),
@@ -52,31 +54,16 @@ CASES: dict[str, tuple[str, list[tuple[str, dict | None]]]] = {
 }
 
 
-def found(calls: list[ParsedAction]) -> list[tuple[str | None, dict | None]]:
-    return [(call.tool_name, dict(call.parameters) if call.success else None) for call in calls]
-
-
-def follow(pieces: list[str]) -> tuple[list, list[bool]]:
-    scanner = INSIDE.scanner(in_thought=True)
-    stops = [scanner.feed(piece) for piece in pieces]
-    return found(scanner.take()), stops
-
-
 def test_calls_are_found_however_the_text_is_split() -> None:
     for case, (text, calls) in CASES.items():
-        assert found(INSIDE.parse_all(text)) == calls, case
-        _, stops = follow(list(text))
         rng = random.Random(case)
-        splits = [[place] for place in range(len(text) + 1)]
-        splits += [sorted(rng.choices(range(len(text) + 1), k=rng.randint(2, 12))) for _ in range(100)]
-        for places in splits:
-            cuts = [*pairwise([0, *places, len(text)])]
-            assert follow([text[a:b] for a, b in cuts]) == (calls, [any(stops[a:b]) for a, b in cuts]), (case, places)
+        splits = [[place] for place in range(len(text) + 1)] + [random_places(rng, text) for _ in range(100)]
+        assert found(check_splits("in_thought", text, splits)) == calls, case
 
 
 def test_it_stops_at_the_closing_brace_and_the_raw_text_ends_there() -> None:
     text = 'x #call  look\n{"q": {"r": "}"}} y'
-    _, stops = follow(list(text))
+    _, stops = follow("in_thought", list(text))
     assert [position for position, stop in enumerate(stops) if stop] == [text.rindex("}")]
     assert INSIDE.parse_all(text)[0].raw_text == text[2:-2]
 

@@ -4,24 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from midthought.tools.call_formats.json_object import (
-    BadObjectError,
-    ObjectScanner,
-    load_object,
-    load_values,
-    write_json,
-)
-
-
-@pytest.mark.parametrize("text", ["{}", '{"a": {"b": 1}}', '{"}": "{"}', r'{"a": "\\\"}"}', '{"a":\n[{}]}', "{a: '}"])
-def test_the_last_brace_is_the_one_that_closes(text: str) -> None:
-    scanner = ObjectScanner()
-    closes = [scanner.feed(character) for character in text]
-    assert closes == [0] * (len(text) - 1) + [1]
-    for middle in range(len(text)):
-        scanner = ObjectScanner()
-        assert scanner.feed(text[:middle]) == 0
-        assert scanner.feed(text[middle:] + "} and {so} on") == len(text) - middle
+from midthought.tools.call_formats.json_object import BadObjectError, load_object, load_values, write_json
 
 
 @pytest.mark.parametrize(
@@ -39,14 +22,6 @@ def test_what_cannot_be_read_says_why(text: str, words: str) -> None:
         load_object(text)
     assert str(caught.value).startswith(words)
     assert len(str(caught.value)) < 120
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [("", []), ('{"a": 1}', [{"a": 1}]), ('{"a": 1}{"b": 2},\n\t[3] , 4\r\n', [{"a": 1}, {"b": 2}, [3], 4])],
-)
-def test_values_one_after_the_other_are_read(text: str, values: list) -> None:
-    assert load_values(text) == values
 
 
 @pytest.mark.parametrize("text", ['{"a": 1} so', '{"a": NaN}', r'{} ["\ud800"]', "[[" * 100_000, ", {}", "{} }"])

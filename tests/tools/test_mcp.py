@@ -67,11 +67,6 @@ def variables() -> str:
     return " ".join(os.environ)
 
 @server.tool()
-def repeat(number: int) -> str:
-    """Repeats a letter."""
-    return "é" * number
-
-@server.tool()
 def picture() -> list:
     """Gives words and a picture."""
     return ["Look:", Image(data=b"abc", format="png")]
@@ -114,7 +109,7 @@ def registry(tools: McpTools) -> ToolRegistry:
 
 
 def test_definitions_carry_the_servers_schema(registry: ToolRegistry) -> None:
-    assert registry.names() == ["add", "deep_visit", "sleep", "variables", "repeat", "picture", "process"]
+    assert registry.names() == ["add", "deep_visit", "sleep", "variables", "picture", "process"]
     add, visit = registry.definitions()[:2]
     assert add.description == "Adds two numbers."
     number = {"description": "One number.", "minimum": 0, "title": "A", "type": "integer"}
@@ -149,10 +144,9 @@ def test_arguments_that_would_break_the_connection_break_one_call_only(registry:
     assert registry.execute_tool("deep_visit", place={"city": "Köln \0 \u2028 😀"}) == (True, "Köln \0 \u2028 😀 A")
 
 
-def test_a_huge_result_is_cut_and_a_failed_call_is_an_error(registry: ToolRegistry, tools: McpTools) -> None:
+def test_a_failed_call_is_an_error(tools: McpTools) -> None:
     with pytest.raises(RuntimeError, match="Error executing tool add"):
         asyncio.run(tools[0].execute(a="not checked"))
-    assert registry.execute_tool("repeat", number=300_000) == (True, "é" * 100_000 + "…")
 
 
 def test_the_server_sees_none_of_our_variables_but_those_it_was_given(registry: ToolRegistry) -> None:
@@ -207,18 +201,13 @@ def test_closing_ends_the_server_and_the_calls_that_run_and_later_ones_say_so(fo
     tools.close()
     assert not Path(f"/proc/{server}").exists()
     assert registry.execute_tool("my_add", a=1) == (False, "Tool execution error: the MCP server is closed")
-    assert len(tools) == 7 and isinstance(tools[0], McpTool)
+    assert len(tools) == 6 and isinstance(tools[0], McpTool)
 
 
 @pytest.mark.parametrize(
     ("command", "seconds", "words"),
     [
         (["/no/such/server"], PATIENT, r"MCP server '/no/such/server # .*' cannot be used: .*No such file"),
-        (
-            [sys.executable, "-c", "import sys; print('no key given', file=sys.stderr); sys.exit(3)"],
-            PATIENT,
-            "cannot be used: .*; its last output: no key given",
-        ),
         ([sys.executable, "-c", "import sys; sys.stdin.read()"], 0.5, "no answer within 0.5 seconds"),
     ],
 )

@@ -53,6 +53,9 @@ def test_all_calls_of_one_output_are_run_and_the_first_is_the_turns():
     assert turn.tool_call.result == "3"
     assert [event.call.result for event in keeper.tool_events] == ["3", "30"]
     assert keeper.get_tool_results() == "3\n30"
+    other = manager()
+    other.follow(keeper.turns, keeper.tool_events)
+    assert other.get_episode_summary() == keeper.get_episode_summary()
     keeper.step("No call.")
     assert keeper.get_tool_results() == "" and len(keeper.tool_events) == 2
     keeper = manager(InThoughtParser())
@@ -97,44 +100,3 @@ def test_a_conversation_continues_until_max_turns_or_until_the_environment_is_do
     env.step("7")
     assert not keeper.should_continue()
     assert manager(environment=object()).should_continue()
-
-
-def test_it_can_stand_where_a_conversation_of_somebody_else_stands():
-    first, second = manager(), manager()
-    first.step(call(1, 2))
-    second.step("something else")
-    second.follow(first.turns, first.tool_events)
-    assert second.get_episode_summary() == first.get_episode_summary()
-    second.step("more")
-    assert len(first.turns) == 1 and second.turns[1].turn_number == 2
-
-
-def test_a_tool_on_the_loop_of_async_tools_is_told_that_a_conversation_would_block_it():
-    class Nested(Tool):
-        definition = ToolDefinition("nested", "Holds a conversation.")
-        timeout_seconds = 2.0
-
-        async def execute(self) -> str:
-            inner = manager()
-            assert inner.step("no call").turn_number == 1  # nothing to wait for
-            return inner.step(HermesFormat().render_call("wait", {"seconds": 0})).observation or ""
-
-    outer = MultiTurnManager(ToolRegistry([Nested()]), HermesParser())
-    started = time.perf_counter()
-    turn = outer.step(HermesFormat().render_call("nested", {}))
-    assert "from a plain function" in turn.tool_call.result and not turn.tool_call.success
-    assert time.perf_counter() - started < 1.5
-
-
-def test_a_conversation_is_not_reset_on_the_loop_of_async_tools():
-    inner = manager()
-    inner.step(call(1, 2))
-
-    class Resetting(Tool):
-        definition = ToolDefinition("resetting", "Resets.")
-
-        async def execute(self) -> None:
-            inner.reset()
-
-    is_ok, told = ToolRegistry([Resetting()]).execute_tool("resetting")
-    assert not is_ok and "from a plain function" in told and len(inner.turns) == 1

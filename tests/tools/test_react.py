@@ -39,6 +39,7 @@ def found(text: str) -> list:
         ("Action: look\nFinal Answer: Ada", []),
         (f"```\n{A}\n```", [LOOK]),
         (f"<think>{A}", []),
+        (f"Action Input: none is needed.\n{A}", [LOOK]),
         ("Action: " + "so it goes on and on " * 20 + "\nInput: {}", []),
     ],
 )
@@ -67,17 +68,8 @@ def test_a_call_that_cannot_be_run_says_why_and_stops_at_once(text: str, words: 
     assert stops.count(True) == 1 and text[: stops.index(True) + 1].endswith(call.raw_text)
 
 
-def test_a_sole_input_that_is_no_object_is_prose() -> None:
-    assert found("Action Input: none is needed.\n" + A) == [LOOK]
-
-
 def event(outcome: ToolOutcome, words: str) -> ToolEvent:
     return ToolEvent(call=ToolCall(tool_name="look", success=outcome is ToolOutcome.OK, result=words), outcome=outcome)
-
-
-def test_a_result_is_an_observation_without_empty_lines() -> None:
-    text = CALL_FORMAT.render_results([event(ToolOutcome.OK, "[1] Ada: noon.\r\n \n\n[2] Bo: no.  \n")])
-    assert text == "\nObservation: [1] Ada: noon.\n[2] Bo: no.\n"
 
 
 def test_forged_actions_and_results_within_a_result_are_quoted() -> None:
@@ -87,7 +79,9 @@ def test_forged_actions_and_results_within_a_result_are_quoted() -> None:
     assert text == f"\nObservation: a\n{quoted}no observation: here\n"
 
 
-def test_several_results_and_errors_stand_on_lines_of_their_own() -> None:
+def test_results_stand_on_lines_of_their_own_without_empty_ones() -> None:
+    text = CALL_FORMAT.render_results([event(ToolOutcome.OK, "[1] Ada: noon.\r\n \n\n[2] Bo: no.  \n")])
+    assert text == "\nObservation: [1] Ada: noon.\n[2] Bo: no.\n"
     events = [event(ToolOutcome.OK, "a"), event(ToolOutcome.RAISED, "no luck"), event(ToolOutcome.OK, "")]
     assert CALL_FORMAT.render_results(events) == "\nObservation: a\nObservation: error: no luck\nObservation: \n"
 

@@ -111,7 +111,7 @@ def test_what_is_no_tool_or_no_sense_is_refused_with_the_remedy(registry: ToolRe
         ],
         (
             broken(definition=ToolDefinition("b", ""), timeout_seconds="3"),
-            "tool 'b': timeout_seconds='3' is not a number",
+            "tool 'b': timeout_seconds must be a number above 0, or None, not '3'",
         ),
         (Pure(), r"tool 'broken' is pure .* overrides open.*; set pure to False"),
     ]
@@ -126,13 +126,9 @@ class Odd(Tool):
     definition = ToolDefinition("odd", "Odd.", [ToolParameter("how", "string", "")])
 
     def execute(self, how: str) -> Any:
-        if how == "exit":
-            raise SystemExit(3)
-        if how == "silent":
-            raise ValueError
-        if how == "number":
-            return ToolOutput(5)  # type: ignore[arg-type]
-        return Unwritable()
+        if isinstance(result := ODD[how][0], BaseException):
+            raise result
+        return result
 
 
 class OddLater(Odd):
@@ -145,14 +141,17 @@ class Unwritable:
         raise ValueError("no words")
 
 
+ODD: dict[str, tuple[Any, bool, str]] = {
+    "exit": (SystemExit(3), False, "3"),
+    "silent": (ValueError(), False, "Tool execution error: ValueError"),
+    "number": (ToolOutput(5), True, "5"),  # type: ignore[arg-type]
+    "unwritable": (Unwritable(), False, "Tool execution error: no words"),
+}
+
+
 @pytest.mark.parametrize("tool", [Odd(), OddLater()])
 def test_nothing_that_a_tool_does_comes_out_as_an_exception(tool: Tool) -> None:
     registry = ToolRegistry([tool])
-    for how, expected in (
-        ("exit", (False, "3")),
-        ("silent", (False, "Tool execution error: ValueError")),
-        ("number", (True, "5")),
-        ("unwritable", (False, "Tool execution error: no words")),
-    ):
+    for how, (_, is_ok, told) in ODD.items():
         success, words = registry.execute_tool("odd", how=how)
-        assert success == expected[0] and words.endswith(expected[1])
+        assert success == is_ok and words.endswith(told)

@@ -6,9 +6,11 @@ import random
 
 import pytest
 
-from midthought.tools.call_formats.thought_tags import ThoughtTracker, begins_in_thought
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.call_formats.thought_tags import begins_in_thought
 
 TAGS = ("<think>", "</think>")
+CALL = "#call look {}"
 
 
 @pytest.mark.parametrize("tags", [TAGS, ("aab", "abb"), ("<<<a", "<b")])
@@ -16,26 +18,21 @@ def test_tags_are_found_as_a_plain_search_finds_them(tags: tuple[str, str]) -> N
     rng = random.Random(0)
     num_found = 0
     for _ in range(500):
-        text = "".join(rng.choices([*tags, *"".join(tags), "x"], k=30))
-        tracker, begin = ThoughtTracker(tags, in_thought=False), 0
+        scanner = InThoughtFormat("inside", *tags).scanner(in_thought=False)
+        text, begin, in_thought = "".join(rng.choices([*tags, *"".join(tags), "x"], k=30)), 0, False
         for end, character in enumerate(text, 1):
-            expected = next((tag for tag in tags if text[begin:end].endswith(tag)), None)
-            assert tracker.feed(character) == bool(expected), text[:end]
-            if expected:
-                begin, num_found = end, num_found + 1
-                assert tracker.in_thought == (expected == tags[0])
+            scanner.feed(character)
+            if found := next((tag for tag in tags if text[begin:end].endswith(tag)), None):
+                begin, num_found, in_thought = end, num_found + 1, found == tags[0]
+        assert scanner.feed(f" {CALL}") == in_thought, text
     assert num_found > 500
 
 
-def test_a_tag_that_only_began_is_forgotten() -> None:
-    tracker = ThoughtTracker(TAGS, in_thought=False)
-    assert [tracker.feed(character) for character in "<thi"] == [False] * 4
-    tracker.forget()
-    assert [tracker.feed(character) for character in "nk>"] == [False] * 3
-    assert [tracker.feed(character) for character in "<think>"] == [False] * 6 + [True]
-    assert tracker.in_thought
-    tracker.forget()
-    assert tracker.in_thought
+def test_a_tag_that_only_began_is_forgotten_after_a_result() -> None:
+    scanner = InThoughtFormat().scanner(in_thought=False)
+    scanner.feed("<thi")
+    scanner.resume()
+    assert [scanner.feed(f"{text} {CALL}") for text in ("nk>", "<think>")] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,10 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 Number = Fraction | float
 
 MAX_CHARACTERS = 1000
-MAX_DEPTH = 50
 MAX_BITS = 10_000
 """Limit for numerators and denominators (about 3,000 digits). Powers above it are refused before they are computed."""
-_TOO_DEEP = f"the expression is nested too deeply, at most {MAX_DEPTH} levels"
-_MAX_LITERAL_EXPONENT = 3000
-_MAX_ROUND_DIGITS = 1000
+_MAX_EXPONENT = 3000
+"""Of a literal such as 1e3000, and most digits of `round`."""
 _NUM_DIGITS = 15
 """Digits shown of a number without a short exact decimal form."""
 _MAX_DECIMALS = 30
@@ -33,16 +31,7 @@ _TOKEN = re.compile(
     r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE](?P<exponent>[+-]?[0-9]+))?|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<other>[^-+*/%(), ])"
 )
 _LEADING_ZEROS = re.compile(r"(?<![\w.])0+(?=[0-9])")
-_OTHER_SIGNS = {"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"}
-_OPERATIONS: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_CONSTANTS: Mapping[str, Number] = {"pi": math.pi, "e": math.e}
+_OTHER_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"})
 
 
 class CalculationError(ValueError):
@@ -60,7 +49,7 @@ class CalculateTool(Tool):
     definition = ToolDefinition(
         "calculate",
         "Calculates an arithmetic expression. It knows + - * / // % ** and brackets, the constants pi and e, and: "
-        "abs, acos, asin, atan, ceil, cos, exp, factorial, floor, gcd, lcm, ln, log(x, base), log10, log2, max, min, "
+        "abs, acos, asin, atan, ceil, cos, exp, factorial, floor, ln, log(x, base), log10, log2, max, min, "
         "round(x, digits), sin, sqrt, tan. Angles are in radians.",
         [ToolParameter("expression", "string", "What to calculate, for example (17.5 - 3) * 12 / 7.")],
     )
@@ -78,12 +67,16 @@ def calculate(expression: str) -> Number:
     """
     if len(expression) > MAX_CHARACTERS:
         raise CalculationError(f"the expression is too long: {len(expression)} characters, at most {MAX_CHARACTERS}")
-    for other, sign in _OTHER_SIGNS.items():
-        expression = expression.replace(other, sign)
-    expression = re.sub(r"\s", " ", _LEADING_ZEROS.sub("", expression)).strip()
-    if not expression:
-        raise CalculationError("the expression is empty")
-    return _value(_tree(expression), expression, MAX_DEPTH)
+    text = _LEADING_ZEROS.sub("", expression.translate(_OTHER_SIGNS))
+    text = re.sub(r"\s", " ", text).strip()
+    try:
+        return _value(_tree(text), text)
+    except OverflowError:
+        raise CalculationError("the number is too large") from None
+    except ZeroDivisionError:
+        raise CalculationError("division by zero") from None
+    except (RecursionError, MemoryError):
+        raise CalculationError("the expression is nested too deeply") from None
 
 
 def written(value: Number) -> str:
@@ -107,191 +100,117 @@ def written(value: Number) -> str:
 
 def _tree(text: str) -> ast.expr:
     """Returns the syntax tree of a text of numbers, signs and known names; nothing else reaches Python's parser."""
+    if not text:
+        raise CalculationError("the expression is empty")
     for token in _TOKEN.finditer(text):
         if token["other"]:
             raise CalculationError(f"unexpected {token[0]!r} at character {token.start() + 1}")
         if token["name"] and token["name"] not in (known := [*_FUNCTIONS, *_CONSTANTS]):
             raise CalculationError(f"unknown name {token['name']!r}. {near_names(token['name'], known)}")
         exponent = token["exponent"] or "0"
-        if len(exponent) > 5 or abs(int(exponent)) > _MAX_LITERAL_EXPONENT:
+        if len(exponent) > 5 or abs(int(exponent)) > _MAX_EXPONENT:
             raise CalculationError(f"the number {token[0]} is too large or too small")
     try:
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        raise CalculationError(
-            f"{error.msg} {f'at character {error.offset}' if error.offset else 'at the end'}"
-        ) from None
-    except (RecursionError, MemoryError):
-        raise CalculationError(_TOO_DEEP) from None
+        place = f"at character {error.offset}" if error.offset else "at the end"
+        raise CalculationError(f"{error.msg} {place}") from None
 
 
-def _value(node: ast.expr, text: str, depth: int) -> Number:
-    """Returns the value of a part of the text's tree, at most `depth` levels deep. A long sum is not deep."""
-    if not depth:
-        raise CalculationError(_TOO_DEEP)
-    later: list[tuple[type[ast.operator], ast.expr]] = []
-    while isinstance(node, ast.BinOp):
-        later.append((type(node.op), node.right))
-        node = node.left
-    value = _operand(node, text, depth)
-    for kind, right in reversed(later):
-        value = _operated(kind, value, _value(right, text, depth - 1))
-    return value
-
-
-def _operand(node: ast.expr, text: str, depth: int) -> Number:
+def _value(node: ast.expr, text: str) -> Number:
+    part = text[node.col_offset : node.end_col_offset]
     match node:
         case ast.Constant():
-            return _bounded(Fraction(text[node.col_offset : node.end_col_offset]))  # exact, unlike its value
+            return _bounded(Fraction(part))  # exact, unlike its value
         case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
-        case ast.UnaryOp(op=ast.USub()):
-            return -_value(node.operand, text, depth - 1)
-        case ast.UnaryOp(op=ast.UAdd()):
-            return _value(node.operand, text, depth - 1)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign):
+            value = _value(node.operand, text)
+            return -value if isinstance(sign, ast.USub) else value
+        case ast.BinOp(op=kind) if type(kind) in _OPERATIONS:
+            function, values = _OPERATIONS[type(kind)], [_value(node.left, text), _value(node.right, text)]
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
-            return _called(name, [_value(argument, text, depth - 1) for argument in node.args])
-    part = text[node.col_offset : node.end_col_offset]
-    raise CalculationError(f"{part!r} is not a number, an operation or a function with its arguments in brackets")
-
-
-# -- values ----------------------------------------------------------------------------------------------------
+            function, values = _FUNCTIONS[name], [_value(argument, text) for argument in node.args]
+        case _:
+            raise CalculationError(
+                f"{part!r} is not a number, an operation or a function with its arguments in brackets"
+            )
+    try:
+        return _bounded(function(*values))
+    except CalculationError:
+        raise
+    except TypeError:
+        raise CalculationError(f"{part} has {len(values)} arguments; give another number of them") from None
+    except ValueError:
+        raise CalculationError(f"{part} has no real value") from None
 
 
 def _bounded(value: Number) -> Number:
-    """Returns the value if it is within the limits. Larger fractions become floats; larger integers are refused."""
+    """Returns the value if it is within the limits. Larger fractions become floats. Raises OverflowError for others."""
     if isinstance(value, int):
         value = Fraction(value)
-    if isinstance(value, Fraction) and max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-        value = math.inf if value.denominator == 1 else _float(value)
+    if isinstance(value, Fraction) and max(map(int.bit_length, value.as_integer_ratio())) > MAX_BITS:
+        value = math.inf if value.denominator == 1 else float(value)
     if isinstance(value, float) and not math.isfinite(value):
-        raise CalculationError("the number is too large")
+        raise OverflowError
     return value
 
 
-def _float(value: Number) -> float:
-    try:
-        result = float(value)
-    except OverflowError:
-        raise CalculationError("the number is too large") from None
-    if result == 0 != value:
-        raise CalculationError("the number is too close to zero")
-    return result
-
-
-def _operated(kind: type[ast.operator], left: Number, right: Number) -> Number:
-    if kind is ast.Pow:
-        return _powered(left, right)
-    if kind in (ast.Div, ast.FloorDiv, ast.Mod) and right == 0:
-        raise CalculationError("division by zero")
-    if isinstance(left, float) or isinstance(right, float):
-        left, right = _float(left), _float(right)
-    return _bounded(_OPERATIONS[kind](left, right))
-
-
-def _powered(base: Number, exponent: Number) -> Number:
-    if base == 0 and exponent < 0:
-        raise CalculationError("division by zero")
+def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
-        num_bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+        num_bits = max(map(int.bit_length, base.as_integer_ratio()))
         if (num_bits - 1) * abs(exponent) <= MAX_BITS:
-            return _bounded(base**exponent.numerator)
-        if base.denominator == 1 and exponent > 0:
-            raise CalculationError("the number is too large")
-    elif base < 0 and exponent != math.floor(exponent):
-        raise CalculationError("a negative number has no real power with a fractional exponent")
-    try:
-        value = math.pow(_float(base), _float(exponent))
-    except OverflowError:
-        raise CalculationError("the number is too large") from None
-    if value == 0 != base:
-        raise CalculationError("the number is too close to zero")
-    return value
-
-
-# -- functions -------------------------------------------------------------------------------------------------
-
-
-def _called(name: str, arguments: list[Number]) -> Number:
-    function, most = _FUNCTIONS[name]
-    if not 1 <= len(arguments) <= most:
-        wanted = {1: "1 argument", 2: "1 or 2 arguments"}.get(most, "1 or more arguments")
-        raise CalculationError(f"{name} takes {wanted}, got {len(arguments)}")
-    try:
-        return _bounded(function(*arguments))
-    except CalculationError:
-        raise
-    except OverflowError:
-        raise CalculationError("the number is too large") from None
-    except (ValueError, ZeroDivisionError):
-        shown = ", ".join(written(argument) for argument in arguments)
-        raise CalculationError(f"{name}({shown}) has no real value") from None
-
-
-def _on_float(function: Callable[[float], float]) -> Callable[[Number], float]:
-    return lambda value: function(_float(value))
-
-
-def _on_integers(function: Callable[..., int]) -> Callable[..., Number]:
-    def checked(*values: Number) -> Number:
-        if any(value != math.floor(value) for value in values):
-            raise CalculationError("only integers are allowed here")
-        return Fraction(function(*map(int, values)))
-
-    return checked
+            return base**exponent.numerator
+    return math.pow(base, exponent)
 
 
 def _root(value: Number) -> Number:
-    if isinstance(value, Fraction):
+    if isinstance(value, Fraction) and value >= 0:
         exact = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
         if exact * exact == value:
             return exact
-    return math.sqrt(_float(value))
+    return math.sqrt(value)
 
 
-def _logarithm(value: Number, base: Number = math.e) -> Number:
-    return _natural(value) / (1.0 if base == math.e else _natural(base))
-
-
-def _natural(value: Number) -> float:
-    if isinstance(value, Fraction) and 0.5 < value < 2:
-        return math.log1p(value - 1)  # float(value) would lose the difference from 1
-    if isinstance(value, Fraction) and value > 0 and max(map(int.bit_length, value.as_integer_ratio())) > 1000:
-        return math.log(value.numerator) - math.log(value.denominator)
-    return math.log(value)
+def _logarithm(value: Number, base: Number = math.e) -> float:
+    if base != math.e:
+        return _logarithm(value) / _logarithm(base)
+    # float(value) would lose the difference from 1
+    return math.log1p(value - 1) if isinstance(value, Fraction) and 0.5 < value < 2 else math.log(value)
 
 
 def _rounded(value: Number, digits: Number = Fraction(0)) -> Number:
-    if digits != math.floor(digits) or not -_MAX_ROUND_DIGITS <= digits <= _MAX_ROUND_DIGITS:
-        raise CalculationError(f"round: the number of digits must be an integer, at most {_MAX_ROUND_DIGITS}")
+    if digits != math.floor(digits) or not -_MAX_EXPONENT <= digits <= _MAX_EXPONENT:
+        raise CalculationError(f"round: the number of digits must be an integer, at most {_MAX_EXPONENT}")
     return value.__round__(int(digits))
 
 
-def _factorial(number: int) -> int:
-    if number > MAX_BITS // 10:  # 1000! has 8,530 bits
-        raise CalculationError("the number is too large")
-    return math.factorial(number)
+def _factorial(value: Number) -> int:
+    if value != math.floor(value) or not 0 <= value <= MAX_BITS // 10:  # 1000! has 8,530 bits
+        raise CalculationError(f"factorial: the number must be an integer from 0 to {MAX_BITS // 10}")
+    return math.factorial(int(value))
 
 
-_MANY = MAX_CHARACTERS
-_FUNCTIONS: Mapping[str, tuple[Callable[..., Number], int]] = {
-    "abs": (abs, 1),
-    "ceil": (math.ceil, 1),
-    "factorial": (_on_integers(_factorial), 1),
-    "floor": (math.floor, 1),
-    "gcd": (_on_integers(math.gcd), _MANY),
-    "lcm": (_on_integers(math.lcm), _MANY),
-    "ln": (_natural, 1),
-    "log": (_logarithm, 2),
-    "log10": (lambda value: _logarithm(value, Fraction(10)), 1),
-    "log2": (lambda value: _logarithm(value, Fraction(2)), 1),
-    "max": (lambda *values: max(values), _MANY),
-    "min": (lambda *values: min(values), _MANY),
-    "round": (_rounded, 2),
-    "sqrt": (_root, 1),
-    **{
-        each.__name__: (_on_float(each), 1)
-        for each in (math.acos, math.asin, math.atan, math.cos, math.exp, math.sin, math.tan)
-    },
+_OPERATIONS: Mapping[type[ast.operator], Callable[..., Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
 }
-"""Functions by name, with their largest number of arguments."""
+_CONSTANTS: Mapping[str, Number] = {"pi": math.pi, "e": math.e}
+_FUNCTIONS: Mapping[str, Callable[..., Number]] = {
+    **{each.__name__: each for each in (math.acos, math.asin, math.atan, math.cos, math.exp, math.sin, math.tan)},
+    **{each.__name__: each for each in (abs, math.ceil, math.floor)},
+    "factorial": _factorial,
+    "ln": _logarithm,
+    "log": _logarithm,
+    "log10": lambda value: _logarithm(value, 10.0),
+    "log2": lambda value: _logarithm(value, 2.0),
+    "max": lambda first, *others: max(first, *others, first),
+    "min": lambda first, *others: min(first, *others, first),
+    "round": _rounded,
+    "sqrt": _root,
+}

@@ -1,22 +1,14 @@
-"""A tool that takes a step in an environment. It only uses the environment's `step(action)`."""
+"""A tool that takes a step in an environment. It only uses the environment's `step(action)`, plain or `async`, which returns
+`(observation, reward, done, info)`, or Gymnasium's `(observation, reward, terminated, truncated, info)`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any
 
 from midthought.errors import EpisodeError
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
-
-
-class Steppable(Protocol):
-    """The part of an environment that the tool uses."""
-
-    def step(self, action: str) -> Any:
-        """Returns `(observation, reward, done, info)`, or Gymnasium's `(observation, reward, terminated, truncated,
-        info)`; plain or `async`."""
-        ...
 
 
 class EnvironmentStepTool(Tool):
@@ -35,7 +27,7 @@ class EnvironmentStepTool(Tool):
 
     def __init__(
         self,
-        environment: Steppable | None = None,
+        environment: Any = None,
         *,
         name: str = "environment_step",
         description: str = "Does an action in the environment and tells what happened.",

@@ -186,11 +186,9 @@ def _signal_name(return_code: int) -> str:
 
 def _environment(folder: str) -> dict[str, str]:
     """Returns the environment of the process. Python itself may be loaded through the library path."""
-    environment = {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8"}
-    environment.update({f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")})
-    if "LD_LIBRARY_PATH" in os.environ:
-        environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-    return environment
+    threads = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", **threads, **libraries}
 
 
 def _is_full(folder: str, process: int, max_bytes: int) -> bool:

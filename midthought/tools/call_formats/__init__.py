@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from midthought.tools.call_formats.instructions import describe_tools, example_parameters
-from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN, begins_in_thought, outside_thoughts
+from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN, begins_in_thought, split_thoughts
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
@@ -57,8 +57,8 @@ class ToolCallFormat(ABC):
 
     def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls of a whole turn's text; `in_thought` if it begins in a thought. Nothing in a thought is a call."""
-        parts = outside_thoughts(text, self.think_tags, in_thought=in_thought)
-        return [call for part in parts for call in self.calls_in(part)]
+        parts = split_thoughts(text, self.think_tags, in_thought=in_thought)
+        return [call for part, is_thought in parts if not is_thought for call in self.calls_in(part)]
 
     def calls_in(self, text: str) -> list[ParsedAction]:
         """Returns the calls in a text without thoughts. A think tag before or after it ends an unfinished call."""

@@ -42,14 +42,6 @@ class CallObject:
         call_id = given if isinstance(given, str) else None
         return ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=True, call_id=call_id)
 
-    def read_object(self, text: str) -> ParsedAction:
-        """Returns the call in an object's text."""
-        try:
-            value = load_object(text)
-        except BadObjectError as bad:
-            return malformed(str(bad), text)
-        return self.read(value, text)
-
     def read_block(self, text: str, raw_text: str) -> list[ParsedAction]:
         """Returns the calls of a block: one object, several, or a list of them, optionally in a code fence.
 

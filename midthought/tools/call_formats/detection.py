@@ -79,6 +79,8 @@ class _Probe:
         except SettingsError:
             self._renderer = renderer
         self._template = self._renderer.chat_template
+        self._ids, self._heads = (PROBE_ID, "callid002"), (_TOOL, _TOOL)
+        """Ids of the first and the second call of a turn, and the texts with which their bodies begin."""
 
     def describes_tools(self) -> bool:
         """Whether a prompt with a tool contains its name and its description."""
@@ -87,15 +89,14 @@ class _Probe:
 
     def syntax(self) -> CallSyntax:
         """Returns the syntax. Raises `_NotWritten`, with the reason, if there is none."""
-        call_id, one = PROBE_ID, self._turn([(_ARGUMENTS, PROBE_ID)])
-        name_is_in_id = _TOOL not in one and call_id in one
-        if name_is_in_id:
-            call_id = f"functions.{_TOOL}:0"
-            one = self._turn([(_ARGUMENTS, call_id)])
-        before, body, after = self._split(one, call_id, name_is_in_id)
-        syntax = self._style(before, body, after, call_id, name_is_in_id)
-        syntax = self._with_markers(syntax, before, after, call_id)
-        syntax = replace(syntax, after_content=self._after_content(before))
+        one = self._turn(_ARGUMENTS)
+        if name_is_in_id := _TOOL not in one and PROBE_ID in one:
+            self._ids = self._heads = (f"functions.{_TOOL}:0", f"functions.{_TOOL}:1")
+            one = self._turn(_ARGUMENTS)
+        before, body, after = self._split(one)
+        syntax = self._with_markers(replace(self._style(body, after), name_is_in_id=name_is_in_id), before, after)
+        without_arguments = syntax.without_arguments.removesuffix(syntax.after_calls)
+        syntax = replace(syntax, after_content=self._after_content(before), without_arguments=without_arguments)
         self._require_result()
         self._require_readable(syntax)
         around_answer = self._around_answer()
@@ -104,9 +105,9 @@ class _Probe:
 
     # -- rendering ---------------------------------------------------------------------------------------------
 
-    def _turn(self, calls: Sequence[tuple[Mapping[str, Any], str]], content: str = "") -> str:
-        """Returns what the template writes for an answer with these calls (arguments, id), without the end of the turn."""
-        named = [(_TOOL, arguments, call_id) for arguments, call_id in calls]
+    def _turn(self, *calls: Mapping[str, Any], content: str = "") -> str:
+        """Returns what the template writes for an answer with these calls, by arguments, without the end of the turn."""
+        named = [(_TOOL, arguments, call_id) for arguments, call_id in zip(calls, self._ids, strict=False)]
         message = {"role": "assistant", "content": content, "tool_calls": as_tool_calls(named)}
         plain = self._template.text([_USER, {"role": "assistant", "content": _ANSWER}]).partition(_ANSWER)[0]
         try:
@@ -132,14 +133,12 @@ class _Probe:
     def _require_readable(self, syntax: CallSyntax) -> None:
         """Raises `_NotWritten` if a call is not written as the template writes it, or if quotes or lists are not read back."""
         arguments = {"probekey": "a \"b\" 'c'", "probelist": [1, None]}
-        call_id = syntax.make_id(_TOOL, 0)
-        found = syntax.read(
-            syntax.write([(_TOOL, arguments, call_id)]), lambda tool, key: ("string" if key == "probekey" else "array",)
-        )
+        written = syntax.write([(_TOOL, arguments, self._ids[0])])
+        found = syntax.read(written, lambda tool, key: ("string" if key == "probekey" else "array",))
         is_read = [(call.tool_name, call.parameters) for call in found] == [(_TOOL, arguments)]
         kinds = {"probekey": "a", "probenumber": 2, "probetruth": True}
         for each in (_ARGUMENTS, kinds):
-            if not is_read or syntax.write([(_TOOL, each, call_id)]).strip() not in self._turn([(each, call_id)]):
+            if not is_read or syntax.write([(_TOOL, each, self._ids[0])]).strip() not in self._turn(each):
                 raise _NotWritten(_UNSUPPORTED)
 
     def _around_answer(self) -> tuple[str, str]:
@@ -169,40 +168,41 @@ class _Probe:
 
     # -- one call ----------------------------------------------------------------------------------------------
 
-    def _split(self, turn: str, call_id: str, name_is_in_id: bool) -> tuple[str, str, str]:
+    def _split(self, turn: str) -> tuple[str, str, str]:
         """Returns the text before the call, from its name or object to the end of its arguments, and after it."""
-        head = call_id if name_is_in_id else _TOOL
+        head = self._heads[0]
         if head not in turn or not all(text in turn for pair in _ARGUMENTS.items() for text in pair):
             raise _NotWritten("the chat template omits calls")
         arguments = _object_with(turn, lambda value: value == _ARGUMENTS)
-        if arguments is None:
-            start, end = turn.index(head), turn.index("probevalueb") + len("probevalueb")
-            return turn[:start], turn[start:end], turn[end:]
         whole = _object_with(turn, lambda value: _ARGUMENTS in value.values() and _TOOL in value.values())
-        start, end = whole or (turn.index(head), arguments[1])
-        if whole is None and turn.index(head) > arguments[0]:
+        if arguments and whole is None and turn.index(head) > arguments[0]:
             raise _NotWritten("the chat template writes the arguments of a call before its name")
+        end = arguments[1] if arguments else turn.index("probevalueb") + len("probevalueb")
+        start, end = whole or (turn.index(head), end)
         return turn[:start], turn[start:end], turn[end:]
 
-    def _style(self, before: str, body: str, after: str, call_id: str, name_is_in_id: bool) -> CallSyntax:
+    def _style(self, body: str, after: str) -> CallSyntax:
         if body.startswith("{"):
-            keys = tuple((key, _kind(value, call_id)) for key, value in json.loads(body).items())
+            keys = tuple((key, self._kind(value)) for key, value in json.loads(body).items())
             return CallSyntax(style="object", keys=keys)
-        head = call_id if name_is_in_id else _TOOL
         arguments = _object_with(body, lambda value: value == _ARGUMENTS)
-        if arguments is not None:
-            between = body[len(head) : arguments[0]].replace(call_id, "{id}")
-            return CallSyntax(style="name_then_object", before_arguments=between, name_is_in_id=name_is_in_id)
-        return self._tags(body, after, call_id)
+        if arguments is None:
+            return self._tags(body, after)
+        between = body[len(self._heads[0]) : arguments[0]].replace(self._ids[0], "{id}")
+        return CallSyntax(style="name_then_object", before_arguments=between)
 
-    def _tags(self, body: str, after: str, call_id: str) -> CallSyntax:
+    def _kind(self, value: Any) -> Any:
+        kinds = ((_TOOL, NAME), (_ARGUMENTS, ARGUMENTS), (self._ids[0], ID), ("0", INDEX))
+        return next((kind for known, kind in kinds if value == known), value)
+
+    def _tags(self, body: str, after: str) -> CallSyntax:
         (key_a, value_a), (key_b, value_b) = _ARGUMENTS.items()
         loose = re.fullmatch(rf"{_TOOL}(.*?)\{{{key_a}:(.+?){value_a}\2,{key_b}:\2{value_b}", body, flags=re.DOTALL)
         if loose is not None and after.startswith(f"{loose[2]}}}"):
             return CallSyntax(style="loose_object", before_arguments=loose[1], quote=loose[2])
         keywords = re.fullmatch(rf"{_TOOL}\({key_a}=(['\"]){value_a}\1, {key_b}=\1{value_b}", body)
         if keywords is not None:
-            truth = self._turn([({key_a: True}, call_id)]).partition(f"{key_a}=")[2]
+            truth = self._turn({key_a: True}).partition(f"{key_a}=")[2]
             return CallSyntax(style="keywords", quote=keywords[1], has_python_words=truth.startswith("True"))
         texts = re.split("|".join((_TOOL, key_a, value_a, key_b, value_b)), body)
         if len(texts) != 6:
@@ -212,10 +212,8 @@ class _Probe:
         after_value = between[: len(between) - len(before_key)]
         if not (after_key == also_after_key and before_key and after_value.strip() and after.startswith(after_value)):
             raise _NotWritten(_UNSUPPORTED)
-        empty = self._turn([({}, call_id)]).partition(_TOOL)[2]
-        other = re.search(r"probekeya(.*?)(true|True)", self._turn([({"probekeya": True}, call_id)]), flags=re.DOTALL)
+        other = re.search(rf"{key_a}(.*?)(true|True)", self._turn({key_a: True}), flags=re.DOTALL)
         after_other = other[1] if other else after_key
-        nested = self._turn([({"probekeya": {"probekey": True}}, call_id)])
         return CallSyntax(
             style="name_then_tags",
             before_arguments=before_first[: len(before_first) - len(before_key)],
@@ -223,14 +221,14 @@ class _Probe:
             after_key=after_key,
             after_key_of_others="" if after_other == after_key else after_other,
             after_value=after_value,
-            without_arguments=empty,
+            without_arguments=self._turn({}).partition(_TOOL)[2],
             has_python_words=other is not None and other[2] == "True",
-            has_python_objects="{'probekey': True}" in nested,
+            has_python_objects="{'probekey': True}" in self._turn({key_a: {"probekey": True}}),
         )
 
     # -- several calls -----------------------------------------------------------------------------------------
 
-    def _with_markers(self, syntax: CallSyntax, before: str, after: str, call_id: str) -> CallSyntax:
+    def _with_markers(self, syntax: CallSyntax, before: str, after: str) -> CallSyntax:
         """Separates the markers around each call from those around all of them, by a turn with two calls."""
         if syntax.style == "name_then_tags":
             after = after.removeprefix(syntax.after_value)
@@ -238,61 +236,36 @@ class _Probe:
             after = after.removeprefix(f"{syntax.quote}{')' if syntax.style == 'keywords' else '}'}")
         single = replace(syntax, before_call=before, after_call=after)
         second = {key: f"{value}2" for key, value in _ARGUMENTS.items()}
-        second_id = f"functions.{_TOOL}:1" if syntax.name_is_in_id else "callid002"
         try:
-            turn = self._turn([(_ARGUMENTS, call_id), (second, second_id)])
+            turn = self._turn(_ARGUMENTS, second)
         except _NotWritten:
-            return _with_empty(single)
-        one = before + syntax.write([(_TOOL, _ARGUMENTS, call_id)])
+            return single
+        one = before + syntax.write([(_TOOL, _ARGUMENTS, self._ids[0])])
         if "probevalueb2" not in turn or not turn.startswith(one):
-            return _with_empty(single)
-        end = turn.index(_first(syntax, second, second_id, turn), len(one))
+            return single
+        place = _object_with(turn, lambda value: second in value.values()) if syntax.style == "object" else None
+        end = turn.index(turn[slice(*place)] if place else self._heads[1], len(one))
         between = turn[len(one) : end]
         before_call = _tag_suffix(before, between)
         rest = between[: len(between) - len(before_call)]
         after_call = _tag_prefix(rest, after)
-        return _with_empty(
-            replace(
-                syntax,
-                before_calls=before[: len(before) - len(before_call)],
-                before_call=before_call,
-                after_call=after_call,
-                between_calls=rest[len(after_call) :],
-                after_calls=after[len(after_call) :],
-            )
+        return replace(
+            syntax,
+            before_calls=before[: len(before) - len(before_call)],
+            before_call=before_call,
+            after_call=after_call,
+            between_calls=rest[len(after_call) :],
+            after_calls=after[len(after_call) :],
         )
 
     def _after_content(self, before: str) -> str:
         """Returns what separates a text from the calls after it."""
         try:
-            turn = self._turn([(_ARGUMENTS, PROBE_ID)], content=_ANSWER)
+            turn = self._turn(_ARGUMENTS, content=_ANSWER)
         except _NotWritten:
             return ""
         found = re.search(f"{_ANSWER}(.*?){re.escape(before)}", turn, flags=re.DOTALL)
         return found[1] if found and before else ""
-
-
-def _with_empty(syntax: CallSyntax) -> CallSyntax:
-    """Removes the markers around all calls from the text after a call without arguments."""
-    return replace(syntax, without_arguments=syntax.without_arguments.removesuffix(syntax.after_calls))
-
-
-def _first(syntax: CallSyntax, arguments: Mapping[str, Any], call_id: str, turn: str) -> str:
-    """Returns the text with which the second call's body begins in the turn."""
-    if syntax.style != "object":
-        return call_id if syntax.name_is_in_id else _TOOL
-    place = _object_with(turn, lambda value: arguments in value.values())
-    return turn[slice(*place)] if place else _TOOL
-
-
-def _kind(value: Any, call_id: str) -> Any:
-    if value == _TOOL:
-        return NAME
-    if value == _ARGUMENTS:
-        return ARGUMENTS
-    if value == call_id:
-        return ID
-    return INDEX if value == "0" else value
 
 
 def _object_with(text: str, matches: Any) -> tuple[int, int] | None:

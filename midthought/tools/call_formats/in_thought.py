@@ -19,12 +19,12 @@ _HEAD = re.compile(r"#call[ \t\r\n]+(?P<name>[A-Za-z_][\w.-]*)[ \t\r\n]*\{")
 _BEGINNING = re.compile(r"#(?:c|ca|cal|call|call[ \t\r\n]+|call[ \t\r\n]+[A-Za-z_][\w.-]*[ \t\r\n]*)?")
 """Text that may become the head of a call."""
 _MAX_HEAD = 400
-_PROSE = re.compile(r"[^\n`#]*")
+_SIGN = re.compile(r"[\n`#]")
 _MARKER = re.compile(r"[\s>]*#(?:call\b|[\w.-]{1,200}_(?:result|error):)")
 """Start of a line that the policy could take for a call or for the result of another tool."""
 
-_FENCE = re.compile(r" {0,3}```")
-_RESULT_HEAD = re.compile(r" {0,3}#[A-Za-z_][\w.-]*_(?:result|error):")
+_QUOTE = re.compile(r" {0,3}(?:```|#[A-Za-z_][\w.-]*_(?:result|error):)")
+"""The beginning of a line that opens or closes a fence, or begins a result."""
 _MAY_BEGIN = re.compile(r" {0,3}(?:`{0,2}|#[\w.-]*)")
 """The beginning of a line that may still become a fence or a result's head."""
 _MAX_LINE = 256
@@ -97,103 +97,79 @@ def _render(event: ToolEvent) -> str:
 
 
 class InThoughtScanner(StoppingScanner):
-    """Finds `#call`s. After a call's closing brace, the rest of the piece is still read and may contain another call."""
-
-    def __init__(self, think_tags: tuple[str, str], *, calls_everywhere: bool, in_thought: bool) -> None:
-        self._calls_everywhere = calls_everywhere
-        super().__init__(think_tags, in_thought=in_thought)
-
-    def _end_text(self) -> None:
-        self._last = ""
-        """The last piece or character that is not empty."""
-        self._quoting = _QuotingTracker()
-        self._clear_call()
-
-    def _skip(self, piece: str) -> str:
-        if self._object:
-            return self._in_object(piece)
-        if self._head or not _PROSE.fullmatch(piece) or not self._quoting.skip(piece):
-            return piece
-        self._last = piece or self._last
-        return ""
-
-    def _step(self, character: str) -> None:
-        before, self._last = self._last[-1:], character
-        if self._thought.feed(character):
-            self._end_text()
-            return
-        if self._object:
-            self._in_object(character)
-            return
-        self._quoting.feed(character)
-        if self._head:
-            self._in_head(self._head, character)
-        if not self._head and character == "#" and not self._quoting.is_quoted and self._may_begin(before):
-            self._head = character
-
-    def _may_begin(self, before: str) -> bool:
-        follows_word = before.isalnum() or before in ("_", "#")
-        return (self._thought.in_thought or self._calls_everywhere) and not follows_word
-
-    def _in_head(self, before: str, character: str) -> None:
-        head = before + character
-        if found := _HEAD.fullmatch(head):
-            self._name, self._raw = found["name"], [before]
-            self._in_object(character)
-        else:
-            self._head = head if _BEGINNING.fullmatch(head) and len(head) <= _MAX_HEAD else ""
-
-    def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
-        super()._end_call(parameters, error)
-        self._last = "}"
-
-
-class _QuotingTracker:
-    """`feed` reads the next character; then `is_quoted` says whether it is in fenced code, a code span or a copied result.
+    """Finds `#call`s that are not in fenced code, a code span or a copied result.
 
     A line that begins with ``` opens or closes a fence. A code span ends at the end of its line: a scanner that stops at calls
     cannot look ahead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, think_tags: tuple[str, str], *, calls_everywhere: bool, in_thought: bool) -> None:
+        self._calls_everywhere = calls_everywhere
+        super().__init__(think_tags, in_thought=in_thought)
+
+    def resume(self) -> None:
+        """Discards an unfinished call, and what was quoted."""
+        super().resume()
+        self._before = ""
+        """The last character that was read."""
         self._in_fence = self._in_result = False
         self._begin_line()
 
     def _begin_line(self) -> None:
-        self._line: str | None = ""
-        """The line so far; None if it is neither a fence nor a result's head."""
-        self._is_blank = True
+        self._begins_line = self._is_blank = True
         self._in_span = False
 
-    @property
-    def is_quoted(self) -> bool:
-        """Whether the last character, which is no backtick, is in quoted text."""
-        return self._in_fence or self._in_result or self._in_span
+    def _read(self, text: str) -> str:
+        while text and (self._in_thought or self._calls_everywhere):
+            if self._object:
+                text = self._in_object(text)
+            elif not self._begins_line:
+                sign = _SIGN.search(text)
+                prose = text[: sign.start()] if sign else text
+                self._before = prose[-1:] or self._before
+                self._is_blank = self._is_blank and not prose.strip()
+                if not sign:
+                    return ""
+                call = text[sign.start() :]
+                if sign[0] == "#" and self._may_begin():
+                    head = _HEAD.match(call)
+                    if head and head.end() <= _MAX_HEAD + 1:
+                        self._name, self._raw, self._before = head["name"], [head[0][:-1]], "}"
+                        text = self._in_object(call[head.end() - 1 :])
+                        continue
+                    if len(call) <= _MAX_HEAD and _BEGINNING.fullmatch(call):
+                        return call
+                self._read_sign(sign[0])
+                text = call[1:]
+            elif len(text) <= _MAX_LINE and _MAY_BEGIN.fullmatch(text):
+                return text
+            else:
+                text = self._read_line_start(text)
+        return ""
 
-    def feed(self, character: str) -> None:
-        """Reads the next character in amortized constant time."""
+    def _may_begin(self) -> bool:
+        is_quoted = self._in_fence or self._in_result or self._in_span
+        return not (is_quoted or self._before.isalnum() or self._before in ("_", "#"))
+
+    def _read_sign(self, character: str) -> None:
+        self._before = character
         if character == "\n":
             self._in_result = self._in_result and not self._is_blank
             self._begin_line()
-            return
-        self._is_blank = self._is_blank and character.isspace()
-        self._in_span ^= character == "`"
-        if self._line is not None:
-            self._line += character
-            if _FENCE.fullmatch(self._line):
-                self._in_fence ^= not self._in_result
-            elif _RESULT_HEAD.fullmatch(self._line):
-                self._in_result = self._in_result or not self._in_fence
-            elif _MAY_BEGIN.fullmatch(self._line) and len(self._line) <= _MAX_LINE:
-                return
-            self._line = None
+        else:
+            self._in_span ^= character == "`"
+            self._is_blank = False
 
-    def skip(self, text: str) -> bool:
-        """Reads a text without line ends, backticks and `#` at once if only these can change the state at this position in the
-        line; otherwise returns False and reads nothing."""
-        if not self._line and text and text[0] != " ":
-            self._line = None
-        if self._line is not None:
-            return False
-        self._is_blank = self._is_blank and (not text or text.isspace())
-        return True
+    def _read_line_start(self, text: str) -> str:
+        """Reads what opens or closes a fence or begins a result; returns the rest."""
+        self._begins_line = False
+        quote = _QUOTE.match(text)
+        if quote is None or quote.end() > _MAX_LINE + 1:
+            return text
+        if quote[0][-1] == "`":
+            self._in_fence ^= not self._in_result
+            self._in_span = True  # three backticks
+        else:
+            self._in_result = self._in_result or not self._in_fence
+        self._is_blank, self._before = False, quote[0][-1]
+        return text[quote.end() :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,10 @@ from midthought.types import ParsedAction
 CALL_OBJECT = CallObject("tool", "parameters")
 _KEYS = ('"tool"', "'tool'", "tool")
 """Spellings of the key. Those that are not JSON are found, too, so that the model can be given an error."""
+_BRACE = re.compile(r"\{")
+_IN_OBJECT = re.compile(r'"(?:[^"\\\n]|\\.)*+["\n]?|[{}:,]|[^\s"{}:,]+', re.DOTALL)
+"""A JSON string contains no line end: outside of calls, the quote was prose."""
+_IN_CALL = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}:,]|[^\s"{}:,]+', re.DOTALL)
 
 
 class JSONFormat(ToolCallFormat):
@@ -44,7 +49,8 @@ class JSONFormat(ToolCallFormat):
 
     def calls_in(self, text: str) -> list[ParsedAction]:
         """Returns the calls, in the order of their ends."""
-        return [CALL_OBJECT.read_object(text[start:end]) for start, end in _spans(text)]
+        objects = (text[start:end] for start, end in _spans(text))
+        return [call for each in objects for call in CALL_OBJECT.read_block(each, each)]
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
@@ -53,43 +59,27 @@ def _spans(text: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     opened: list[int] = []
     """Positions of the open braces."""
-    call_depth = 0
+    call_depth, place = 0, 0
     """Number of open braces when the key `tool` was read; 0 outside of calls."""
     key: str | None = None
     """The key so far; None if no key is expected here or it is another key."""
-    in_string = is_escaped = False
-    for place, character in enumerate(text):
-        if in_string:
-            # A JSON string contains no line end: outside of calls, the quote was prose.
-            ends = character == '"' or (character == "\n" and not call_depth)
-            in_string = is_escaped or not ends
-            is_escaped = character == "\\" and not is_escaped
-        elif character == "{":
-            opened.append(place)
+    while token := (_IN_CALL if call_depth else _IN_OBJECT if opened else _BRACE).search(text, place):
+        place = token.end()
+        if token[0] == "{":
+            opened.append(token.start())
             key = ""
-            continue
-        elif not opened:
-            continue
-        elif character == "}":
-            start = opened.pop()
+        elif token[0] == "}":
+            start, key = opened.pop(), None
             if call_depth > len(opened):
                 call_depth = 0
                 while spans and spans[-1][0] > start:
                     spans.pop()
-                spans.append((start, place + 1))
-            if not opened:
-                key = None
-        elif character == ":":
-            if key in _KEYS and not call_depth:
-                call_depth = len(opened)
+                spans.append((start, place))
+        elif token[0] == ":":
+            call_depth = call_depth or (len(opened) if key in _KEYS else 0)
             key = None
-        elif character == ",":
+        elif token[0] == ",":
             key = ""
-            continue
-        elif character.isspace():
-            continue
-        else:
-            in_string = character == '"'
-        if key is not None:
-            key = key + character if len(key) < len(_KEYS[0]) else None
+        elif key is not None:
+            key = key + token[0] if len(key) < len(_KEYS[0]) else None
     return spans

@@ -14,8 +14,9 @@ from midthought.tools.definition import ToolDefinition
 from midthought.types import ToolEvent
 
 _HEAD = re.compile(r"[ \t]*(?:Action:(?P<name>[^\n]*)\n\s*(?:Action )?|Action )Input:")
-_BEGINNING = re.compile(r"[ \t]*Action:[^\n]*\n\s*")
-"""Whole lines that may become the head of a call."""
+_BEGINNING = re.compile(r"\A[ \t]*Action:[^\n]*\n\s*")
+"""Whole lines that may become the head of a call, if the next line does not end before."""
+_MAY_BEGIN = re.compile(r"[ \t]*(?:A|\Z)")
 _MARKER = re.compile(r"[\s>]*(?:thought|observation|action|(?:action )?input)\s*:", re.IGNORECASE)
 """Start of a line that the policy could take for a part of a call or for another result."""
 _MAX_HEAD = 400
@@ -66,55 +67,48 @@ class ReActFormat(ToolCallFormat):
 class ReActScanner(StoppingScanner):
     """Finds lines with the labels of a call."""
 
-    def _end_text(self) -> None:
-        self._clear_call()
+    def resume(self) -> None:
+        """Discards an unfinished call; a line begins."""
+        super().resume()
+        self._is_in_line = False
+        """Whether no head can begin before the next line."""
 
     def _clear_call(self) -> None:
         super()._clear_call()
         self._in_call = False
         """Whether the head has ended."""
 
-    def _skip(self, piece: str) -> str:
-        if self._thought.in_thought or (self._head is None and not self._in_call and "\n" not in piece):
-            return ""
-        return self._in_object(piece) if self._object else piece
-
-    def _step(self, character: str) -> None:
-        if self._thought.feed(character):
-            self._end_text()
-        elif self._thought.in_thought:
-            return
-        elif self._object or (self._in_call and character == "{"):
-            self._in_object(character)
-        elif self._in_call:
-            self._before_object(character)
-        else:
-            self._in_head(character)
-
-    def _in_head(self, character: str) -> None:
-        if self._head is None:
-            self._head = "" if character == "\n" else None
-            return
-        self._head += character
-        if character == ":" and (found := _HEAD.fullmatch(self._head)):
-            self._in_call, self._raw, self._name = True, [self._head.lstrip(" \t")], found["name"]
-            self._head = None
-        elif character == "\n" and not _BEGINNING.fullmatch(self._head):
-            last_line = self._head[self._head.rfind("\n", 0, -1) + 1 :]
-            self._head = last_line if _BEGINNING.fullmatch(last_line) else ""
-        elif len(self._head) > _MAX_HEAD:
-            self._head = None
-
-    def _before_object(self, character: str) -> None:
-        self._raw.append(character)
-        if not character.isspace():
-            if self._name is None:  # prose after "Input:"
-                self._clear_call()
-                self._head = None
+    def _read(self, text: str) -> str:
+        while text and not self._in_thought:
+            if self._object:
+                text = self._in_object(text)
+            elif self._in_call:
+                text = self._before_object(text)
+            elif self._is_in_line:
+                _, line_end, text = text.partition("\n")
+                self._is_in_line = not line_end
+            elif (head := _HEAD.match(text)) and head.end() <= _MAX_HEAD + 1:
+                self._in_call, self._raw, self._name = True, [head[0].lstrip(" \t")], head["name"]
+                text = text[head.end() :]
+            elif _MAY_BEGIN.match(text) and len(text) <= _MAX_HEAD and "\n" not in _BEGINNING.sub("", text, count=1):
+                return text
             else:
-                self._end_call({}, _NO_OBJECT)
+                self._is_in_line = True
+        return ""
+
+    def _before_object(self, text: str) -> str:
+        self._is_in_line = True
+        rest = text.lstrip()
+        self._raw.append(text[: len(text) - len(rest)])
+        if rest.startswith("{"):
+            return self._in_object(rest)
+        if rest and self._name is None:  # prose after "Input:"
+            self._clear_call()
+        elif rest:
+            self._raw.append(rest[0])
+            self._end_call({}, _NO_OBJECT)
+        return rest[1:]
 
     def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
         self._name = (self._name or "").strip() or None
         super()._end_call(parameters, error if self._name else _NO_NAME)
-        self._head = None

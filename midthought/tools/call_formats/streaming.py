@@ -11,27 +11,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object
-from midthought.tools.call_formats.thought_tags import ThoughtTracker
 from midthought.types import ParsedAction
 
 
 class StoppingScanner(ABC):
     """Follows one turn's text and asks to stop after each call, which ends with the closing brace of its JSON object.
 
-    Takes amortized constant time per character. A piece is read to its end even if a call ends inside it, so the way the text is
-    split changes nothing.
+    A piece is read to its end even if a call ends inside it, so the way the text is split changes nothing.
     """
 
     def __init__(self, think_tags: tuple[str, str], *, in_thought: bool) -> None:
-        self._thought = ThoughtTracker(think_tags, in_thought=in_thought)
+        self._in_thought = in_thought
+        self._think_open = think_tags[0]
+        self._tags = re.compile("|".join(map(re.escape, think_tags)))
+        self._longest_tag = max(map(len, think_tags))
+        self._tag_ends = {tag[-1] for tag in think_tags}
+        self._last = self._unread = ""
+        """The last characters, which may be the beginning of a tag; text whose meaning is not certain yet."""
         self._finished: list[ParsedAction] = []
-        self._end_text()
+        self.resume()
 
     def feed(self, piece: str) -> bool:
-        """Reads the next piece; True if a call ended inside it."""
+        """Reads the next piece; True if a call ended inside it. A think tag discards an unfinished call."""
         num_finished = len(self._finished)
-        for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
-            self._step(character)
+        while not self._tag_ends.isdisjoint(piece) and (tag := self._tags.search(self._last + piece)):
+            end = tag.end() - len(self._last)
+            self._read(self._unread + piece[: end - 1])
+            self._in_thought = tag[0] == self._think_open
+            self.resume()
+            piece = piece[end:]
+        self._last = (self._last + piece)[-self._longest_tag :]
+        self._unread = self._read(self._unread + piece)
         return len(self._finished) > num_finished
 
     def take(self) -> list[ParsedAction]:
@@ -41,12 +51,10 @@ class StoppingScanner(ABC):
 
     def resume(self) -> None:
         """Discards an unfinished call: other text now follows it in the context. An open thought stays open."""
-        self._thought.forget()
-        self._end_text()
+        self._last = self._unread = ""
+        self._clear_call()
 
     def _clear_call(self) -> None:
-        self._head: str | None = ""
-        """The text that may become the head of a call: what stands before the object."""
         self._name: str | None = None
         self._raw: list[str] = []
         """The text of the call so far."""
@@ -54,16 +62,8 @@ class StoppingScanner(ABC):
         self._object_scanner = ObjectScanner()
 
     @abstractmethod
-    def _end_text(self) -> None:
-        """Ends the scanned text because a think tag or other text follows; an unfinished call is discarded."""
-
-    @abstractmethod
-    def _step(self, character: str) -> None:
-        """Reads one character."""
-
-    @abstractmethod
-    def _skip(self, piece: str) -> str:
-        """Reads as much as possible of a piece without think tags at once; returns the rest for `_step`."""
+    def _read(self, text: str) -> str:
+        """Reads a text as far as its meaning is certain; returns the rest, which is given again with the text that follows."""
 
     def _in_object(self, text: str) -> str:
         """Reads up to the brace that closes the object; returns the text after it."""

@@ -19,6 +19,7 @@ from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.registry import call_format_names, find_call_format
 from midthought.tools.call_formats.tagged import TaggedCallFormat
+from midthought.tools.call_formats.thought_tags import split_thoughts
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Trajectory
 
@@ -84,7 +85,7 @@ class UnreadCallReader:
             text, in_thought = turn.model_output, turn.begins_in_thought
             if not any(name in text for name in self._registry):
                 continue
-            read = _calls(self._used, text, in_thought=in_thought)
+            read = [call for call, _ in _calls(self._used, text, in_thought)]
             rest = functools.reduce(lambda left, call: left.replace(call.raw_text, ""), read, text)
             if any(name in rest for name in self._registry):
                 # a draft in a thought is no finding if the turn then runs a call of the same tool
@@ -97,19 +98,16 @@ class UnreadCallReader:
     def _in_turn(self, text: str, *, in_thought: bool) -> Iterator[tuple[ParsedAction, str]]:
         """Returns every call that some format reads somewhere, and how to have it read."""
         for name, other in self._others.items():
-            for call in _calls(other, text, in_thought=in_thought):
-                yield call, f"set call_format={name!r}, which reads this call"
+            yield from _calls(other, text, in_thought, f"set call_format={name!r}, which reads this call")
         formats, used_in_thought = (self._used, *self._others.values()), self._used.name == InThoughtFormat.name
-        for part, is_thought in _parts(text, self._used.think_tags, in_thought):
+        for part, is_thought in split_thoughts(text, self._used.think_tags, in_thought=in_thought):
             for each in formats if is_thought else ():
                 name, where = (each.name, "after") if used_in_thought else (InThoughtFormat.name, "in")
-                for call in _calls(each, part, in_thought=False):
-                    yield (
-                        call,
-                        f"set call_format={name!r} and show its calls {where} the thought in demonstrations (sft)",
-                    )
-            for call in () if is_thought else _calls(InThoughtFormat(), part, in_thought=True):
-                yield call, "set call_format=InThoughtFormat('between'), which reads calls after a thought, too"
+                remedy = f"set call_format={name!r} and show its calls {where} the thought in demonstrations (sft)"
+                yield from _calls(each, part, False, remedy)
+            if not is_thought:
+                remedy = "set call_format=InThoughtFormat('between'), which reads calls after a thought, too"
+                yield from _calls(InThoughtFormat(), part, True, remedy)
             for each in (each for each in formats if isinstance(each, TaggedCallFormat)):
                 tags = " and ".join(each.tags)
                 for body in _FENCE.findall(part):
@@ -117,17 +115,9 @@ class UnreadCallReader:
                         yield call, f"set call_format={each.name!r} and show its tags {tags} in demonstrations (sft)"
 
 
-def _calls(call_format: ToolCallFormat, text: str, *, in_thought: bool) -> list[ParsedAction]:
-    try:
-        return call_format.parse_all(text, in_thought=in_thought)
-    except Exception:  # as above
-        return []
-
-
-def _parts(text: str, tags: tuple[str, str], in_thought: bool) -> Iterator[tuple[str, bool]]:
-    """Returns the parts of a text between think tags, and whether each is a thought."""
-    for part in re.split(f"({'|'.join(map(re.escape, tags))})", text):
-        if part in tags:
-            in_thought = part == tags[0]
-        elif part.strip():
-            yield part, in_thought
+def _calls(
+    call_format: ToolCallFormat, text: str, in_thought: bool, remedy: str = ""
+) -> Iterator[tuple[ParsedAction, str]]:
+    with contextlib.suppress(Exception):  # as above
+        for call in call_format.parse_all(text, in_thought=in_thought):
+            yield call, remedy

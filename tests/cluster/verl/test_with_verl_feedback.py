@@ -21,11 +21,13 @@ from with_verl import require_values
 from midthought.cluster.verl.installed import compose
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.models.pretrained import load_model, load_tokenizer
-from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
-from midthought.recipes.feedback.converted import read_demonstrations
-from midthought.recipes.feedback.demonstrations import Writing
-from midthought.recipes.feedback.verl import settings, sft_job
+from midthought.recipes.feedback.converted import read_conversations
+from midthought.recipes.feedback.rounds import CALL_FORMAT
+from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job
 from midthought.tokenization import Renderer
+from midthought.tools.registry import ToolRegistry
+from midthought.trainer.demonstrations import DemonstrationReader
+from midthought.trainer.rollouts import PromptBuilder
 
 
 @pytest.mark.parametrize("profile", ["seed", "cluster"])
@@ -52,8 +54,9 @@ def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(tags: tuple[str,
     config = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
     theirs = MultiTurnSFTDataset([str(bundle / "data" / "train.parquet")], tokenizer, config.data)
     chosen = settings([], Path("seed"))
-    writing = Writing(renderer, CALL_FORMAT, system_messages(chosen))
-    ours = read_demonstrations(tmp_path / "sft.parquet", writing)
+    tools = ToolRegistry([feedback_tool(critic="outcome")])
+    prompts = PromptBuilder("\n\n".join(chosen.system_messages), tools, CALL_FORMAT, describes_tools=False)
+    ours = DemonstrationReader(prompts, renderer, 10**6).read(read_conversations(tmp_path / "sft.parquet"), None)
     assert len(theirs) == len(ours) == 36
     newline = renderer.control("\n")
     for row, trajectory in zip((theirs[place] for place in range(36)), ours, strict=True):

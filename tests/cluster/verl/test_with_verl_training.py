@@ -20,8 +20,7 @@ import torch
 from bundles import write_feedback, write_podcast
 from cpu_commands import merged, on_cpu, run_on_cpu
 
-from midthought.models.pretrained import load_model, load_tokenizer
-from midthought.recipes.run import find_policy
+from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.tokenization import Renderer
 
 SHIMS = ("cpu_platform", "cpu_rollout", "cpu_records")
@@ -88,7 +87,7 @@ def require_trained(bundle: Path, model: Any, tokenizer: Any, exported: Path, *,
     require_logprobs_of(model, second, same=False)
     for rows in (first, second):
         require_servers_weights(rows, tolerance)
-    folder = find_policy(exported, before_rl=True)
+    folder = policy_folder(exported, ("warmup", "policy"))
     policy, before = load_model(folder), model.state_dict()
     near = (
         {"rtol": 2**-8, "atol": 0.0} if has_adapters else {"rtol": 0.0, "atol": 0.0}

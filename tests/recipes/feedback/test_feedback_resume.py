@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
 
-from midthought.report.recorded_episodes import COLUMNS, read_recording
+from midthought.report.quantities import COLUMNS
+from midthought.report.recorded_episodes import read_recording
 
 pytestmark = pytest.mark.slow
 NUM_SFT, NUM_PPO = 24, 4
@@ -59,13 +60,10 @@ def test_every_stage_is_recorded(uninterrupted: Path) -> None:
     assert np.abs(columns["logprobs"] - columns["sampled_logprobs"]).max() < 1e-3
 
 
-def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path) -> None:
+def test_every_stage_left_its_lines_rl_moved_the_policy_and_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert [len(metrics(uninterrupted, stage)) for stage in ("sft", "ppo", "validation")] == [NUM_SFT, NUM_PPO, 2]
     warmed_up, trained = weights(uninterrupted, "warmup"), weights(uninterrupted)
     assert any(not tensor.equal(warmed_up[name]) for name, tensor in trained.items())
-
-
-def test_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert not (uninterrupted / "findings.jsonl").exists()
 
 
