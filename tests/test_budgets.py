@@ -14,7 +14,7 @@ MODULES = "modules beside the packages"
 LINES = {
     "algo": 1290,
     "checks": 1140,
-    "cli": 1200,
+    "cli": 1175,
     "cluster": 3030,
     "config": 1620,
     "data": 1220,
