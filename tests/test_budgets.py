@@ -34,7 +34,7 @@ LINES = {
     "serve": 1415,
     "tokenization": 750,
     "tools": 5455,
-    "trainer": 3265,
+    "trainer": 3240,
     "types": 750,
     MODULES: 50,
 }
