@@ -33,7 +33,7 @@ LINES = {
     "rollout": 2475,
     "serve": 1415,
     "tokenization": 750,
-    "tools": 5455,
+    "tools": 5454,
     "trainer": 3560,
     "types": 750,
     MODULES: 50,
