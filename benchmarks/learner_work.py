@@ -14,12 +14,11 @@ import torch
 from benchmarks.reciter import SIZES, STYLES, make_model, make_tokenizer
 from midthought.learning.batch import TokenBatch
 from midthought.learning.padded_batch import PPOBatch
-from midthought.recipes.podcast.demonstrations import HABITS, Demonstrator
+from midthought.recipes.podcast.demonstrations import Demonstrator
 from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 GROUP_SIZE = 4
@@ -64,15 +63,11 @@ def recipe_work(num_episodes: int) -> LearnerWork:
     with tempfile.TemporaryDirectory(prefix="bench-learner-") as folder:
         data = prepare_data(config, read_recipe_transcripts(config), Path(folder))
     policy, tokenizer = make_small_policy(config, data.chunks["train"])
-    warmup = config.warmup
     demonstrator = Demonstrator(
-        data.chunks["train"],
-        Renderer(tokenizer),
-        InThoughtFormat(),
-        data.plan,
-        habits=HABITS[warmup.habits],
-        made_up_share=warmup.made_up_share,
-        random_text_share=warmup.random_text_share,
+        chunks=data.chunks["train"],
+        renderer=Renderer(tokenizer),
+        plan=data.plan,
+        settings=config.warmup,
         num_results=config.memory.k,
         max_result_tokens=config.inference.max_result_tokens,
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from benchmarks import (
+    asynchronous,
     busy,
     learner,
     lora,
@@ -52,6 +53,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
         displayed,
         service,
         busy,
+        asynchronous,
     )
 }
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from midthought.report.html import write_report
-from midthought.report.quantities import recorded_columns
+from midthought.report.quantities import COLUMNS
 from midthought.report.run_folder import RunFolder
 
 WORDS = (
@@ -128,7 +128,7 @@ def _row(noise: np.random.Generator, group: int, num_prompt: int, num_policy: in
                 "texts": texts(count),
                 "policy_versions": packed(np.full(num_policy, group // 4), "<i4"),
                 "in_loss": packed(np.ones(num_policy), "u1"),
-                **{name: packed(noise.normal(size=num_policy), "<f4") for name in recorded_columns()},
+                **{name: packed(noise.normal(size=num_policy), "<f4") for name in COLUMNS},
             }
         ],
     }

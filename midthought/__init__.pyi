@@ -98,7 +98,7 @@ from .rollout.trajectory_json import (
 from .rollout.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead
 from .learning.padded_batch import PPOBatch as PPOBatch
-from .trainer.publication import (
+from .trainer.hub import (
     push_to_hub as push_to_hub,
     save_for_hub as save_for_hub,
 )

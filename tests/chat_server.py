@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,15 +16,23 @@ LLAMA_3 = {128001: "<|end_of_text|>", 128009: "<|eot_id|>"}
 QWEN = {128001: " Ordnung", 128009: "ätt"}
 
 
+def chat(text: str | None, finish_reason: str = "stop") -> bytes:
+    """A reply with one choice."""
+    message = {"role": "assistant", "content": text}
+    return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}]}).encode()
+
+
 class ChatServer(ThreadingHTTPServer):
     """A context manager; the settings may be changed while it runs.
 
     `faults` go wrong one after the other, then nothing does: a status, `stall`, `half` (JSON), `cut` (connection), `no_choice`.
     `replies` come instead, the last one again and again: bytes, (status, headers, bytes), or a function of the handler that gives
-    one of them, or None if it has answered itself. `num_most`: requests that were under way at the same time.
+    one of them, or None if it has answered itself. `num_most`: requests that were under way at the same time. `delay`: seconds
+    that each reply takes.
     `words` makes the reply from the request; `tokens` is the tokenizer, None for a server without its routes.
     """
 
+    path = "/v1/chat/completions"
     daemon_threads = True
     request_queue_size = 128
 
@@ -42,6 +51,7 @@ class ChatServer(ThreadingHTTPServer):
         self.headers: list[dict[str, str]] = []
         self.replies: list[Any] = []
         self.num_now = self.num_most = 0
+        self.delay = 0.0
         self.released = threading.Event()
         self.lock = threading.Lock()
 
@@ -61,7 +71,7 @@ class ChatServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that gave up is no error here."""
 
-    def next_reply(self) -> Any:
+    def next_reply(self, body: Mapping[str, Any]) -> Any:
         with self.lock:
             return self.replies.pop(0) if len(self.replies) > 1 else next(iter(self.replies), None)
 
@@ -72,6 +82,7 @@ class ChatServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: ChatServer
+    is_under_way = False
 
     def log_message(self, *_: object) -> None:
         pass
@@ -85,35 +96,41 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path in ("/tokenize", "/detokenize"):
             self._tokenizer(body)
             return
+        assert self.path == server.path
         with server.lock:
             server.requests.append(body)
             server.headers.append(dict(self.headers))
             server.num_now += 1
             server.num_most = max(server.num_most, server.num_now)
+            self.is_under_way = True
         try:
             self._reply(body)
         finally:
-            with server.lock:
-                server.num_now -= 1
+            self._end()
+
+    def _end(self) -> None:
+        """Before the reply is sent: then the client may send its next request."""
+        with self.server.lock:
+            self.server.num_now -= self.is_under_way
+            self.is_under_way = False
 
     def _reply(self, body: Mapping[str, Any]) -> None:
         server = self.server
-        if (reply := server.next_reply()) is not None:
+        time.sleep(server.delay)
+        if (reply := server.next_reply(body)) is not None:
             if callable(reply):
                 reply = reply(self)
             if reply is not None:
                 self._answer(*((200, reply) if isinstance(reply, bytes) else (reply[0], reply[2], reply[1])))
             return
         fault = server.next_fault()
-        words = server.words(body)
-        choice = {"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": "stop"}
-        reply = {"choices": [choice]}
+        reply = chat(server.words(body))
         if isinstance(fault, int):
             self._answer(fault, {"error": {"message": "out of order"}})
         elif fault == "stall":
             server.released.wait(30)
         elif fault == "half":
-            self._answer(200, json.dumps(reply)[:40].encode())
+            self._answer(200, reply[:40])
         elif fault == "no_choice":
             self._answer(200, {"choices": []})
         elif fault == "cut":
@@ -137,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, content: Any, headers: Mapping[str, str] | None = None) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self._end()
         self.send_response(status)
         for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
             self.send_header(name, value)

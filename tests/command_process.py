@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -100,6 +101,27 @@ def _run(
         prepare()
     sys.argv = ["midthought", *words]
     main()
+
+
+def run_and_kill(
+    function: Callable[..., object], *arguments: object, kill_after: float | None = None
+) -> tuple[bool, float]:
+    """Runs `function(*arguments, started)` in a process of its own, and kills it this long after it has set the event `started`.
+    None: waits for its end.
+
+    Returns:
+        Whether it was killed before its end, and its seconds since `started`.
+    """
+    started = FORKS.Event()
+    process = FORKS.Process(target=function, args=(*arguments, started))
+    process.start()
+    assert started.wait(60)
+    began = time.monotonic()
+    process.join(kill_after)
+    process.kill()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode == -signal.SIGKILL, time.monotonic() - began
 
 
 def is_running(marker: str) -> bool:

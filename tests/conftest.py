@@ -28,7 +28,6 @@ settings.load_profile("house")
 
 RAY_TESTS = "tests/cluster/ray/"
 FORKED = (
-    "tests/recipes/feedback/test_feedback_resume.py",
     "tests/recipes/test_run_path.py",
     "tests/memory/test_build_killed.py",
     "tests/memory/test_llm_questions.py",
@@ -65,8 +64,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Runs the command as its entry point does: (exit code, standard output, standard error)."""
     from midthought.cli import main
 
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["midthought", *words])
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["midthought", *map(str, words)])
         with pytest.raises(SystemExit) as stop:
             main()
         captured = capsys.readouterr()

@@ -116,7 +116,7 @@ def test_a_memory_is_built_once_and_searched_by_words_and_by_meaning(transcripts
     )
     assert text.startswith("[1] speaker: Cara; episode: Bread;")
     call("memory", "build", "episodes/tide.md", "--path", "turns", "--chunking", "turns")  # it is extended with turns
-    assert "turns: 2 added, 3 known, 0 removed; " in call("memory", "add", "episodes", "--path", "turns")[1]
+    assert "turns: 2 added, 3 kept, 0 removed; " in call("memory", "add", "episodes", "--path", "turns")[1]
 
 
 def test_the_steps_one_by_one_make_the_memory_that_building_makes(transcripts, call):

@@ -128,7 +128,10 @@ def test_every_assignment_is_checked_and_a_refused_one_changes_nothing():
         config.training.sed = 3
     with pytest.raises(SettingsError, match=r"adv_estimator='gea': Did you mean 'gae'"):
         config.training.adv_estimator = "gea"
-    assert config.training == TrainingConfig(learning_rate=1e-4)
+    config.training.kl_coef = 0.0
+    with pytest.raises(SettingsError, match="target_kl"):  # does not agree with another setting
+        config.training.target_kl = 0.1
+    assert config.training == TrainingConfig(learning_rate=1e-4, kl_coef=0.0)
 
 
 def test_all_that_is_wrong_is_told_in_one_line():
@@ -148,14 +151,6 @@ def test_grpo_needs_groups():
     assert config.training.episodes_per_task == 8
     config.training.group_size = 4
     assert config.training.episodes_per_task == 4
-
-
-def test_a_setting_that_agrees_with_no_other_is_refused_and_changes_nothing():
-    config = ConfigStore()
-    config.training.kl_coef = 0.0
-    with pytest.raises(SettingsError, match="target_kl"):
-        config.training.target_kl = 0.1
-    assert config.training == TrainingConfig(kl_coef=0.0)
 
 
 @pytest.mark.parametrize(

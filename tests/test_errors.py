@@ -10,7 +10,8 @@ STANDARD = {
     "OutputPathError": FileExistsError, "MemoryStoreError": ValueError, "MissingExtraError": ImportError,
     "RecordError": ValueError, "ForeignTextError": ValueError, "EngineError": RuntimeError, "DataError": ValueError,
     "RewardError": ValueError, "EpisodeError": RuntimeError, "TrainingStoppedError": RuntimeError,
-    "TrainerClosedError": RuntimeError, "ServersUnreachableError": EngineError, "McpServerError": ConnectionError,
+    "TrainerClosedError": RuntimeError, "ServersUnreachableError": EngineError, 
+    "LearnerLostError": EngineError, "McpServerError": ConnectionError,
     "NoReplyError": ConnectionError,
 }
 # fmt: on

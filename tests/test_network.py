@@ -10,7 +10,7 @@ import pytest
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.env.judge import Judge
 from midthought.errors import McpServerError, SettingsError
-from midthought.feedback.check import check_server
+from midthought.feedback.check import check_feedback
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.http.network import PLAIN_HTTP_HOSTS, read_key
 from midthought.memory.remote import RemoteMemory
@@ -24,7 +24,7 @@ USERS = {
     "mcp": lambda: mcp_tools(
         url=f"{PLAIN}/mcp", headers={"Authorization": f"Bearer {os.environ['OUR_KEY']}"}, start_seconds=0.1
     ),
-    "feedback": lambda: check_server(f"{PLAIN}/v1", FeedbackSettings(api_key_env="OUR_KEY")),
+    "feedback": lambda: check_feedback(FeedbackSettings(servers=[PLAIN], model="m", api_key_env="OUR_KEY")),
 }
 """What sends a key, each made with a server on another machine."""
 

@@ -1,14 +1,13 @@
 """Folders are replaced in one step, and only if this library wrote and marked them."""
 
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from midthought.errors import OutputPathError
-from midthought.files.output_folder import MARK, kind_of, recover, replaced
+from midthought.files.output_folder import MARK, kind_of, recover, remove, replaced
 
 
 def write(path: Path, text: str, kind: str = "model") -> None:
@@ -65,55 +64,64 @@ def test_what_was_there_stays_if_writing_fails(tmp_path):
     assert (tmp_path / "model/weights").read_text() == "first" and os.listdir(tmp_path) == ["model"]
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from midthought.files import output_folder
-path, number, task = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-write_text = Path.write_text
+def killed(path: Path, number: int, task: str) -> int:
+    """Runs a replacement or removal in a fork of this process, which ends at its step of this number. Returns its exit code."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        end_at_step(number)
+        if task == "replace":
+            with replaced(path, "model") as folder:
+                (folder / "more").mkdir()
+                for name in ("weights", "more/weights"):
+                    (folder / name).write_bytes(b"second")
+        else:
+            remove(path)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
 
-def counted(act):
-    def acts(*words, **named):
-        global number
-        number -= 1
-        if number == 0:
+
+def end_at_step(number: int) -> None:
+    """The steps: two renames, the marks, and the removal of each file and folder. A mark has two: it is empty, it is written."""
+    left, write_text = number, Path.write_text
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
             os._exit(9)
-        return act(*words, **named)
-    return acts
 
-def written(file, text, **named):
-    global number
-    number -= "midthought.json" in file.name
-    write_text(file, text if number else "", **named)
-    if number == 0:
-        os._exit(9)  # opened, and nothing is written yet
+    def counted(act: Callable[..., object]) -> Callable[..., object]:
+        def acts(*words: object, **named: object) -> object:
+            step()
+            return act(*words, **named)
 
-os.unlink, os.remove, os.rmdir, Path.rename = map(counted, (os.unlink, os.remove, os.rmdir, Path.rename))
-Path.write_text = written
-if task == "replace":
-    with output_folder.replaced(path, "model") as folder:
-        (folder / "more").mkdir()
-        for name in ("weights", "more/weights"):
-            write_text(folder / name, "second")
-else:
-    output_folder.remove(path)
-"""
+        return acts
+
+    def written(file: Path, text: str, **named: object) -> None:
+        if "midthought.json" in file.name:
+            write_text(file, "" if left == 1 else text, **named)
+            step()  # opened, and nothing is written yet
+        else:
+            write_text(file, text, **named)
+
+    os.unlink, os.remove, os.rmdir, Path.rename = map(counted, (os.unlink, os.remove, os.rmdir, Path.rename))
+    Path.write_text = written
 
 
 @pytest.mark.parametrize(("task", "last"), [("replace", 14), ("remove", 8)])
 def test_a_process_killed_at_any_step_of_a_replacement_or_removal_loses_nothing_and_does_not_stop_the_next_one(
     task, last, tmp_path
 ):
-    """The steps: two renames, the marks, and the removal of each file and folder."""
     path, codes = tmp_path / "model", []
     for number in range(1, last + 1):
         with replaced(path, "model") as folder:
             (folder / "more").mkdir()
             for name in ("weights", "more/weights"):
                 (folder / name).write_text("first")
-        words = [sys.executable, "-c", KILLED, str(path), str(number), task]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-        codes.append(subprocess.run(words, check=False, env=environment).returncode)
+        codes.append(killed(path, number, task))
         if task == "replace":
             recover(path)
             assert (path / "weights").read_text() in ("first", "second")

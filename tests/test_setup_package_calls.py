@@ -268,11 +268,6 @@ def test_a_trajectory_is_filled_step_by_step():
     assert (trajectory.actions, trajectory.log_probs, trajectory.states) == (["x"], [-0.5], [])
 
 
-def test_a_trajectory_filled_by_hand_carries_no_tokens():
-    with pytest.raises(RecordError, match="carries no tokens"):
-        Trajectory().check()
-
-
 def test_the_lists_of_recorded_turns_cannot_be_assigned():
     with pytest.raises(RecordError, match="recorded turns"):
         Trajectory(Task(task_id="t", prompt="", answer=""), [1]).rewards = [1.0]

@@ -9,6 +9,7 @@ from string import ascii_lowercase
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from representatives import representatives
 from small_tokenizer import small_tokenizer
 from tokenizers import (
     AddedToken,
@@ -283,7 +284,14 @@ def word_piece() -> PreTrainedTokenizerFast:
 
 
 @pytest.mark.parametrize(
-    "make", [byte_level, metaspace, unigram, llama_3, whole_texts, word_piece, byte_tokenizer, small_tokenizer]
+    "make",
+    representatives(
+        [byte_level, metaspace, unigram, llama_3, whole_texts, word_piece, byte_tokenizer, small_tokenizer],
+        metaspace,
+        llama_3,
+        whole_texts,
+        word_piece,
+    ),
 )
 def test_truncating_and_counting_give_what_they_give_when_all_of_the_text_is_encoded(make) -> None:
     renderer, made = watched_renderer(make())

@@ -26,16 +26,13 @@ from benchmarks.gpu.models import (
     own_error_of_random_prompts,
     random_prompts,
 )
-from benchmarks.plan import PLAIN
 from midthought.config import TrainingConfig
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.plan.activations import logits_sizes
 from midthought.plan.choices import word
-from midthought.plan.measures import fastest_update
+from midthought.plan.measures import fitted, largest_logits_mib
 from midthought.plan.memory import Memory
-from midthought.plan.settings import PlanSettings
 
 CHOSEN = ("training.gradient_checkpointing", "training.micro_batch_tokens")
 LORA_RANK = 16
@@ -133,22 +130,17 @@ def _compare_packing(machine: Machine, report: Report, setting: str, work: Work)
     report.at_most(setting, "packed against padded, gradient norm, relative difference", relative, TOLERANCE_NORM)
 
 
-def chosen_update(work: Work, batch: TokenBatch, memory_gib: float, *, is_packed: bool) -> dict[str, Any]:
+def chosen_update(work: Work, batch: TokenBatch, memory_gib: float) -> dict[str, Any]:
     """Settings of `training` that a run with the local engine chooses for this model on a GPU with so much memory."""
     given = {
         "memory_gib": memory_gib,
         "lora_rank": work.lora_rank,
-        "gradient_checkpointing": True,
-        "logits_mib": max(logits_sizes(round(memory_gib * GIB)), default=64),
-        "packing": is_packed,
+        "logits_mib": largest_logits_mib(round(memory_gib * GIB)),
         "prompt_tokens": 1,
         "max_tokens": int(batch.lengths.max()) - 1,
         "batch_size": len(batch),
-        "mini_batch_size": len(batch),
-        "micro_batch_tokens": 4096,
     }
-    settings = PlanSettings(**{**PLAIN, **given})
-    plan = fastest_update(Memory(SHAPES[work.name], settings), CHOSEN).settings
+    _, plan = fitted(Memory(shape=SHAPES[work.name], **given), CHOSEN)
     return {key: getattr(plan, key) for key in ("gradient_checkpointing", "micro_batch_tokens")}
 
 
@@ -201,7 +193,7 @@ def _update(
     machine: Machine, report: Report, where: str, work: Work, policy: Any, batch: TokenBatch, is_packed: bool
 ) -> tuple[torch.Tensor, float]:
     """Log-probabilities `[B, T]` and the gradient norm. The weights stay, so both ways learn from the same ones."""
-    chosen = chosen_update(work, batch, _memory_gib(machine), is_packed=is_packed)
+    chosen = chosen_update(work, batch, _memory_gib(machine))
     for key, value in chosen.items():
         report.figure(where, f"chosen: training.{key}", word(value))
     few_tokens = machine.pick({}, {"micro_batch_tokens": 64})

@@ -17,7 +17,7 @@ from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.models.peft_weights import base_of
-from midthought.plan.activations import logits_sizes
+from midthought.plan.measures import largest_logits_mib
 from midthought.plan.shape import MODEL_CONFIGS, Shape
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
@@ -147,7 +147,7 @@ def grpo_settings(num_episodes: int, **changes: Any) -> TrainingConfig:
     """One optimizer step of GRPO on so many episodes, without other terms than the policy loss. Logits are computed in blocks of
     the size that a run chooses for this GPU."""
     memory_bytes = torch.cuda.get_device_properties().total_memory if torch.cuda.is_available() else 0
-    sizes = {"logits_mib": max(logits_sizes(memory_bytes), default=64)}
+    sizes = {"logits_mib": largest_logits_mib(memory_bytes)}
     return TrainingConfig(
         adv_estimator="grpo",
         warmup_steps=0,

@@ -24,6 +24,7 @@ MAY_DIFFER = re.compile(
     r"[ ./](time/|seconds|peak_rss_mib$)|_seconds$"
     # only removed guards read these:
     r"|episode/(same_prompt|same_text|reward_by_length|right_by_chance|nearly_right|top_reward)"
+    r"|episode/(right|reward_if_right|reward_if_wrong)$"
     r"|tool/.*/(other_results|without_result)$"
     # they repeated arms.clean.*:
     r"|\bcontrol\.(exact_match|num_steps)$"

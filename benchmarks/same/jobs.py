@@ -173,7 +173,7 @@ ON_RAY = {**GRPO, "use_ray": True, "num_actors": 2}
 JOBS: dict[str, Callable[[Path], None]] = {
     "grpo": lambda out: library(out / "grpo", **GRPO),
     "gae": lambda out: library(out / "gae", algorithm="ppo"),
-    "partial": lambda out: library(out / "partial", partial_rollouts=True, **GRPO),
+    "partial": lambda out: library(out / "partial", max_staleness=2, in_flight=1.5, **GRPO),
     "ray": lambda out: library(out / "ray", **ON_RAY),
     "ray_dies": lambda out: library(out / "ray_dies", EndsItsWorker(out / "died"), **ON_RAY),
     "podcast": lambda out: whole("podcast", out / "podcast", *PODCAST, transcripts(out)),

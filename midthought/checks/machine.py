@@ -1,4 +1,4 @@
-"""Checks of what a run needs: memory, disk, a tracker's login, servers, and settings with which the policy can change."""
+"""Checks of what a run needs: memory, disk, servers, and settings with which the policy can change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from midthought.learning.optimizer import ADAM_EPSILON
 from midthought.models.pretrained import is_on_this_machine
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import GIB
-from midthought.report.trackers import find_tracker
 from midthought.tools.background_loop import BackgroundLoop
 
 MIN_TRAINED_SHARE, MAX_KL_COEF = 1e-3, 1.0
@@ -37,13 +36,10 @@ learning rate (AdamW's is 0.1 to 1); size of a trained matrix' weights."""
 
 @check("machine", "fit")
 def machine(setup: Setup) -> Iterator[Finding]:
-    """The model is here, trackers can log in, and the run fits into the memory and its checkpoints on the disk."""
+    """The model is here, and the run fits into the memory and its checkpoints on the disk."""
     name, checkpoint = setup.config.model.local_path, setup.config.checkpoint
     if name and setup.policy is None and not is_on_this_machine(name):
         yield Finding(f"the model {name!r} is not on this machine", f"hf download {name}, or correct model.local_path")
-    for name in checkpoint.trackers:
-        if (problem := find_tracker(name).login_problem()) is not None:
-            yield Finding(f"checkpoint.trackers has {name!r}, and {problem[0]}", problem[1], name, "stop")
     if setup.choice is None:
         raise SkippedError("the run is not planned")
     setup.choice.require_possible()
@@ -51,8 +47,8 @@ def machine(setup: Setup) -> Iterator[Finding]:
         return
     folder = next(path for path in (setup.path.resolve(), *setup.path.resolve().parents) if path.is_dir())
     free = shutil.disk_usage(folder).free if os.access(folder, os.W_OK) else 0
-    trained = 4 * plan.adapter_parameters if plan.settings.lora_rank else plan.whole.weights
-    one = int(trained + plan.whole.masters + plan.whole.moments)
+    trained = 4 * plan.adapter_parameters if plan.lora_rank else plan.learned.weights
+    one = trained + plan.learned.masters + plan.learned.moments
     num_iters = setup.config.training.num_iters(len(setup.tasks) or None)
     count = min(checkpoint.keep_last_n, num_iters) + checkpoint.keep_best
     needed = (count + 1) * one + plan.width * plan.shape.parameters

@@ -21,8 +21,9 @@ app = typer.Typer(help="Build, search and serve a podcast memory; also step by s
 Transcripts = Annotated[Path, typer.Argument(help="Folder of transcripts, or one file.")]
 MemoryPath = Annotated[str, typer.Option(help="Path of the LanceDB memory.")]
 ChunkingKind = Annotated[str, typer.Option(help="windows or turns (docs/memory.md).")]
-ChunkWords = Annotated[int, typer.Option(help="Most words per chunk of turns.")]
-ChunkSize = Annotated[int | None, typer.Option(help="Embedded tokens per window; default: 128.")]
+ChunkSize = Annotated[
+    int | None, typer.Option(help="Embedded tokens per window (default: 128), or most words per chunk of turns (18).")
+]
 ChunkOverlap = Annotated[int | None, typer.Option(help="Tokens shared with the previous window; default: 32.")]
 EachOnce = Annotated[
     bool, typer.Option("--each-once", help="Of files with the same words, use only the most detailed one.")
@@ -33,63 +34,47 @@ EmbeddingModel = Annotated[str, typer.Option(help="minilm, a model folder, or ht
 TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the token of a service.")]
 
 
-@app.command()
-def build(
+_BUILD = """Build a searchable memory from transcripts. Building again adds new and changed ones, without duplicates.
+
+It stops if the memory has transcripts that are not in TRANSCRIPTS: 'add' keeps them, --replace removes them."""
+_ADD = """Add transcripts to a memory; all others stay. Searches go on meanwhile. A corrected transcript replaces its old version
+with --replace."""
+
+
+@app.command("build", help=_BUILD)
+@app.command("add", help=_ADD)
+def write(
+    context: typer.Context,
     transcripts: Transcripts,
     path: MemoryPath = "memory",
-    chunking: ChunkingKind = "windows",
-    chunk_words: ChunkWords = 18,
+    chunking: Annotated[
+        str, typer.Option(help="windows or turns (docs/memory.md); default: windows, of add: as the memory has.")
+    ] = "",
     chunk_size: ChunkSize = None,
     chunk_overlap: ChunkOverlap = None,
     embedding_model: EmbeddingModel = "minilm",
     each_once: EachOnce = False,
     strict: Strict = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Remove from the memory what is not in TRANSCRIPTS.")
+        bool,
+        typer.Option(
+            "--replace", help="build: remove what is not in TRANSCRIPTS; add: replace transcripts of these names."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build a searchable memory from transcripts. Building again adds new and changed ones, without duplicates.
-
-    It stops if the memory has transcripts that are not in TRANSCRIPTS: 'add' keeps them, --replace removes them.
-    """
     from midthought.memory.embedding import load_embedder
     from midthought.memory.store import MemoryStore
+    from midthought.report.console import Console
 
-    store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
-    how = chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict
-    report = _write(store, "build", transcripts, how, replace, as_json)
+    store, is_added = MemoryStore.open(path, embedder=load_embedder(embedding_model)), context.info_name == "add"
+    kind = chunking or ("turns" if is_added and store.is_built and not store.has_windows else "windows")
+    folder, chunks = _read_chunks(transcripts, (kind, chunk_size, chunk_overlap, each_once, strict))
+    with Console(quiet=as_json).stage("Memory", unit="texts embedded") as bar:
+        report = (store.add if is_added else store.build)(chunks, bar.follow, replace=replace)
+    _print_summary(folder, chunks, as_json, memory=asdict(report))
     if not as_json:
-        tell(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
-
-
-@app.command()
-def add(
-    transcripts: Transcripts,
-    path: MemoryPath = "memory",
-    chunking: Annotated[
-        str, typer.Option(help="As in build; default: windows, or turns if the memory has no windows.")
-    ] = "",
-    chunk_words: ChunkWords = 18,
-    chunk_size: ChunkSize = None,
-    chunk_overlap: ChunkOverlap = None,
-    embedding_model: EmbeddingModel = "minilm",
-    each_once: EachOnce = False,
-    strict: Strict = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace transcripts of the same names.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Add transcripts to a memory; all others stay. Searches go on meanwhile. A corrected transcript replaces its old
-    version with --replace."""
-    from midthought.memory.embedding import load_embedder
-    from midthought.memory.store import MemoryStore
-
-    store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
-    kind = chunking or ("turns" if store.is_built and not store.has_windows else "windows")
-    how = kind, chunk_words, chunk_size, chunk_overlap, each_once, strict
-    report = _write(store, "add", transcripts, how, replace, as_json)
-    if not as_json:
-        numbers = f"{report.num_added} added, {report.num_kept} known, {report.num_removed} removed"
+        numbers = f"{report.num_added} added, {report.num_kept} kept, {report.num_removed} removed"
         tell(f"{path}: {numbers}; {len(store)} chunks in all")
 
 
@@ -176,7 +161,6 @@ def chunk(
     transcripts: Transcripts,
     out: Annotated[Path, typer.Argument(help="JSON Lines file of chunks.")],
     chunking: ChunkingKind = "windows",
-    chunk_words: ChunkWords = 18,
     chunk_size: ChunkSize = None,
     chunk_overlap: ChunkOverlap = None,
     each_once: EachOnce = False,
@@ -187,7 +171,7 @@ def chunk(
     from midthought.memory.chunks import write_chunks
 
     require_our_lines(out, ("chunk_id", "transcript"))
-    folder, chunks = _read_chunks(transcripts, (chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict))
+    folder, chunks = _read_chunks(transcripts, (chunking, chunk_size, chunk_overlap, each_once, strict))
     write_chunks(chunks, out)
     _print_summary(folder, chunks, as_json)
     if not as_json:
@@ -238,24 +222,12 @@ def _read_chunks(transcripts: Path, how: tuple[Any, ...]) -> Any:
     from midthought.memory.splitting import Chunking
     from midthought.memory.transcripts import read_transcripts
 
-    kind, words, size, overlap, each_once, strict = how
-    chunking = Chunking(kind, words if kind == "turns" and size is None else size, overlap)
+    kind, size, overlap, each_once, strict = how
+    chunking = Chunking(kind, size, overlap)
     folder = read_transcripts(transcripts, each_once=each_once)
     if strict:
         folder.require_all()
     return folder, chunk_all(folder.transcripts, chunking)
-
-
-def _write(store: Any, action: str, transcripts: Path, how: tuple[Any, ...], replace: bool, as_json: bool) -> Any:
-    """Writes the chunks of the transcripts with `MemoryStore.build` or `add`, shows progress and a summary, and returns the
-    report."""
-    from midthought.report.console import Console
-
-    folder, chunks = _read_chunks(transcripts, how)
-    with Console(quiet=as_json).stage("Memory", unit="texts embedded") as bar:
-        report = getattr(store, action)(chunks, bar.follow, replace=replace)
-    _print_summary(folder, chunks, as_json, memory=asdict(report))
-    return report
 
 
 def _print_summary(folder: Any, chunks: Any, as_json: bool, **more: Any) -> None:

@@ -71,8 +71,7 @@ def guard(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """Say what the checks have found during a run, and what to try; exit code 1 if there is a finding (docs/runs.md)."""
-    from midthought.report.findings import shown_findings
-    from midthought.report.run_record import read_run
+    from midthought.report.run_record import read_run, shown_findings
 
     with value_errors(run):
         rows = [row for row in read_run(run).findings if row.get("step")]

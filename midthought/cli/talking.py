@@ -45,7 +45,7 @@ def serve(
     """Serve the policy of a run as an OpenAI-compatible chat endpoint. Its tools run here. Ctrl-C stops it."""
     from midthought.config.references import require_installed
     from midthought.memory.service.auth import AccessPolicy
-    from midthought.recipes.served_run import Overrides, open_run
+    from midthought.recipes.served_run import open_run
     from midthought.serve.chat_answer import ChatAnswers
 
     access = AccessPolicy.of(host, api_key_env, option="--api-key-env")
@@ -56,14 +56,12 @@ def serve(
 
     opened = open_run(
         run,
-        Overrides(
-            recipe=recipe,
-            tools=_tools(tools, no_tools),
-            system_prompt=system,
-            call_format=call_format,
-            device=device,
-            max_num_seqs=max_num_seqs,
-        ),
+        recipe=recipe,
+        tools=_tools(tools, no_tools),
+        system_prompt=system,
+        call_format=call_format,
+        device=device,
+        max_num_seqs=max_num_seqs,
     )
     with opened.engine:
         listening, name = listen(access.host, port), name or opened.name
@@ -99,11 +97,12 @@ def chat(
     """
     import sys
 
-    from midthought.recipes.served_run import Overrides, open_run
+    from midthought.recipes.served_run import open_run
     from midthought.serve.chat_session import ChatSession
     from midthought.serve.chat_terminal import ChatTerminal, answer_lines
 
-    overrides = Overrides(
+    opened = open_run(
+        run,
         recipe=recipe,
         tools=_tools(tools, no_tools),
         system_prompt=system,
@@ -111,7 +110,6 @@ def chat(
         device=device,
         max_num_seqs=1,
     )
-    opened = open_run(run, overrides)
     with opened.engine:
         session = ChatSession(opened.engine, opened.policy, temperature=temperature, max_tokens=max_tokens, seed=seed)
         if sys.stdin.isatty():
@@ -129,7 +127,7 @@ def push(
     ] = None,
 ) -> None:
     """Upload the policy of a run with a model card to the Hugging Face hub (`hf auth login` first)."""
-    from midthought.trainer.publication import push_to_hub, save_for_hub
+    from midthought.trainer.hub import push_to_hub, save_for_hub
 
     if folder is not None:
         with value_errors(run):

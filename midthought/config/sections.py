@@ -153,16 +153,17 @@ class InferenceConfig(Section):
     merge_adapters: Harmless[bool] = True
     """The local engine samples from copies of the layers with LoRA adapters merged in, if the copies take at most a quarter of
     the device's free memory. If false, or without that memory, adapters are computed separately, which is slower."""
-    partial_rollouts: bool = False
-    """End an iteration as soon as `training.batch_size` episodes (whole groups) are done. Running episodes are interrupted and
-    continue in the next iteration with the new weights. `training.rollout_correction=none` then means `truncated`."""
-    partial_over_sampling: float = Field(1.5, ge=1, le=2)
-    """With `partial_rollouts`: episodes in flight at the start of an iteration, as a multiple of `training.batch_size`."""
-    partial_max_carry_overs: int = Field(2, ge=1)
-    """With `partial_rollouts`: maximum number of iterations into which an episode is carried over; the last one waits for it."""
+    in_flight: Annotated[float, Field(ge=1)] | Auto = "auto"
+    """With `training.max_staleness`: largest number of open episodes (started and not yet trained on), as a multiple of
+    `training.batch_size`. `auto`: `max_staleness + 1`, from 3 on `1 + max_staleness / 2`."""
+    overlap: Harmless[bool | Auto] = "auto"
+    """With `training.max_staleness`: sampling continues while the learner works, in a process of its own. If false, episodes are
+    interrupted between two tokens and continue with the new weights; tools run on. `auto`: true if engine and learner have
+    their own cores or GPUs."""
     deterministic: bool = False
-    """Fix the composition of every batch, so that a run is bit-for-bit repeatable. Slower with slow tools. Partial rollouts
-    are then interrupted only when every episode has sampled `max_segment_length` more tokens or has ended."""
+    """Fix the composition of every batch, so that a run is bit-for-bit repeatable. Slower with slow tools. With
+    `training.max_staleness`, episodes are then interrupted only when each has sampled `max_segment_length` more tokens or has
+    ended, and nothing overlaps."""
 
     @property
     def engine(self) -> str:

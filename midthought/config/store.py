@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar, overload
 
@@ -11,7 +12,7 @@ from pydantic import Field, model_validator
 
 from midthought.config.algorithms import algorithm_values
 from midthought.config.former_names import in_present_names
-from midthought.config.section import Section, unknown_key
+from midthought.config.section import Section, settled, unknown_key
 from midthought.config.sections import (
     CheckpointConfig,
     ChecksConfig,
@@ -56,6 +57,12 @@ class RecipeConfig(Section):
                 f"inference.top_p={self.inference.top_p} in training: tokens outside the nucleus have probability 0 "
                 "in the sampled distribution, so importance ratios are wrong; set inference.top_p to 1.0"
             )
+        if self.num_in_flight > self.training.max_staleness + 1:
+            raise ValueError(
+                f"inference.in_flight={self.inference.in_flight} with training.max_staleness={self.training.max_staleness}: at "
+                f"most {self.training.max_staleness + 1} batches are trained on in time; set inference.in_flight to at most "
+                f"that, or training.max_staleness to {math.ceil(self.num_in_flight) - 1}"
+            )
         if self.inference.temperature == 0:
             raise ValueError(
                 "inference.temperature=0 in training means no exploration; set inference.temperature above 0 (usually 1.0)"
@@ -67,13 +74,19 @@ class RecipeConfig(Section):
         buffer = self.training.overlong_buffer_tokens
         return round(buffer * self.inference.max_tokens if buffer < 1 else buffer)
 
+    @property
+    def num_in_flight(self) -> float:
+        """`inference.in_flight`; if it is `auto`, what fits `training.max_staleness`."""
+        staleness = self.training.max_staleness
+        return settled(self.inference.in_flight, staleness + 1 if staleness <= 2 else 1 + staleness / 2)
+
     def frozen(self) -> Self:
         """Returns a frozen copy, with the values that follow from another section filled in.
 
         `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.deterministic`,
-        `training.packing` is true instead of `shared`. With `inference.partial_rollouts`,
-        `training.rollout_correction` is `truncated` if it is `none` or `auto`, because older policies sampled some tokens,
-        unless the policy loss uses the sampled log-probabilities itself; otherwise `auto` is `none`.
+        `training.packing` is true instead of `shared`. With `training.max_staleness`, `training.rollout_correction=auto` is
+        `truncated`, because older policies sampled some tokens, unless the policy loss uses the sampled log-probabilities
+        itself; otherwise it is `none`.
         `model.tensor_parallel_size` becomes a flag of the server that the run starts. Raises `SettingsError` for values that
         were assigned and contradict each other.
         """
@@ -83,7 +96,7 @@ class RecipeConfig(Section):
             raise SettingsError(str(error)) from None
         training, inference = self.training, self.inference
         corrects_itself = training.policy_loss in training.sampling_corrected
-        is_older = inference.partial_rollouts and training.correction == "none" and not corrects_itself
+        is_older = training.max_staleness and training.rollout_correction == "auto" and not corrects_itself
         flags, given = self.model.flags_of_server, inference.server_flags
         derived: dict[str, dict[str, Any]] = {
             "training": {

@@ -29,6 +29,13 @@ class TrainingConfig(AlgorithmSection):
     """Iterations per epoch in an environment."""
     batch_size: int = Field(64, ge=1)
     """Episodes per iteration."""
+    max_staleness: int = Field(0, ge=0)
+    """Largest number of updates between the weights that sampled a token and those that are trained on it. Above 0, groups that
+    are not finished when a batch is complete continue with the new weights and are trained on later (docs/algorithms.md), and
+    `rollout_correction=auto` is `truncated`. 0: each batch is sampled and trained on with the same weights."""
+    kept_weights_gib: Harmless[float] = Field(4.0, ge=0)
+    """With `max_staleness`: memory for copies of earlier weights, with which tokens that they sampled are checked. If
+    `max_staleness` copies do not fit, the run says so, and only tokens of the newest weights are checked."""
     mini_batch_size: int = Field(64, ge=1)
     """Largest number of episodes per optimizer step. The episodes of an iteration are divided evenly among its steps."""
     micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = "auto"

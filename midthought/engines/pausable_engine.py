@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -43,6 +44,9 @@ class PausableEngine:
         self._next_numbers = itertools.count(FIRST_NUMBER)
         self._num_round_tokens: dict[int, int] = defaultdict(int)
         """Tokens sampled since the last `resume`."""
+        self.busy_seconds = 0.0
+        """Seconds in which at least one episode was sampled, until the last one of them stopped."""
+        self._busy_since = 0.0
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._samples: dict[int, tuple[asyncio.Future[Completion], _InterruptibleStopper]] = {}
 
@@ -80,6 +84,8 @@ class PausableEngine:
             interruptible = _InterruptibleStopper(self, stopper)
             number = self._numbers[episode]
             running = asyncio.ensure_future(self._engine.sample(number, token_ids, bounded, stopper=interruptible))
+            if not self._samples:
+                self._busy_since = time.perf_counter()
             self._samples[episode] = running, interruptible
             try:
                 completion = await running
@@ -90,6 +96,8 @@ class PausableEngine:
                 continue
             finally:
                 del self._samples[episode]
+                if not self._samples:
+                    self.busy_seconds += time.perf_counter() - self._busy_since
             self._num_round_tokens[episode] += len(completion.token_ids)
             return replace(completion, finish=Finish.LENGTH) if interruptible.is_interrupted else completion
 

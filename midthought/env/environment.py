@@ -271,10 +271,10 @@ def _checked(name: str, outcome: Any) -> StepResult:
         raise EpisodeError(f"{name}.step: done must be True or False, got {_shown(done)}")
     if not isinstance(info, Mapping):
         raise EpisodeError(f"{name}.step: info must be a mapping, got {_shown(info)}; return {{}} for none")
-    return observation, finite_number(reward, f"{name}.step: the reward"), flag, dict(info)
+    return observation, _finite_number(reward, f"{name}.step: the reward"), flag, dict(info)
 
 
-def finite_number(value: Any, what: str) -> float:
+def _finite_number(value: Any, what: str) -> float:
     """Returns `value`, which may be a scalar of NumPy or torch, as a float. Raises `EpisodeError` if it is not finite."""
     plain = plain_scalar(value)
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import copy
 import functools
 import inspect
@@ -14,14 +16,13 @@ from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, check_config
 from midthought.env.episode import (
     EnvironmentEpisode,
-    RewardFunction,
+    call,
     call_blocking,
     closes,
-    submit,
     takes_seed,
     wait_for,
 )
-from midthought.env.reward_functions import takes_environment, without_partial
+from midthought.env.reward_functions import WeightedReward, without_partial
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
 from midthought.types import Task
 from midthought.types.task import number_of
@@ -75,7 +76,7 @@ class EnvironmentTaskSampler:
     def __init__(
         self,
         environment: BaseEnvironment | Callable[[], BaseEnvironment],
-        reward_fn: RewardFunction | None = None,
+        reward: WeightedReward | None = None,
         *,
         seed: int,
         purpose: str = "train",
@@ -84,7 +85,7 @@ class EnvironmentTaskSampler:
         """`purpose` distinguishes streams with the same seed. `config` is assigned to environments that are created without one.
 
         Raises `SettingsError` if `environment` is neither an environment nor callable, or if its own config differs from
-        `config`; `RewardError` for a reward function that cannot be called.
+        `config`.
         """
         if not isinstance(environment, BaseEnvironment) and not callable(environment):
             raise SettingsError(
@@ -99,10 +100,8 @@ class EnvironmentTaskSampler:
             )
         if config is not None and isinstance(environment, BaseEnvironment):
             check_config(environment, config)
-        if reward_fn is not None:
-            takes_environment(reward_fn)
         self._environment = environment
-        self._reward_fn = reward_fn
+        self._reward = reward
         self._config = config
         self._drawn_from = (seed, purpose)
         self._starts: dict[str, _Start] = {}
@@ -157,13 +156,13 @@ class EnvironmentTaskSampler:
         if start.error or start.environment is None:
             raise EpisodeError(start.error)
         if start.is_given_away:
-            return EnvironmentEpisode(self._made_alike(start, start.environment), self._reward_fn)
+            return EnvironmentEpisode(self._made_alike(start, start.environment), self._reward)
         try:
             environment = copy.deepcopy(start.environment)
         except Exception as error:
             _log.debug("%s is not copied: %s: %s", start.name, type(error).__name__, error)
             start.is_given_away, environment = True, start.environment
-        return EnvironmentEpisode(environment, self._reward_fn)
+        return EnvironmentEpisode(environment, self._reward)
 
     def _made_for(self, seed: int) -> _Start:
         """Returns a start with an environment that is not reset yet. Errors of the factory count as errors of `reset`."""
@@ -215,28 +214,25 @@ class EnvironmentTaskSampler:
 
 
 def _reset_all(starts: Sequence[_Start]) -> None:
-    """Sets the first observations, or errors. Coroutines run concurrently; plain functions run one after the other, because
-    they may share a random generator."""
-    waits, futures = [], []
-    for start in starts:
-        assert start.environment is not None
-        seeded = {"seed": start.seed} if takes_seed(start.environment) else {}
-        reset = functools.partial(start.environment.reset, **seeded)
-        limits = (start.environment.config.step_timeout_seconds, f"{start.name}.reset")
-        if inspect.iscoroutinefunction(reset):
-            futures.append(submit(reset))
-            waits.append(functools.partial(wait_for, futures[-1], *limits))
-        else:
-            waits.append(functools.partial(call_blocking, reset, *limits))
+    """Sets the first observations, or errors. Coroutines run concurrently."""
+
+    async def reset_all() -> None:
+        turn = asyncio.Lock()
+        await asyncio.gather(*(_reset(start, turn) for start in starts))
+
+    wait_for(reset_all())
+
+
+async def _reset(start: _Start, turn: asyncio.Lock) -> None:
+    """Plain functions wait for their turn, because they may share a random generator."""
+    assert start.environment is not None
+    seeded = {"seed": start.seed} if takes_seed(start.environment) else {}
+    reset = functools.partial(start.environment.reset, **seeded)
     try:
-        for start, wait in zip(starts, waits, strict=True):
-            try:
-                start.observation = wait()
-            except EpisodeError as error:
-                start.error = str(error)
-    finally:
-        for future in futures:
-            future.cancel()
+        async with contextlib.nullcontext() if inspect.iscoroutinefunction(reset) else turn:
+            start.observation = await call(reset, start.environment.config.step_timeout_seconds, f"{start.name}.reset")
+    except EpisodeError as error:
+        start.error = str(error)
 
 
 def _close(start: _Start) -> None:

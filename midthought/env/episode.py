@@ -6,27 +6,26 @@ Does not depend on engines or tokens: it reads the policy's answers from `trajec
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import functools
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
-from midthought.env.environment import BaseEnvironment, finite_number
+from midthought.env.environment import BaseEnvironment
 from midthought.env.reasoning import last_answer
-from midthought.env.reward_functions import checked_reward, takes_environment, with_remedy
-from midthought.errors import EpisodeError, RewardError
+from midthought.env.reward_functions import WeightedReward, with_remedy
+from midthought.errors import EpisodeError
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.concurrency import DaemonThreads
+from midthought.tools.deadline import contained
 from midthought.types import Reward, Trajectory, Turn
 
-_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-RewardFunction = Callable[..., Any]
-"""Takes `(trajectory)` or `(trajectory, environment)`; returns a number, a mapping of named parts, or a Reward. May be async."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -49,13 +48,12 @@ class EnvironmentEpisode:
     reward function raises, times out, or returns an invalid value; the loop records a failed episode.
     """
 
-    def __init__(self, environment: BaseEnvironment, reward_fn: RewardFunction | None = None) -> None:
-        """`reward_fn` replaces the environment's rewards. Raises `RewardError` if it cannot be called."""
+    def __init__(self, environment: BaseEnvironment, reward: WeightedReward | None = None) -> None:
+        """`reward` replaces the environment's rewards."""
         self.environment = environment
         self._name = type(environment).__name__
         self._num_replies = 0
-        self._reward_fn = reward_fn
-        self._rewards_environment = reward_fn is not None and takes_environment(reward_fn)
+        self._reward = reward
 
     @property
     def is_truncated(self) -> bool:
@@ -79,17 +77,16 @@ class EnvironmentEpisode:
         return None if done else observation
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        """Returns the rewards of the turns, or the result of the reward function. Rewards of steps that tools took are the part
+        """Returns the rewards of the turns, or what `reward` computes. Rewards of steps that tools took are the part
         `steps_by_tools`, credited to the end."""
-        if self._reward_fn is None:
+        if self._reward is None:
             turns = tuple(turn.reward for turn in trajectory.turns)
             if self.environment.get_step_count() == self._num_replies:
                 return Reward(turns=turns)
             return Reward(parts={"steps_by_tools": self.environment.get_episode_reward() - sum(turns)}, turns=turns)
-        arguments = (trajectory, self.environment) if self._rewards_environment else (trajectory,)
-        judge = functools.partial(self._reward_fn, *arguments)
-        value = await call(judge, self.environment.config.step_timeout_seconds, "reward_fn")
-        return _as_reward(value, trajectory)
+        judge = functools.partial(self._reward, trajectory, self.environment)
+        scored: Reward = await call(judge, self.environment.config.step_timeout_seconds, "the reward")
+        return scored
 
     async def close(self) -> None:
         """Closes the environment, within `config.step_timeout_seconds`. Errors are logged, not raised."""
@@ -103,18 +100,6 @@ class EnvironmentEpisode:
 def closes(environment: BaseEnvironment) -> bool:
     """Whether the environment's class defines `close`."""
     return type(environment).close is not BaseEnvironment.close
-
-
-def _as_reward(value: Any, trajectory: Trajectory) -> Reward:
-    if isinstance(value, Mapping):
-        value = Reward(parts=value)
-    if isinstance(value, Reward):
-        try:
-            return checked_reward("reward_fn", value, trajectory, may_be_fewer=True)
-        except RewardError as error:
-            raise EpisodeError(str(error)) from error
-    what = "the value that reward_fn returns (not a mapping or Reward; None is for functions in rewards=[…])"
-    return Reward(parts={"reward_fn": finite_number(value, what)})
 
 
 def takes_seed(environment: BaseEnvironment) -> bool:
@@ -167,7 +152,8 @@ def episode_statistics(trajectories: Iterable[Trajectory]) -> dict[str, float]:
 # -- calling user code ------------------------------------------------------------------------------------------
 
 _threads = DaemonThreads("midthought-environment")
-_loop = BackgroundLoop("midthought-environments")
+_loop, _waiting = BackgroundLoop("midthought-environments"), BackgroundLoop("midthought-environment-deadlines")
+"""The loop of the environments' coroutines, which these may block, and the one on which synchronous code waits for them."""
 
 
 async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -176,46 +162,33 @@ async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
     Coroutines run on a separate event loop, shared by all environments of the process, so that their connections outlive the
     caller's loop. Raises `EpisodeError` with the name `what` if it raises or takes longer than `seconds`.
     """
-    future = asyncio.wrap_future(submit(function))
+
+    async def run() -> Any:
+        value = function() if inspect.iscoroutinefunction(function) else await _threads.run(function)
+        return await value if inspect.isawaitable(value) else value
+
+    future = asyncio.wrap_future(_loop.start(contained(run())))
     try:
         await asyncio.wait({future}, timeout=seconds)
-        return _outcome(future, seconds, what)
+        if not future.done():
+            raise EpisodeError(
+                f"{what} did not finish within {seconds:g} seconds; make it faster or raise environment.step_timeout_seconds"
+            )
     finally:
         future.cancel()
-
-
-def call_blocking(function: Callable[[], Any], seconds: float, what: str) -> Any:
-    """`call` for synchronous code, with or without a running event loop."""
-    return wait_for(submit(function), seconds, what)
-
-
-def submit(function: Callable[[], Any]) -> concurrent.futures.Future[Any]:
-    async def run() -> Any:
-        try:
-            value = function() if inspect.iscoroutinefunction(function) else await _threads.run(function)
-            return await value if inspect.isawaitable(value) else value
-        except (SystemExit, KeyboardInterrupt) as stop:  # would stop the shared event loop
-            raise RuntimeError(f"{type(stop).__name__}: {stop}") from stop
-
-    return _loop.start(run())
-
-
-def wait_for(future: concurrent.futures.Future[Any], seconds: float, what: str) -> Any:
-    try:
-        concurrent.futures.wait({future}, timeout=seconds)
-        return _outcome(future, seconds, what)
-    finally:
-        future.cancel()
-
-
-def _outcome(future: asyncio.Future[Any] | concurrent.futures.Future[Any], seconds: float, what: str) -> Any:
-    if not future.done():
-        raise EpisodeError(
-            f"{what} did not finish within {seconds:g} seconds; make it faster or raise environment.step_timeout_seconds"
-        )
     if future.cancelled():
         raise EpisodeError(f"{what} cancelled itself")
     error = future.exception()
     if error is None or isinstance(error, EpisodeError):
         return future.result()
     raise EpisodeError(f"{what} raised {type(error).__name__}: {with_remedy(error)}") from error
+
+
+def call_blocking(function: Callable[[], Any], seconds: float, what: str) -> Any:
+    """`call` for synchronous code, with or without a running event loop."""
+    return wait_for(call(function, seconds, what))
+
+
+def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine with `call`s from synchronous code."""
+    return _waiting.run(coroutine)

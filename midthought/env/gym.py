@@ -11,23 +11,21 @@ import numpy as np
 
 from midthought.config import EnvironmentConfig
 from midthought.config.references import optional
+from midthought.data.final_answers import last_number
 from midthought.env.environment import BaseEnvironment, StepResult
 from midthought.errors import SettingsError
 
 MAX_NUMBERS = 256
 """Numbers of one Box space that are written as text; a larger space is an error."""
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 class GymnasiumEnvironment(BaseEnvironment):
     """Adapter for a `gymnasium.Env`. Observations become text, the policy's text becomes an action.
 
     An observation is its text, or JSON with 4 significant digits. An action of a Text space is the text, of a Discrete space the
-    last integer of the text, of a Box of at most one dimension the numbers of the text; the prompt states the form. An action
-    for which `text_to_action` raises ValueError or KeyError, or one outside the space, is not executed: the observation is the
-    reason, the reward is 0, and it counts as a step. `done` is `terminated or truncated`; `info["truncated"]` says which.
-    Besides the limits of `gym_env`, `config.max_steps` holds.
+    last integer of the text; the prompt states the form. An action for which `text_to_action` raises ValueError or KeyError, or
+    one outside the space, is not executed: the observation is the reason, the reward is 0, and it counts as a step. `done` is
+    `terminated or truncated`; `info["truncated"]` says which. Besides the limits of `gym_env`, `config.max_steps` holds.
 
     Args:
         gym_env: a single environment. It is deep-copied for every episode; if that fails, give the trainer a factory.
@@ -53,7 +51,7 @@ class GymnasiumEnvironment(BaseEnvironment):
         _check_environment(gym_env)
         self.gym_env = gym_env
         if observation_to_text is None:
-            _check_size(gym_env.observation_space, "observation_to_text")
+            _check_size(gym_env.observation_space)
         self._observation_to_text = observation_to_text or as_text
         if text_to_action is not None and action_names is not None:
             raise SettingsError("text_to_action and action_names say the same thing twice; give one of them")
@@ -112,16 +110,18 @@ def _plain(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _check_size(space: Any, parameter: str) -> None:
+def _check_size(space: Any) -> None:
     """Raises `SettingsError` for images and for too many numbers, also in a part of the space."""
     parts = getattr(space, "spaces", ())
     for part in parts.values() if isinstance(parts, Mapping) else parts:
-        _check_size(part, parameter)
+        _check_size(part)
     shape = () if parts else space.shape or ()
     if len(shape) >= 2 and space.dtype == np.uint8:
-        raise SettingsError(f"{space} is an image; policies read text only; give {parameter}=…")
+        raise SettingsError(f"{space} is an image; policies read text only; give observation_to_text=…")
     if np.prod(shape) > MAX_NUMBERS:
-        raise SettingsError(f"{space} has more than {MAX_NUMBERS} numbers, too many for a text; give {parameter}=…")
+        raise SettingsError(
+            f"{space} has more than {MAX_NUMBERS} numbers, too many for a text; give observation_to_text=…"
+        )
 
 
 def _action_reader(space: Any, names: Sequence[str] | None) -> tuple[str, Callable[[str], Any]]:
@@ -139,14 +139,10 @@ def _action_reader(space: Any, names: Sequence[str] | None) -> tuple[str, Callab
     if isinstance(space, spaces.Text):
         expected = f"{space.min_length} to {space.max_length} of these characters: {space.characters}"
         return "", lambda text: _contained(space, text if space.contains(text) else text.strip(), expected)
-    _check_size(space, "text_to_action")
-    if is_discrete:
-        form = f"an integer from {space.start} to {space.start + space.n - 1}"
-    elif isinstance(space, spaces.Box) and len(space.shape) <= 1:
-        form = _numbers_of(space)
-    else:
+    if not is_discrete:
         raise SettingsError(f"an action of {space} has no form as text here; give text_to_action=…")
-    return form, lambda text: _contained(space, _numbers_in(text, space, is_discrete), form)
+    form = f"an integer from {space.start} to {space.start + space.n - 1}"
+    return form, lambda text: _contained(space, _last_integer(text), form)
 
 
 def _contained(space: Any, action: Any, form: str) -> Any:
@@ -163,34 +159,9 @@ def _named_action(space: Any, names: Sequence[str], form: str, text: str) -> int
     return int(space.start) + [name.lower() for name in names].index(found[-1].lower())
 
 
-def _numbers_of(space: Any) -> str:
-    """Returns the form of an action of a Box: `a list of 2 integers, from 0 to 9`."""
-    num = space.shape[0] if space.shape else 1
-    noun = "integer" if _is_whole(space) else "number"
-    low, high = np.ravel(space.low), np.ravel(space.high)
-    bounds = f", from {_short(low)} to {_short(high)}" if num and np.isfinite([*low, *high]).all() else ""
-    return (f"1 {noun}" if num == 1 else f"a list of {num} {noun}s") + bounds
-
-
-def _numbers_in(text: str, space: Any, is_discrete: bool) -> Any:
-    """Returns the numbers of the text in the space's type; None if they are none of it."""
-    numbers = np.array([float(each) for each in _NUMBER.findall(_THOUSANDS.sub("", text) if is_discrete else text)])
-    if is_discrete or space.shape == ():
-        if not numbers.size:
-            return None
-        numbers = numbers[-1]
-    is_odd = _is_whole(space) and (np.round(numbers).clip(-(2**53), 2**53) != numbers).any()
-    if is_odd or not np.isfinite(numbers).all():
-        return None
-    return space.dtype.type(numbers) if is_discrete else numbers.astype(space.dtype)
-
-
-def _is_whole(space: Any) -> bool:
-    return np.dtype(space.dtype).kind in "iub"
-
-
-def _short(bounds: np.ndarray) -> str:
-    return f"{bounds[0]:.4g}" if (bounds == bounds[0]).all() else f"[{', '.join(f'{each:.4g}' for each in bounds)}]"
+def _last_integer(text: str) -> int | None:
+    number = last_number(text)
+    return int(number) if number is not None and number.denominator == 1 else None
 
 
 def _check_environment(gym_env: Any) -> None:

@@ -10,9 +10,9 @@ import contextlib
 import json
 import os
 import queue
+import selectors
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from midthought.config.references import require_installed
@@ -47,14 +47,12 @@ class MathWorkerPool:
         """
         worker = self._slots.get()
         try:
-            if worker is None or not worker.is_usable:
-                _end(worker)
-                worker = None
+            if worker is None or worker.has_ended:
                 worker = _Worker()
             verdict = worker.ask([answer, truth, timeout_seconds, as_wholes], timeout_seconds)
         except BaseException:
-            _end(worker)
-            worker = None
+            if worker is not None:
+                worker.end()
             raise
         finally:
             self._slots.put(worker)
@@ -70,7 +68,8 @@ class MathWorkerPool:
     def _end(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                _end(self._slots.get_nowait())
+                if (worker := self._slots.get_nowait()) is not None:
+                    worker.end()
 
 
 class _Worker:
@@ -86,17 +85,15 @@ class _Worker:
             text=True,
             encoding="ascii",
         )
-        self._was_killed = threading.Event()
         if self._reply(START_SECONDS) != "ready":
-            self.end()
             raise EngineError(f"math-verify does not start; to see why: {sys.executable} -P {_PROGRAM}")
 
     @property
-    def is_usable(self) -> bool:
-        return not self._was_killed.is_set() and self._process.poll() is None
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def ask(self, request: object, timeout_seconds: float) -> object:
-        """Returns the reply; None if the process exceeded the time limit or died."""
+        """Returns the reply; None, and the process has ended, if it exceeded the time limit or died."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it died: the reply is missing too
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -110,19 +107,10 @@ class _Worker:
 
     def _reply(self, timeout_seconds: float) -> object:
         assert self._process.stdout is not None
-        timer = threading.Timer(timeout_seconds, self._kill)
-        timer.daemon = True
-        timer.start()
-        line = self._process.stdout.readline()
-        timer.cancel()
-        timer.join()
-        return json.loads(line) if line.endswith("\n") else None
-
-    def _kill(self) -> None:
-        self._was_killed.set()
-        self._process.kill()
-
-
-def _end(worker: _Worker | None) -> None:
-    if worker is not None:
-        worker.end()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            line = self._process.stdout.readline() if selector.select(timeout_seconds) else ""
+        if line.endswith("\n"):
+            return json.loads(line)
+        self.end()
+        return None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from midthought.config import RewardConfig
 from midthought.env.episode import call
-from midthought.env.reasoning import Decode
 from midthought.env.reward_functions import AnyRewardFunction, WeightedReward
 from midthought.env.rewards import correct, num_calls, well_formed_thought, wrong_answer
 from midthought.types import Reward, Trajectory
@@ -51,11 +49,11 @@ class NullEnvironment:
         return Reward()
 
 
-def answer_reward(weights: RewardConfig, decode: Decode, end_tokens: Sequence[str] = ()) -> WeightedReward:
+def answer_reward(weights: RewardConfig) -> WeightedReward:
     """Returns the reward of the `reward` settings: correct answer, well-formed thought, cost per call, cost of a wrong answer."""
     parts: dict[str, tuple[float, AnyRewardFunction]] = {
         "correct": (weights.correct, correct),
-        "thought": (weights.thought, well_formed_thought(decode, end_tokens)),
+        "thought": (weights.thought, well_formed_thought),
         "calls": (-weights.call_cost, num_calls),
     }
     if weights.wrong_answer:

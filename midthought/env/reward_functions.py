@@ -10,20 +10,14 @@ import itertools
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from midthought.env.environment import plain_scalar
 from midthought.errors import MidthoughtError, RewardError
 from midthought.types import Reward, Trajectory
 
-_SIGNATURES = "write it as f(trajectory) or f(trajectory, environment)"
-_OF_TEXTS = frozenset(
-    {"answer", "completion", "completions", "data_source", "ground_truth", "prompt", "prompts", "response", "responses"}
-    | {"solution_str", "text"}
-)
-"""Names of the first parameters of reward functions that other packages (TRL, verl) call with texts."""
-
+_SIGNATURES = "write it as f(trajectory) or f(trajectory, environment), or use matched(f) for f(answer, truth)"
 AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward | None] | None]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
 number per turn or per call; None if it does not apply to the task."""
@@ -116,40 +110,31 @@ class WeightedReward:
 
 
 def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
-    """Returns what one function gave, times its weight: one part of its name, or the parts, turns and calls of its `Reward`."""
+    """Returns what one function gave, times its weight, in numbers of Python: one part of its name, or the parts, turns and calls
+    of its `Reward`. Raises `RewardError` for numbers that are not finite, and another number of turns or calls."""
+    task = f"for task {trajectory.task.task_id!r}"
     if not isinstance(value, Reward):
-        task = f"for task {trajectory.task.task_id!r}"
         what = f"reward function {name!r} returned {value!r:.80} ({type(value).__name__}) {task}"
         return Reward(parts={name: _times(weight, value, f"{what}; it must return a finite number or a Reward")})
-    reward = checked_reward(name, value, trajectory, weight)
-    return replace(reward, parts={f"{name}/{part}": number for part, number in reward.parts.items()})
-
-
-def checked_reward(
-    name: str, value: Reward, trajectory: Trajectory, weight: float = 1.0, *, may_be_fewer: bool = False
-) -> Reward:
-    """Returns a reward function's `Reward` with finite numbers of Python, times a weight. `may_be_fewer`: turns and calls at the
-    end may be left out. Raises `RewardError` for other values or another number of turns or calls."""
     for noun, amounts, its_own, attribute in (
         ("turn", value.turns, trajectory.turns, "turns"),
         ("call", value.calls, trajectory.tool_events, "tool_events"),
     ):
-        is_fewer = 0 < len(amounts) < len(its_own) and not may_be_fewer
-        if is_fewer or len(amounts) > len(its_own):
+        if amounts and len(amounts) != len(its_own):
             raise RewardError(
-                f"reward function {name!r} returned rewards for {len(amounts)} {noun}s for task {trajectory.task.task_id!r}; "
-                f"the episode has {len(its_own)}: give one per {noun} of trajectory.{attribute}, or none"
+                f"reward function {name!r} returned rewards for {len(amounts)} {noun}s {task}; the episode has {len(its_own)}: "
+                f"give one per {noun} of trajectory.{attribute}, or none"
             )
 
     def amount(number: Any, where: str) -> float:
-        where = f"{where} for task {trajectory.task.task_id!r}"
-        message = f"reward function {name!r} returned {number!r:.80} for {where}; it must be a finite number"
+        message = f"reward function {name!r} returned {number!r:.80} for {where} {task}; it must be a finite number"
         return _times(weight, number, message)
 
-    parts = {str(part): amount(number, f"part {part!r}") for part, number in value.parts.items()}
-    turns = tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns))
-    calls = tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls))
-    return Reward(parts=parts, turns=turns, calls=calls)
+    return Reward(
+        parts={f"{name}/{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()},
+        turns=tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns)),
+        calls=tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls)),
+    )
 
 
 def _times(weight: float, value: Any, message: str) -> float:
@@ -166,7 +151,7 @@ def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> 
     """Whether a reward function takes the environment after the trajectory.
 
     It does if its second positional parameter has no default, or is named `environment` or `env`. Raises `RewardError` if the
-    function cannot be called either way, or if a parameter has a name under which other packages pass texts.
+    function cannot be called either way.
     """
     if not callable(function):
         raise RewardError(f"reward function {name!r} is {function!r:.80} and cannot be called; {_SIGNATURES}")
@@ -179,13 +164,6 @@ def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> 
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [each for each in signature.parameters.values() if each.kind in kinds]
     second = positional[1] if len(positional) > 1 else None
-    texts = [each.name for each in positional[:2] if each.name in _OF_TEXTS and each.default is each.empty]
-    if texts:
-        raise RewardError(
-            f"reward function {name!r} takes {signature}, but it is called with the record of an episode, not with "
-            f"{' and '.join(texts)}; {_SIGNATURES}: trajectory.turns[-1].model_output is the text and trajectory.task.answer the "
-            "truth, or use matched(f) for f(answer, truth)"
-        )
     takes = second is not None and (second.default is second.empty or second.name in ("environment", "env"))
     try:
         signature.bind(*[None] * (1 + takes))

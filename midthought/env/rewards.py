@@ -1,7 +1,6 @@
 """Rewards as named, weighted functions of the trajectory and the ground truth.
 
-`combine_rewards` combines functions to one reward; built-in functions follow. Functions with `decode` read tokens; the others
-read the texts and events of the turns.
+`combine_rewards` combines functions to one reward; built-in functions follow. They read the texts and events of the turns.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from midthought.config.references import require_installed
 from midthought.data.abstention import abstains, is_answerable
 from midthought.env.answer_matching import mathematical_match
 from midthought.env.answers import task_is_right
-from midthought.env.reasoning import Decode, is_well_formed, last_answer
+from midthought.env.reasoning import is_well_formed, last_answer
 from midthought.env.reward_functions import (
     AnyRewardFunction,
     RewardError,
@@ -31,7 +30,6 @@ from midthought.types import ToolOutcome, Trajectory
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RewardFunction = Callable[[Trajectory], float]
 Match = Callable[..., float | Awaitable[float]]
 """`match(answer, truth)`, from 0 to 1, plain or `async`."""
 
@@ -120,8 +118,8 @@ def matched(
     """Returns a reward function: the maximum of `match(answer, truth)` over the ground truth and its aliases.
 
     `match` is a function of `env.answer_matching` or your own, plain or `async`; the reward has its name. `read` returns the
-    answer in the record: `reasoning.last_answer`, or `partial(final_answer, decode=…)` to read tokens. `extract` returns the
-    part of the answer that counts, for example `last_boxed`. The reward is 0 if either returns None.
+    answer in the record. `extract` returns the part of the answer that counts, for example `last_boxed`. The reward is 0 if
+    either returns None.
     `mathematical_match` runs in a thread; `MissingExtraError` is raised immediately if math-verify is not installed.
     """
     compare: Callable[..., Any] = match
@@ -168,13 +166,9 @@ def wrong_answer(trajectory: Trajectory) -> float:
 # -- the form --------------------------------------------------------------------------------------------------
 
 
-def well_formed_thought(decode: Decode, end_tokens: Sequence[str] = ()) -> RewardFunction:
+def well_formed_thought(trajectory: Trajectory) -> float:
     """1 for one thought, closed once, with an answer after it, else 0."""
-
-    def well_formed_thought(trajectory: Trajectory) -> float:
-        return float(is_well_formed(trajectory, decode, end_tokens))
-
-    return well_formed_thought
+    return float(is_well_formed(trajectory))
 
 
 # -- the tools: counted from the events, positive; a cost has a negative weight --------------------------------

@@ -15,6 +15,7 @@ MidthoughtError
 │   ├── EpisodeError          an environment that violates its interface       (also a RuntimeError)
 │   ├── TrainingStoppedError  a run that cannot learn, or whose weights are not finite (also a RuntimeError)
 │   ├── TrainerClosedError    a trainer that is used after its cleanup         (also a RuntimeError)
+│   ├── LearnerLostError      the learner's process ended                      (also an EngineError)
 │   ├── ServersUnreachableError  no model server answers                         (also an EngineError)
 │   ├── McpServerError        an MCP server that cannot be reached             (also a ConnectionError)
 │   └── MissingExtraError     an optional package is not installed             (also an ImportError)
@@ -111,6 +112,10 @@ class ForeignTextError(MidthoughtError, ValueError):
 
 class EngineError(MidthoughtError, RuntimeError):
     """The engine cannot fulfil a request."""
+
+
+class LearnerLostError(UserError, EngineError):
+    """The learner's process ended."""
 
 
 class ServersUnreachableError(UserError, EngineError):

@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from midthought.errors import NoReplyError, near_names
 from midthought.feedback.critics.critic import masked_feedback
-from midthought.feedback.critics.model import ModelCritic
+from midthought.feedback.critics.model import ModelCritic, endpoint_settings
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
-from midthought.http.json_requests import hidden
-from midthought.http.network import client_options, read_key
+from midthought.http.json_requests import JsonEndpoint
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Task
 
@@ -57,7 +57,8 @@ def check_feedback(settings: FeedbackSettings) -> list[Finding]:
     make_critic(settings)
     if settings.critic != "model":
         return []
-    return [finding for url in settings.servers for finding in check_server(url, settings)]
+    with contextlib.closing(BackgroundLoop("midthought-feedback-check")) as loop:
+        return [finding for url in settings.servers for finding in loop.run(_findings(url, settings))]
 
 
 def run_check(path: str | Path, tell: Callable[[str], None] = print) -> int:
@@ -81,95 +82,65 @@ def run_check(path: str | Path, tell: Callable[[str], None] = print) -> int:
     return 1 if num_failed else 0
 
 
-def check_server(url: str, settings: FeedbackSettings) -> list[Finding]:
-    """Returns the findings of one server. Stops if it cannot be reached or does not serve the model."""
-    return list(_findings(url, settings))
+async def _findings(url: str, settings: FeedbackSettings) -> list[Finding]:
+    """Checks one server. Stops if it cannot be reached or does not serve the model."""
+    began, findings = time.monotonic(), list[Finding]()
 
-
-def _findings(url: str, settings: FeedbackSettings) -> Iterator[Finding]:
-    began = time.monotonic()
-
-    def found(what: str, words: str, remedy: str = "") -> Finding:
-        return Finding(server=url, what=what, words=words, remedy=remedy, seconds=time.monotonic() - began)
+    def found(what: str, words: str, remedy: str = "") -> None:
+        seconds = time.monotonic() - began
+        findings.append(Finding(server=url, what=what, words=words, remedy=remedy, seconds=seconds))
 
     try:
-        served = _served_models(url, settings)
+        served = await JsonEndpoint(endpoint_settings(settings, url, REACH_SECONDS), "/models").post(None, _names)
     except NoReplyError as error:
         remedy = f"start the server (vllm serve {settings.model}), or correct its address (up to and with /v1) or api_key_env"
-        yield found("reachable", str(error), remedy)
-        return
-    yield found("reachable", "it answers")
+        found("reachable", str(error), remedy)
+        return findings
+    found("reachable", "it answers")
     if settings.model not in served:
         words = f"it does not serve {settings.model!r}. {near_names(settings.model, served)}"
-        yield found("model", words, "set model to a served name, or start the server with --served-model-name")
-        return
-    yield found("model", settings.model)
-    if ordinary := _ordinary_stop_token(url, settings):
-        yield found(
+        found("model", words, "set model to a served name, or start the server with --served-model-name")
+        return findings
+    found("model", settings.model)
+    if ordinary := await _ordinary_stop_token(url, settings):
+        found(
             "stop_token_ids",
             f"{ordinary}: it would cut feedback without notice",
             "set stop_token_ids to [] (128001 and 128009 are Llama 3's; the model's own end token ends feedback anyway)",
         )
     critic = ModelCritic(settings.model_copy(update={"servers": [url]}))
     try:
-        with contextlib.closing(BackgroundLoop("midthought-feedback-check")) as loop:
-            words = loop.run(masked_feedback(critic, SAMPLE, SAMPLE_ANSWER, SAMPLE_REASONING))
+        words = await masked_feedback(critic, SAMPLE, SAMPLE_ANSWER, SAMPLE_REASONING)
     except NoReplyError as error:
-        yield found(
+        found(
             "feedback",
             str(error),
             "read the server's log; raise timeout_seconds or max_tokens, lower max_concurrency, and see that the server supports "
             "every parameter (stop_token_ids and seed are vLLM's)",
         )
     else:
-        yield found("feedback", " ".join(words.split())[:120])
+        found("feedback", " ".join(words.split())[:120])
+    return findings
 
 
-def _ordinary_stop_token(url: str, settings: FeedbackSettings) -> str:
+def _names(models: Any) -> list[str]:
+    return [str(model["id"]) for model in models["data"]]
+
+
+async def _ordinary_stop_token(url: str, settings: FeedbackSettings) -> str:
     """Describes the first stop token that is no control token of the served tokenizer; empty if there is none, or if the server
     has no routes of a tokenizer (vLLM's)."""
-    base = url.rstrip("/").removesuffix("/v1")
+    base = endpoint_settings(settings, url.rstrip("/").removesuffix("/v1"), REACH_SECONDS)
     for token_id in settings.stop_token_ids:
-        body = {"model": settings.model, "tokens": [token_id]}
+        body = json.dumps({"model": settings.model, "tokens": [token_id]}).encode()
         try:
-            response = _answer_of("POST", f"{base}/detokenize", settings, body)
-        except NoReplyError:  # the next check says so
-            return ""
-        if response.status_code in (404, 405):
-            return ""
-        text = str(_values(response).get("prompt", ""))
+            text = await JsonEndpoint(base, "/detokenize").post(body, lambda reply: str(reply.get("prompt", "")))
+        except NoReplyError as error:
+            status = str(error)[:10]
+            if not status.startswith("status") or status in ("status 404", "status 405"):  # no answer, or no such route
+                return ""
+            text = ""
         if not _CONTROL_TOKEN.fullmatch(text):
             what = f"the ordinary token {text!r}" if text else "no token"
             return f"token {token_id} is {what} in the served tokenizer"
     return ""
-
-
-def _values(response: Any) -> dict[str, Any]:
-    try:
-        found = response.json()
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _answer_of(method: str, address: str, settings: FeedbackSettings, body: Any = None) -> Any:
-    """Returns a server's response. Raises NoReplyError."""
-    import httpx
-
-    key = read_key(settings.api_key_env, address)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        with httpx.Client(headers=headers, timeout=REACH_SECONDS, **client_options(address)) as client:
-            return client.request(method, address, json=body)
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise NoReplyError(hidden(f"{type(error).__name__}: {error}", key), is_passing=False) from None
-
-
-def _served_models(url: str, settings: FeedbackSettings) -> list[str]:
-    address = f"{url.rstrip('/')}/models"
-    response = _answer_of("GET", address, settings)
-    try:
-        return [str(model["id"]) for model in response.json()["data"]]
-    except (LookupError, TypeError, ValueError, RecursionError):
-        words = f"status {response.status_code}, and no list of models, at {address}"
-        raise NoReplyError(words, is_passing=False) from None

@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field, StrictBool, StrictInt, ValidationError, field_validator
 
 from midthought.config.references import optional
 from midthought.data.problems.prompts import prompt_of
@@ -129,27 +131,50 @@ def report_lines(report: ConversionReport) -> list[str]:
 
 # -- records -------------------------------------------------------------------------------------------------------
 
-_ID_COLUMNS = ("unique_id", "question_id", "original_question")
-_PROBLEM_COLUMNS = ("problem", "Problem", "question")
-
 
 class RecordError(ValueError):
     """A record cannot be used; the message says why."""
 
 
-class Record(NamedTuple):
-    """The fields of a record that are used."""
+class Record(BaseModel, frozen=True):
+    """The fields of a record that are used, of the types in published logs."""
 
     line: int
-    problem: str
-    """Its id in the log."""
-    iteration: int
-    question: str
-    """Empty if the record has it only as part of the history."""
-    response: str
-    feedback: str
-    truth: str
+    iteration: Annotated[StrictInt, Field(ge=0)]
+    is_correct: StrictBool
     is_right: bool
+    """`is_correct`, or what the check found."""
+    full_response: Annotated[list[str], Field(min_length=1, max_length=1)]
+    feedback: str
+    normalized_answer: Any
+    unique_id: StrictInt | str | None
+    question_id: StrictInt | str | None
+    original_question: str | None
+    problem: str | None
+    Problem: str | None
+    question: str | None
+
+    @field_validator("feedback", mode="before")
+    @classmethod
+    def _text_of_feedback(cls, value: Any) -> Any:
+        """A log has a text, a list of a text and its log-probability, or null."""
+        said = value[0] if isinstance(value, list) and value else value
+        return "" if said is None else said.strip() if isinstance(said, str) else said
+
+    @property
+    def problem_id(self) -> str:
+        """Its id in the log; empty if it has none."""
+        return _first((self.unique_id, self.question_id, self.original_question))
+
+    @property
+    def prompt(self) -> str:
+        """The problem without its history, which the problem's column includes in later rounds and after a wrong answer."""
+        columns = (self.problem, self.Problem, self.question) if self.iteration == 0 and self.is_correct else ()
+        return _first((self.original_question, *columns))
+
+
+def _first(values: Iterable[object]) -> str:
+    return next((str(each) for each in values if each is not None and str(each).strip()), "")
 
 
 def read_record(line: bytes, number: int) -> Record:
@@ -160,67 +185,21 @@ def read_record(line: bytes, number: int) -> Record:
         raise RecordError(f"it is not JSON ({error})") from None
     if not isinstance(row, Mapping):
         raise RecordError(f"it is of type {type(row).__name__}, not an object")
-    iteration, is_correct, truth = row.get("iteration"), row.get("is_correct"), row.get("normalized_answer")
-    if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
-        raise RecordError(f"iteration is {_short(iteration)}; it must be 0 or a count")
-    if not isinstance(is_correct, bool):
-        raise RecordError(f"is_correct is {_short(is_correct)}; it must be true or false")
-    record = Record(
-        line=number,
-        problem=_problem_id(row),
-        iteration=iteration,
-        question=_question(row, iteration, is_correct),
-        response=_response(row),
-        feedback=_feedback(row),
-        truth=truth if isinstance(truth, str) else "",
-        is_right=is_correct,
-    )
+    given = {name: row.get(name) for name in Record.model_fields}
     try:
-        "".join((record.problem, record.question, record.response, record.feedback)).encode()
+        record = Record(**{**given, "line": number, "is_right": row.get("is_correct")})
+    except ValidationError as error:
+        found = error.errors()[0]
+        raise RecordError(f"{found['loc'][0]} is {found['input']!r:.60}; {found['msg'].lower()}") from None
+    if not record.problem_id:
+        raise RecordError("it does not name its problem; it needs unique_id, question_id or original_question")
+    if not record.iteration and not record.prompt:
+        raise RecordError("it has no original_question")
+    try:
+        "".join((record.problem_id, record.prompt, *record.full_response, record.feedback)).encode()
     except UnicodeEncodeError:
         raise RecordError("it contains half of a character (a lone surrogate)") from None
     return record
-
-
-def _problem_id(row: Mapping[str, Any]) -> str:
-    for name in _ID_COLUMNS:
-        value = row.get(name)
-        if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip():
-            return str(value)
-    raise RecordError(f"it does not name its problem; it needs one of: {', '.join(_ID_COLUMNS)}")
-
-
-def _question(row: Mapping[str, Any], iteration: int, is_correct: bool) -> str:
-    """The problem without its history, which the problem's column includes in later rounds and after a wrong answer."""
-    columns = ("original_question", *(_PROBLEM_COLUMNS if iteration == 0 and is_correct else ()))
-    for name in columns:
-        value = row.get(name)
-        if isinstance(value, str) and value.strip():
-            return value
-    if iteration:
-        return ""
-    raise RecordError("it has no original_question")
-
-
-def _response(row: Mapping[str, Any]) -> str:
-    said = row.get("full_response")
-    if isinstance(said, list) and len(said) == 1 and isinstance(said[0], str):
-        return said[0]
-    raise RecordError(f"full_response is {_short(said)}; it must be a list of one text")
-
-
-def _feedback(row: Mapping[str, Any]) -> str:
-    said = row.get("feedback")
-    if isinstance(said, list) and said:
-        said = said[0]
-    if said is None or isinstance(said, str):
-        return (said or "").strip()
-    raise RecordError(f"feedback is {_short(said)}; it must be a text, or a list of a text and its log-probability")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _store(
@@ -229,13 +208,13 @@ def _store(
     if record.iteration >= len(KINDS):
         report.num_later_rounds += 1
         return
-    if checked_as is not None and not record.truth:
-        raise RecordError("it has no normalized_answer to compare its answer with")
     if checked_as is not None:
-        record = record._replace(is_right=is_right(checked_as, record.response, record.truth))
-    first = problems.setdefault(record.problem, {}).setdefault(record.iteration, record)
+        if not isinstance(truth := record.normalized_answer, str) or not truth:
+            raise RecordError("it has no normalized_answer to compare its answer with")
+        record = record.model_copy(update={"is_right": is_right(checked_as, record.full_response[0], truth)})
+    first = problems.setdefault(record.problem_id, {}).setdefault(record.iteration, record)
     if first is not record:
-        raise RecordError(f"round {record.iteration} of {record.problem!r} is already in line {first.line}")
+        raise RecordError(f"round {record.iteration} of {record.problem_id!r} is already in line {first.line}")
 
 
 # -- conversations -------------------------------------------------------------------------------------------------
@@ -252,8 +231,9 @@ def _conversations(
             report.skipped[why_not] += 1
             continue
         report.conversations[KINDS[len(rounds) - 1]] += 1
-        harmless = list(map(_without_control_tokens, rounds))
-        report.num_broken_up += harmless != rounds
+        texts = [(each.prompt, each.full_response[0], each.feedback) for each in rounds]
+        harmless = [tuple(map(without_control_tokens, each)) for each in texts]
+        report.num_broken_up += harmless != texts
         yield {"messages": _messages(harmless, dataset), "tools": tools}
 
 
@@ -267,27 +247,23 @@ def _why_not(rounds: Sequence[Record]) -> str | None:
         return "went on after being right"
     if not all(each.feedback for each in rounds[:-1]):
         return "without feedback"
-    if not all(each.response.strip() for each in rounds):
+    if not all(each.full_response[0].strip() for each in rounds):
         return "an answer is empty"
     return None
 
 
-def _without_control_tokens(record: Record) -> Record:
-    question, response, feedback = map(without_control_tokens, (record.question, record.response, record.feedback))
-    return record._replace(question=question, response=response, feedback=feedback)
-
-
-def _messages(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:
+def _messages(rounds: Sequence[tuple[str, ...]], dataset: str) -> list[dict[str, Any]]:
+    """`rounds`: problem, response and feedback of each."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": SYSTEM_PROMPT},
-        {"role": "user", "content": prompt_of(dataset, records[0].question)},
+        {"role": "user", "content": prompt_of(dataset, rounds[0][0])},
     ]
-    for record in records[:-1]:
-        arguments = {"current_answer": record.response, "reasoning": ""}
+    for _, response, feedback in rounds[:-1]:
+        arguments = {"current_answer": response, "reasoning": ""}
         call = {"type": "function", "function": {"name": TOOL_NAME, "arguments": arguments}}
-        messages.append({"role": "assistant", "content": record.response, "tool_calls": [call]})
-        messages.append({"role": "tool", "content": wrong_answer_result(record.feedback)})
-    return [*messages, {"role": "assistant", "content": records[-1].response}]
+        messages.append({"role": "assistant", "content": response, "tool_calls": [call]})
+        messages.append({"role": "tool", "content": wrong_answer_result(feedback)})
+    return [*messages, {"role": "assistant", "content": rounds[-1][1]}]
 
 
 def _schema() -> pa.Schema:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,23 +21,15 @@ from midthought.types import Task
 IsRight = Callable[[Task, str], bool]
 """Whether an answer is right. It runs in a thread, because it may block."""
 
-MAX_CACHED = 10_000
-"""Number of cached results; the oldest is dropped first."""
 SPARE_SECONDS = 30.0
 """Time for the answer check (some seconds for mathematics) and masking, in addition to the servers' time."""
 
 
-_Question = tuple[str, str, str, str, str]
-"""Task id, prompt, right answer, the policy's answer and reasoning."""
-
-
 class FeedbackTool(Tool):
-    """`get_feedback(current_answer, reasoning)` with one critic. `for_task` returns the instance for the episodes of one task;
-    all instances share the critic and the cache.
+    """`get_feedback(current_answer, reasoning)` with one critic. `for_task` returns the instance for the episodes of one task.
 
     A right answer gets `prompts.RIGHT_ANSWER` without asking the critic. `metadata` of the result: `is_right`, `critic`. Equal
-    questions (task, answer, reasoning) reach the critic once, even if several episodes ask at the same time; failures are not
-    cached. The feedback of every critic is masked.
+    calls (task, answer, reasoning) of a rollout reach the critic once. The feedback of every critic is masked.
 
     Args:
         critic: gives the feedback on wrong answers.
@@ -49,6 +40,7 @@ class FeedbackTool(Tool):
     """
 
     definition = DEFINITION
+    pure = True
 
     def __init__(
         self,
@@ -66,8 +58,6 @@ class FeedbackTool(Tool):
         self._name = name or type(critic).__name__
         self._is_right = is_right
         self._dataset = dataset
-        self._cache: dict[_Question, ToolOutput] = {}
-        self._asking: weakref.WeakValueDictionary[tuple[int, _Question], asyncio.Lock] = weakref.WeakValueDictionary()
         self._task: Task | None = None
 
     @classmethod
@@ -93,13 +83,6 @@ class FeedbackTool(Tool):
         bound.__dict__.update(self.__dict__, _task=task)
         return bound
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state for another process: without the cache and the locks."""
-        return {**self.__dict__, "_cache": {}, "_asking": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({**state, "_asking": weakref.WeakValueDictionary()})
-
     async def execute(self, *_: Any, current_answer: str, reasoning: str = "") -> ToolOutput:
         """Judges the answer and, if it is wrong, asks the critic.
 
@@ -112,19 +95,7 @@ class FeedbackTool(Tool):
             )
         if not current_answer.strip():
             raise ValueError("current_answer is empty")
-        task = self._task
-        key = (task.task_id, task.prompt, task.answer, current_answer, reasoning)
-        # equal questions wait for the first one; a lock belongs to one event loop
-        lock = self._asking.setdefault((id(asyncio.get_running_loop()), key), asyncio.Lock())
-        async with lock:
-            if key not in self._cache:
-                self._cache[key] = await self._answered(task, current_answer, reasoning)
-                if len(self._cache) > MAX_CACHED:
-                    del self._cache[next(iter(self._cache))]
-            return self._cache[key]
-
-    async def _answered(self, task: Task, answer: str, reasoning: str) -> ToolOutput:
-        if await asyncio.to_thread(self._is_right, task, answer):
+        if await asyncio.to_thread(self._is_right, self._task, current_answer):
             return ToolOutput(RIGHT_ANSWER, {"is_right": True, "critic": self._name})
-        words = await masked_feedback(self._critic, task, answer, reasoning)
+        words = await masked_feedback(self._critic, self._task, current_answer, reasoning)
         return ToolOutput(wrong_answer_result(words), {"is_right": False, "critic": self._name})

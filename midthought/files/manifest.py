@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +54,20 @@ def write_manifest(folder: Path, names: Iterable[str]) -> None:
 
 
 def damage_in(folder: Path, below: str = "") -> str:
-    """Returns `damage` of the files in a folder's manifest, or what is wrong with the manifest; empty without one."""
+    """Returns what is wrong with the first file that is not as a folder's manifest describes it, or with the manifest; empty if
+    nothing is, and without a manifest.
+
+    A manifest's `files` has, by name, what `describe` returns, or a list of such descriptions, one of which must fit. A name that
+    ends with `/` is a folder. Only names that start with `below` are looked at.
+    """
     try:
         manifest = manifest_of(folder)
     except ValueError as error:
         return f"is damaged: {MANIFEST} {error}"
-    return "" if manifest is None else damage(folder, manifest["files"], below)
-
-
-def damage(folder: Path, files: Mapping[str, Any], below: str = "") -> str:
-    """Returns what is wrong with the first of these files that is not as described; empty if all are.
-
-    `files`: by their names in `folder`, as `describe` returns them, or a list of such descriptions, one of which must fit. A name
-    that ends with `/` is a folder, which must exist. Only names that start with `below` are looked at.
-    """
-    for name, expected in files.items():
-        if name.startswith(below) and (found := _damage_of(folder, name, expected)):
-            return found
-    return ""
+    named = (
+        {} if manifest is None else {name: each for name, each in manifest["files"].items() if name.startswith(below)}
+    )
+    return next((found for name, expected in named.items() if (found := _damage_of(folder, name, expected))), "")
 
 
 def descriptions(expected: Any) -> list[dict[str, Any]]:

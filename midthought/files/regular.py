@@ -61,20 +61,16 @@ def json_object(text: str | bytes) -> dict[str, Any]:
 
 
 def lines_of(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
-    """Yields the lines of a file with their line feeds. Raises as `open_regular`, and as `lines_in`."""
+    """Yields the lines of a file with their line feeds. Raises as `open_regular`, and `StorageError` for a line of more than
+    `max_bytes`."""
     with open_regular(path) as file:
-        yield from lines_in(file, path, max_bytes)
-
-
-def lines_in(file: Any, path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
-    """Yields the lines of an open file, also of a decompressed one. Raises `StorageError` for a line of more than `max_bytes`."""
-    for number, line in enumerate(iter(lambda: file.readline(max_bytes + 1), b""), start=1):
-        if len(line) > max_bytes:
-            raise StorageError(
-                f"{path}, line {number} has more than {max_bytes:,} bytes; no program of this library writes such a line, so "
-                "restore the file from a copy"
-            )
-        yield line
+        for number, line in enumerate(iter(lambda: file.readline(max_bytes + 1), b""), start=1):
+            if len(line) > max_bytes:
+                raise StorageError(
+                    f"{path}, line {number} has more than {max_bytes:,} bytes; no program of this library writes such a line, so "
+                    "restore the file from a copy"
+                )
+            yield line
 
 
 def require_regular_files(folder: Path) -> None:

@@ -51,7 +51,7 @@ class EndpointSettings:
 
 
 class JsonEndpoint:
-    """Posts JSON to one path. Raises `SettingsError` for invalid settings, `MissingExtraError` without httpx."""
+    """Requests JSON from one path. Raises `SettingsError` for invalid settings, `MissingExtraError` without httpx."""
 
     def __init__(self, settings: EndpointSettings, path: str) -> None:
         if importlib.util.find_spec("httpx") is None:
@@ -70,8 +70,8 @@ class JsonEndpoint:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "_slots": weakref.WeakKeyDictionary()})
 
-    async def post(self, body: bytes, read: Callable[[Any], Read]) -> Read:
-        """Posts JSON and returns `read(reply)` of the JSON reply. Raises `NoReplyError`.
+    async def post(self, body: bytes | None, read: Callable[[Any], Read]) -> Read:
+        """Posts JSON (None: a GET request) and returns `read(reply)` of the JSON reply. Raises `NoReplyError`.
 
         Retried: connection errors, timeouts, status 408, 429 and 5xx, and a reply that is not JSON or for which `read` raises
         ValueError, LookupError, TypeError or AttributeError.
@@ -90,7 +90,7 @@ class JsonEndpoint:
                 self.num_retries += 1
             return await self._post(body, read)
 
-    async def _post(self, body: bytes, read: Callable[[Any], Read]) -> Read:
+    async def _post(self, body: bytes | None, read: Callable[[Any], Read]) -> Read:
         import httpx
 
         key = read_key(self._settings.api_key_env, self._settings.base_url)
@@ -100,7 +100,8 @@ class JsonEndpoint:
                 asyncio.timeout(self._settings.timeout_seconds),
                 httpx.AsyncClient(timeout=None, **client_options(self._settings.base_url)) as client,  # noqa: S113
             ):
-                response = await client.post(self.url, content=body, headers=headers)
+                method = "GET" if body is None else "POST"
+                response = await client.request(method, self.url, content=body, headers=headers)
         except TimeoutError:
             words = f"no reply within {self._settings.timeout_seconds:g} seconds"
             raise NoReplyError(words, is_passing=True) from None

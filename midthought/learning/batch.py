@@ -54,8 +54,8 @@ class TokenBatch:
     """The episode's group (GRPO)."""
     calls: Tensor | None = None  # [N] int64
     """Number of the call step that a policy token belongs to: 0, 1, …; -1 elsewhere. See `CreditInputs.calls`."""
-    is_stale: Tensor | None = None  # [N] bool
-    """True for stale policy tokens: sampled by a policy older than the one before the update. None: there are none."""
+    ages: Tensor | None = None  # [N] int64
+    """Updates since a policy token was sampled; -1 if that is not known (recorded episodes). None: 0 everywhere."""
     temperatures: Tensor | None = None  # [N] float32
     """Temperature of the distribution that each policy token was sampled from, 1 elsewhere; None: 1 everywhere. All
     log-probabilities, entropies and KL divergences of the batch refer to that distribution."""
@@ -85,7 +85,7 @@ class TokenBatch:
         `demonstrations=True` (SFT) keeps every mask-True token although no log-probability was sampled. Otherwise tokens
         whose sampled log-probability is not finite are removed from the mask and counted in `num_unscored`. A missing reward
         counts as 0. `policy_version` is the version of the policy before the
-        update: tokens of earlier versions are stale. `slots`: the slot of the first token of each recorded
+        update, from which the `ages` follow. `slots`: the slot of the first token of each recorded
         (trajectory, segment). If a reward's own token was removed from the mask, the last policy
         token before it gets the reward, or else the first. Raises TrainingStoppedError if no sampled log-probability is
         finite, RecordError if no row is left, a reward is not finite, there are rewards for more turns or calls than the
@@ -111,10 +111,10 @@ class TokenBatch:
         sampled = torch.zeros(len(mask))
         if not demonstrations:
             sampled = torch.tensor([x for segment in segments for x in segment.sampled_logprobs]).where(mask, sampled)
-        stale = None
+        ages = None
         if policy_version is not None:
             versions = torch.tensor([version for segment in segments for version in segment.policy_versions])
-            stale = mask & (versions < policy_version)
+            ages = (policy_version - versions) * mask
         return cls(
             token_ids=torch.tensor([token_id for segment in segments for token_id in segment.token_ids]),
             cu_seqlens=cu_seqlens,
@@ -125,7 +125,7 @@ class TokenBatch:
             calls=torch.cat([_steps(trajectories[row.episode].call_ends, row) for row in rows]),
             episodes=torch.tensor([row.episode for row in rows]),
             groups=torch.tensor([trajectories[row.episode].group for row in rows]),
-            is_stale=stale,
+            ages=ages,
             temperatures=_temperatures(segments),
             slots=None if slots is None else torch.cat([_slots(row, slots) for row in rows]),
             num_unscored=num_unscored,

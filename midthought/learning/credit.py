@@ -92,7 +92,10 @@ def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> 
 
 
 def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
-    """Fills in `rollout_weights` of a scored batch as set by `rollout_correction`. Also returns its metrics."""
+    """Fills in `rollout_weights` of a scored batch as set by `rollout_correction`. Also returns its metrics.
+
+    `batch/ess`: Kish's effective sample size of the weights w, as a share of the N policy tokens: (Σ w)² / (N Σ w²).
+    """
     assert batch.old_logprobs is not None and training.correction != "none"
     weights, metrics = rollout_weights(
         batch.old_logprobs,
@@ -102,7 +105,9 @@ def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBat
         level=training.rollout_correction_level,
         episodes=batch.token_episodes,
     )
-    return batch.with_fields(rollout_weights=weights), metrics
+    of_tokens = weights[batch.loss_mask]
+    ess = float(of_tokens.sum() ** 2 / (len(of_tokens) * of_tokens.square().sum()).clamp(min=1e-30))
+    return batch.with_fields(rollout_weights=weights), {**metrics, "batch/ess": ess}
 
 
 def _critic_metrics(values: Tensor, returns: Tensor) -> dict[str, float]:

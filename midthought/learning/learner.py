@@ -28,6 +28,7 @@ from midthought.learning.learned_tokens import PassValues
 from midthought.learning.loss import ppo_losses, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
+from midthought.learning.older_weights import OlderWeights
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
 from midthought.learning.passes import ForwardPasses, fill
@@ -70,6 +71,7 @@ class Learner:
         self.reference = reference.eval() if reference is not None else None
         self.process_group = process_group or ProcessGroup()
         self._passes = ForwardPasses(policy, critic, (reference, teacher), training, self.process_group)
+        self._older = OlderWeights(policy, training)
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
@@ -121,20 +123,25 @@ class Learner:
         """Fills in `old_logprobs`; and `reference_logprobs`, `teacher_logprobs`, `values` and `rollout_weights` as needed.
 
         Metrics: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens. They check the whole path
-        from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
-        With a rollout correction, also the metrics of `rollout_weights`.
+        from engine to learner. Tokens of older versions are excluded, because their difference includes the policy's updates
+        since then; `logprob_difference_older_max` and `_mean` are those of some of them under their own version
+        (`OlderWeights`). With a rollout correction, also the metrics of `rollout_weights`.
         """
         for attempt in self._passes.attempts():
             with attempt:
                 filled = self._scores(batch)
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
-        fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
+        fresh = batch.loss_mask if batch.ages is None else batch.loss_mask & (batch.ages == 0)
         difference = (filled["old_logprobs"] - batch.sampled_logprobs)[fresh].abs()
         health = {
             "logprob_difference_max": float(difference.max()) if len(difference) else math.nan,
             "logprob_difference_mean": float(difference.mean()),
         }
+        if len(older := self._older.differences(self.policy, batch, self._passes)):
+            health["logprob_difference_older_max"] = float(older.max())
+            health["logprob_difference_older_mean"] = float(older.mean())
+        self._older.keep()
         if self.training.correction == "none":
             return scored, health
         scored, shares = correct_batch(scored, self.training)
@@ -321,6 +328,13 @@ class Learner:
             "kl_controller": self.kl_controller.state_dict(),
             "moments": self.optimizer.state_dict(),
         }
+
+    def load_policy(self) -> None:
+        """Does nothing: the policy in this process is the one that learns."""
+
+    def start_again(self) -> bool:
+        """Returns False: a learner in this process is not lost."""
+        return False
 
     def close(self) -> None:
         """Does nothing: a learner in this process holds no resources but its models."""

@@ -30,8 +30,8 @@ class Source(Protocol):
         """Releases memory that the learner can use."""
         ...
 
-    def update_weights(self) -> None:
-        """Uses the new weights from now on."""
+    def update_weights(self, load: Callable[[], object]) -> None:
+        """Uses the new weights from now on. `load` changes the policy in place; nothing is sampled meanwhile."""
         ...
 
 
@@ -67,7 +67,7 @@ def learn(
             learned=learned,
         )
         with meter.phase("weight_update"):
-            source.update_weights()
+            source.update_weights(learner.load_policy)
         for phase in LEARNING_PHASES:
             metrics[f"time/{phase}_seconds"] = meter.last_seconds[phase]
     return metrics
@@ -75,7 +75,7 @@ def learn(
 
 def _batch(rollouts: RolloutBatch, config: RecipeConfig, learned: LearnedTokens | None) -> TokenBatch:
     """Recorded episodes may be demonstrations, if the loss allows it; their sampled log-probabilities are not checked."""
-    version = rollouts.data.policy_version if config.inference.partial_rollouts else None
+    version = rollouts.data.policy_version if config.training.max_staleness else None
     demonstrations = rollouts.is_recorded and config.training.policy_loss in config.training.supervised
     batch = TokenBatch.from_trajectories(
         rollouts.usable,
@@ -83,7 +83,7 @@ def _batch(rollouts: RolloutBatch, config: RecipeConfig, learned: LearnedTokens 
         demonstrations=demonstrations,
         slots=None if learned is None else learned.slots(rollouts.usable),
     )
-    return batch.with_fields(is_stale=batch.loss_mask) if rollouts.is_recorded else batch
+    return batch.with_fields(ages=-batch.loss_mask.long()) if rollouts.is_recorded else batch
 
 
 def improve(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,20 +166,25 @@ def save_merged(
 ) -> None:
     """Writes a model as a plain Hugging Face model folder, its active adapters merged into the weights.
 
-    The weights are computed on the CPU, one layer at a time, and written in shards of about `max_shard_bytes`, so that memory
-    holds one shard and one layer. The model is not changed. bfloat16 weights are rounded stochastically, as the engine's copies.
+    The weights are computed on the CPU, whose memory holds them until they are written. The model is not changed. bfloat16
+    weights are rounded stochastically, as the engine's copies.
 
     Args:
         with_adapters: False writes the base model.
         unties_embeddings: stores the output layer of a model with tied embeddings as well, and the configuration says that
             they are not tied.
     """
+    from huggingface_hub import save_torch_state_dict
+
     base = base_of(model)
     folder.mkdir(parents=True, exist_ok=True)
     is_tied = not unties_embeddings and _is_tied(base)
-    groups = _merged_groups(base, with_adapters=with_adapters, skips_output_layer=is_tied)
-    dtype = _write_shards(groups, folder, max_shard_bytes)
-    save_config(base, folder, dtype, is_tied=is_tied)
+    tensors = dict(_merged(base, with_adapters=with_adapters, skips_output_layer=is_tied))
+    for name, tensor in tensors.items():
+        if tensor.untyped_storage().nbytes() > tensor.nbytes:  # an expert of several
+            tensors[name] = tensor.clone()
+    save_torch_state_dict(tensors, folder, max_shard_size=max_shard_bytes)
+    save_config(base, folder, next(iter(tensors.values())).dtype, is_tied=is_tied)
 
 
 @torch.no_grad()
@@ -189,43 +193,7 @@ def merged_tensors(model: Any, *, with_adapters: bool = True) -> Iterator[tuple[
 
     Tensors without adapters are the model's own, not copies.
     """
-    groups = _merged_groups(base_of(model), with_adapters=with_adapters, skips_output_layer=False, device=None)
-    return (pair for group in groups for pair in group.items())
-
-
-def _write_shards(groups: Iterator[dict[str, Tensor]], folder: Path, max_shard_bytes: int) -> torch.dtype | None:
-    """Writes groups of tensors as safetensors shards with an index, if there are several. Returns the first tensor's dtype."""
-    from safetensors.torch import save_file
-
-    shard_of: dict[str, int] = {}
-    shard: dict[str, Tensor] = {}
-    num_shards = num_bytes = 0
-    dtype = None
-
-    def write() -> None:
-        nonlocal num_shards, shard
-        num_shards += 1
-        shard_of.update(dict.fromkeys(shard, num_shards))
-        save_file(shard, folder / f"model-{num_shards:05d}.safetensors", metadata={"format": "pt"})
-        shard = {}
-
-    for tensors in groups:
-        shard |= tensors
-        num_bytes += sum(tensor.nbytes for tensor in tensors.values())
-        dtype = dtype or next(tensor.dtype for tensor in tensors.values())
-        if sum(tensor.nbytes for tensor in shard.values()) >= max_shard_bytes:
-            write()
-    if shard:
-        write()
-    files = {1: "model.safetensors"}
-    if num_shards > 1:
-        files = {number: f"model-{number:05d}-of-{num_shards:05d}.safetensors" for number in range(1, num_shards + 1)}
-        weight_map = {name: files[number] for name, number in shard_of.items()}
-        index = {"metadata": {"total_size": num_bytes}, "weight_map": weight_map}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    for number, name in files.items():
-        (folder / f"model-{number:05d}.safetensors").rename(folder / name)
-    return dtype
+    yield from _merged(base_of(model), with_adapters=with_adapters, skips_output_layer=False, device=None)
 
 
 def base_digest(base: Any) -> str:
@@ -263,10 +231,10 @@ def _adapter_folder(model: Any, adapter: str, folder: Path) -> Path:
 # -- merged weights ------------------------------------------------------------------------------------------------
 
 
-def _merged_groups(
+def _merged(
     base: Any, *, with_adapters: bool, skips_output_layer: bool, device: str | None = "cpu"
-) -> Iterator[dict[str, Tensor]]:
-    """Yields the tensors of the model layer by layer, under the names that checkpoints of this architecture use.
+) -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensors of the model, layer by layer, under the names that checkpoints of this architecture use.
 
     `device` None: each on its own device, without copying those that have no adapters.
     """
@@ -293,8 +261,8 @@ def _merged_groups(
     leaves = model_leaves(base, with_adapters=with_adapters)
     for _, group in itertools.groupby(leaves, lambda leaf: (match := _LAYER.match(leaf[0])) and match[1]):
         tensors = {name: tensor for leaf in group for name, tensor in read(leaf).items()}
-        if tensors:
-            yield {name: tensor.contiguous() for name, tensor in revert_weight_conversion(base, tensors).items()}
+        for name, tensor in revert_weight_conversion(base, tensors).items() if tensors else ():
+            yield name, tensor.contiguous()
 
 
 def _is_tied(base: Any) -> bool:

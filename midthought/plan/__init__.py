@@ -1,4 +1,4 @@
 """Memory per GPU of a training run, computed from formulas without loading a model.
 
-The formulas count the memory of `learning`; `benchmarks/plan.py` compares them with measurements of a learner.
+The formulas are upper bounds; `benchmarks/plan.py` compares them with measurements of a learner.
 """

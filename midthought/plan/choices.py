@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +26,6 @@ from midthought.plan.engine_choice import (
 from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.measures import fitted, remedy
 from midthought.plan.memory import Memory
-from midthought.plan.settings import PlanSettings, plan_settings
 from midthought.plan.shape import Shape, find_shape, read_config, small_shape
 
 LORA_RANK = 32
@@ -169,35 +168,28 @@ def resolve(
         has_vllm: whether a suitable vLLM is installed. None: looks for one.
         model: the parsed `config.json` of a loaded model.
         unknown: why the run cannot be planned; empty if it may be.
-        fixed: what the settings do not say, as in `PlanSettings`.
+        fixed: what the settings do not say, as in `Memory`.
     """
     first = _with_rank_of_folder(config, source)
     options: dict[str, Any] = {"on_gpu": hardware.kind == "gpu", "is_given": is_given}
     unknown, given = unknown or _unknown(config, hardware), source if is_given else ""
-    chosen = frozenset(f"{section}.{key}" for section, key in _open(config))
-    chosen |= {"inference.in_process"} if config.inference.backend == "auto" else set()
+    chosen = frozenset(_open(config)) | ({"inference.in_process"} if config.inference.backend == "auto" else set())
     if not unknown:
         try:
             shape = find_shape(source) if source else small_shape(config.model) if model is None else None
-            shape = shape or Shape.from_config(model or {})
-            settled = choose(first, has_vllm=has_vllm, **options)
-            plan = Memory(shape, plan_settings(settled, hardware, **fixed))
+            plan = Memory.of(
+                shape or Shape.from_config(model or {}), choose(first, has_vllm=has_vllm, **options), hardware, **fixed
+            )
         except (SettingsError, ModelPathError) as error:
             unknown = str(error).partition(". ")[0]
     if unknown:
-        settled = choose(first, has_vllm=False, **options)
-        return Choice(settled, hardware, chosen, None, unknown, given)
-    names = _changeable(first, plan, fixed, is_given)
-    before, plan = plan.settings, fitted(plan, names)
-    changes: dict[str, dict[str, Any]] = {}
-    for section, _, key in (name.partition(".") for name in names if name != "inference.gpu_memory_utilization"):
-        if getattr(plan.settings, key) != getattr(before, key):
-            changes.setdefault(section, {})[key] = getattr(plan.settings, key)
-    for name, values in _by_size(config, plan).items() if is_given else ():
-        changes.setdefault(name, {}).update(values)
-    settled = choose(first.replaced(changes), has_vllm=has_vllm, **options)
-    settled = settled.replaced(_of_device(config, plan, hardware, source))
-    return Choice(settled, hardware, chosen, plan, "", given)
+        return Choice(choose(first, has_vllm=False, **options), hardware, chosen, None, unknown, given)
+    kept = {*fixed} | ({"backend"} if requested_backend(config.inference) else set())
+    kept |= {"lora_rank"} if not is_given or find_spec("peft") is None else set()
+    values, plan = fitted(plan, {name for name in _open(first) if name.partition(".")[2] not in kept})
+    settled = choose(_assigned(first, values), has_vllm=has_vllm, **options)
+    values = {**(_by_size(config, plan) if is_given else {}), **_of_device(config, plan, hardware, source)}
+    return Choice(_assigned(settled, values), hardware, chosen, plan, "", given)
 
 
 def choose(
@@ -218,7 +210,8 @@ def choose(
     if requested := requested_backend(config.inference):
         backend, in_process = requested, config.inference.in_process
     samples = backend if config.inference.backend == "auto" else config.inference.backend
-    is_other = (by_verl or samples != "local") and config.training.policy_loss not in config.training.sampling_corrected
+    is_other = by_verl or samples != "local" or config.training.max_staleness > 0
+    is_other = is_other and config.training.policy_loss not in config.training.sampling_corrected
     rate, warmup_rate = (ADAPTER_RATES if rank else WEIGHT_RATES) if is_given else MADE_RATES
     values: dict[str, Any] = {
         "model.dtype": "bfloat16" if is_large else "float32",
@@ -235,13 +228,13 @@ def choose(
         "inference.gpu_memory_utilization": "auto",
         "inference.max_num_seqs": 128,
     }
-    changes: dict[str, dict[str, Any]] = {}
-    for name, key in _open(config):
-        of_warmup = getattr(config, name).test_sizes.get(key, warmup_rate)
-        changes.setdefault(name, {})[key] = values.get(f"{name}.{key}", of_warmup)
+    found = {}
+    for name in _open(config):
+        section, _, key = name.partition(".")
+        found[name] = values.get(name, getattr(config, section).test_sizes.get(key, warmup_rate))
     if config.inference.backend == "auto":
-        changes["inference"]["in_process"] = in_process
-    return config.replaced(changes)
+        found["inference.in_process"] = in_process
+    return _assigned(config, found)
 
 
 def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
@@ -249,7 +242,7 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
     and those that are not set and change what is learned, whose defaults may have been others."""
     recorded = read_yaml(file)
     found = unset_values(config, recorded)
-    for name, key in _open(config):
+    for name, _, key in (each.partition(".") for each in _open(config)):
         if key in recorded.get(name, {}) and key not in found[name]:
             found[name][key] = recorded[name][key]
             if key == "backend":
@@ -263,12 +256,19 @@ def fixed_in(stage: str) -> dict[str, Any]:
     return {"critic": "none", "reference": False} if stage == "sft" else {}
 
 
-def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
-    """Yields section and key of every `auto` that is chosen here, which excludes `model.device`."""
-    for name, section in config:
-        for key in (*_CHOSEN, *section.test_sizes):
-            if getattr(section, key, None) == "auto":
-                yield name, key
+def _open(config: RecipeConfig) -> list[str]:
+    """Returns every setting, `section.key`, that is `auto` and is chosen here, which excludes `model.device`."""
+    keys = ((name, section, key) for name, section in config for key in (*_CHOSEN, *section.test_sizes))
+    return [f"{name}.{key}" for name, section, key in keys if getattr(section, key, None) == "auto"]
+
+
+def _assigned(config: AnyConfig, values: Mapping[str, Any]) -> AnyConfig:
+    """Returns the settings with these values by `section.key`."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return config.replaced(sections)
 
 
 def _with_rank_of_folder(config: AnyConfig, source: str) -> AnyConfig:
@@ -280,41 +280,27 @@ def _with_rank_of_folder(config: AnyConfig, source: str) -> AnyConfig:
     return config.merged({"model": {"lora_rank": read_config(adapters).get("r") or LORA_RANK}})
 
 
-def _changeable(config: RecipeConfig, plan: Memory, fixed: Collection[str], is_given: bool) -> set[str]:
-    """Returns the settings, `section.key`, that are `auto` and that the plan may change."""
-    fixed = {*fixed}
-    if requested_backend(config.inference) or plan.settings.backend == "apart":
-        fixed |= {"backend"}
-    if plan.settings.backend == "apart":
-        fixed |= {"max_num_seqs"}
-    if not is_given or find_spec("peft") is None:
-        fixed |= {"lora_rank"}
-    keys = {field.name for field in fields(PlanSettings)} - fixed
-    return {f"{section}.{key}" for section, key in _open(config) if key in keys}
-
-
-def _by_size(config: RecipeConfig, plan: Memory) -> dict[str, dict[str, Any]]:
+def _by_size(config: RecipeConfig, plan: Memory) -> dict[str, Any]:
     """Returns values of `auto` that follow from the model's size: numbers of test questions, and the learning rate of supervised
     steps of all weights."""
-    per_question = plan.shape.computing_parameters * plan.settings.tokens_of_episode
-    most = max(MIN_QUESTIONS, int(ARM_WORK[plan.settings.device] / per_question))
-    found: dict[str, dict[str, Any]] = {}
+    per_question = plan.shape.computing_parameters * plan.tokens_of_episode
+    most = max(MIN_QUESTIONS, int(ARM_WORK[plan.device] / per_question))
+    values: dict[str, Any] = {}
     for name, section in config:
-        values: dict[str, Any] = {key: min(size, most) for key, size in section.test_sizes.items()}
-        if isinstance(section, SupervisedSection) and not plan.settings.lora_rank:
-            values["learning_rate"] = supervised_rate(plan.shape.parameters)
-        found[name] = {key: value for key, value in values.items() if getattr(section, key) == "auto"}
-    return found
+        values |= {f"{name}.{key}": min(size, most) for key, size in section.test_sizes.items()}
+        if isinstance(section, SupervisedSection) and not plan.lora_rank:
+            values[f"{name}.learning_rate"] = supervised_rate(plan.shape.parameters)
+    return {name: values[name] for name in _open(config) if name in values}
 
 
-def _of_device(config: RecipeConfig, plan: Memory, hardware: Hardware, source: str) -> dict[str, dict[str, Any]]:
+def _of_device(config: RecipeConfig, plan: Memory, hardware: Hardware, source: str) -> dict[str, Any]:
     """Returns values of `auto` on a GPU: `sdpa` for an architecture whose memory is planned, and vLLM's share of all memory."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Any] = {}
     if source and hardware.kind == "gpu" and config.model.attn_implementation == "auto":
-        found["model"] = {"attn_implementation": "sdpa"}
-    if plan.settings.backend == "vllm" and config.inference.gpu_memory_utilization == "auto":
-        free = plan.settings.memory_gib / (hardware.total_gib or plan.settings.memory_gib)
-        found["inference"] = {"gpu_memory_utilization": plan.settings.gpu_memory_utilization * free}
+        found["model.attn_implementation"] = "sdpa"
+    if plan.backend == "vllm" and config.inference.gpu_memory_utilization == "auto":
+        free = plan.memory_gib / (hardware.total_gib or plan.memory_gib)
+        found["inference.gpu_memory_utilization"] = plan.share * free
     return found
 
 

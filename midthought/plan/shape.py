@@ -53,12 +53,9 @@ class Shape:
     is_tied: bool
     """The output layer is the embedding."""
     qk_norm: bool = False
-    qkv_bias: bool = False
-    out_bias: bool = False
-    """Whether the attention's output projection has a bias."""
-    mlp_bias: bool = False
-    sliding_window: int = 0
-    """Tokens that a layer attends to; 0: all."""
+    """Whether queries and keys are normalized."""
+    layer_biases: int = 0
+    """Parameters of the biases of a layer's linear maps."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Shape:
@@ -66,26 +63,28 @@ class Shape:
         kind = str(config.get("model_type", ""))
         if kind not in KINDS:
             raise SettingsError(f"model_type={kind!r} is not counted here. Counted are {', '.join(KINDS)}")
-        bias = bool(config.get("attention_bias", False))
         try:
-            heads = config["num_attention_heads"]
-            return cls(
-                hidden_size=config["hidden_size"],
-                num_layers=config["num_hidden_layers"],
-                num_heads=heads,
-                num_kv_heads=config.get("num_key_value_heads") or heads,
-                head_dim=config.get("head_dim") or (128 if kind == "qwen3" else config["hidden_size"] // heads),
-                intermediate_size=config["intermediate_size"],
-                vocab_size=config["vocab_size"],
-                is_tied=bool(config.get("tie_word_embeddings", False)),
-                qk_norm=kind == "qwen3",
-                qkv_bias=kind == "qwen2" or (bias and kind != "mistral"),
-                out_bias=bias and kind in ("llama", "qwen3"),
-                mlp_bias=bool(config.get("mlp_bias", False)) and kind == "llama",
-                sliding_window=(config.get("sliding_window") or 0) if kind == "mistral" else 0,
-            )
+            hidden, heads, inner = (config[key] for key in ("hidden_size", "num_attention_heads", "intermediate_size"))
+            num_layers, vocab_size = config["num_hidden_layers"], config["vocab_size"]
         except KeyError as error:
             raise SettingsError(f"model_type={kind!r}: its configuration lacks {error}, so it is not counted") from None
+        kv_heads = config.get("num_key_value_heads") or heads
+        head_dim = config.get("head_dim") or (128 if kind == "qwen3" else hidden // heads)
+        has_bias = bool(config.get("attention_bias", False)) and kind in ("llama", "qwen3")
+        biases = (heads + 2 * kv_heads) * head_dim * (has_bias or kind == "qwen2") + hidden * has_bias
+        biases += (2 * inner + hidden) * (kind == "llama" and bool(config.get("mlp_bias", False)))
+        return cls(
+            hidden_size=hidden,
+            num_layers=num_layers,
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=head_dim,
+            intermediate_size=inner,
+            vocab_size=vocab_size,
+            is_tied=bool(config.get("tie_word_embeddings", False)),
+            qk_norm=kind == "qwen3",
+            layer_biases=biases,
+        )
 
     @property
     def query_size(self) -> int:
@@ -113,14 +112,7 @@ class Shape:
     def layer_parameters(self) -> int:
         """Parameters of a layer: linear maps, norms, biases."""
         norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
-        biases = (self.query_size + 2 * self.key_size) * self.qkv_bias + self.hidden_size * self.out_bias
-        biases += (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
-        return sum(inputs * outputs for inputs, outputs in self.linears) + norms + biases
-
-    @property
-    def all_layers_parameters(self) -> int:
-        """Parameters of all layers."""
-        return self.num_layers * self.layer_parameters
+        return sum(inputs * outputs for inputs, outputs in self.linears) + norms + self.layer_biases
 
     @property
     def embedding_parameters(self) -> int:
@@ -130,7 +122,7 @@ class Shape:
     @property
     def trunk_parameters(self) -> int:
         """All parameters except an untied output layer."""
-        return self.all_layers_parameters + self.embedding_parameters + self.hidden_size
+        return self.computing_parameters + self.hidden_size
 
     @property
     def parameters(self) -> int:
@@ -139,7 +131,7 @@ class Shape:
     @property
     def computing_parameters(self) -> int:
         """Parameters that every token is multiplied by: layers and output layer."""
-        return self.all_layers_parameters + self.embedding_parameters
+        return self.num_layers * self.layer_parameters + self.embedding_parameters
 
     def adapter_parameters(self, rank: int) -> int:
         """Parameters of LoRA on every linear map of the layers, without the output layer: rank × (in + out) each."""

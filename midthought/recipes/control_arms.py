@@ -3,13 +3,14 @@ results. Trains nothing itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError, near_names
 from midthought.report.console import Console
+from midthought.report.results import ARMS
 from midthought.report.run_folder import RunFolder
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
@@ -96,24 +97,18 @@ def chosen_arms(
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
-def print_results(
-    console: Console, title: str, rows: Iterable[tuple[str, str]], summary: Mapping[str, Any], arms: Sequence[str]
-) -> None:
-    """Prints the metrics that were measured, in per cent. `rows`: each row's title and metric; `arms`: names of control arms.
-
-    Prints nothing if nothing was evaluated.
-    """
-    has_before = "before.exact_match" in summary
-    columns = {"before": "before RL", "after": "after RL" if has_before else "this policy"}
+def print_results(console: Console, summary: Mapping[str, Any], arms: Sequence[str]) -> None:
+    """Prints the metrics that were measured, in per cent; nothing if nothing was evaluated. `arms`: names of control arms."""
+    columns = {"before": "before RL", "after": "after RL" if "before.exact_match" in summary else "this policy"}
     columns |= {f"arms.{name}": name for name in arms}
     measured = [prefix for prefix in columns if f"{prefix}.exact_match" in summary]
     lines = [
-        (row, *(_cell(summary.get(f"{prefix}.{metric}")) for prefix in measured))
-        for row, metric in rows
+        (label, *(_cell(summary.get(f"{prefix}.{metric}")) for prefix in measured))
+        for metric, label, _ in ARMS
         if any(f"{prefix}.{metric}" in summary for prefix in measured)
     ]
     if lines:
-        console.table(title, ("", *(columns[prefix] for prefix in measured)), lines)
+        console.table("Held-out questions", ("", *(columns[prefix] for prefix in measured)), lines)
 
 
 def _cell(value: float | None) -> str:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from midthought.data.abstention import is_answerable
 from midthought.types import Task, ToolOutcome, Trajectory
 
 IsRight = Callable[[Trajectory], float]
@@ -36,17 +37,13 @@ def constant_guess(tasks: Sequence[Task]) -> float:
     return Counter(task.answer for task in tasks).most_common(1)[0][1] / len(tasks)
 
 
-def balanced_accuracy(is_right: Sequence[float], is_answerable: Sequence[bool]) -> float:
-    """Mean of the accuracies on questions with and without an answer; NaN if one of the two is missing.
-
-    >>> balanced_accuracy([1, 1, 0, 1], [True, True, True, False])
-    0.8333333333333333
-    """
-    shares = []
-    for wanted in (True, False):
-        own = [right for right, answerable in zip(is_right, is_answerable, strict=True) if answerable is wanted]
-        shares.append(sum(own) / len(own) if own else math.nan)
-    return sum(shares) / 2
+def balanced_accuracy(trajectories: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
+    """Returns `balanced_accuracy`, the mean of the exact matches of questions with and without an answer; nothing if one of the
+    two is missing."""
+    parts = [[each for each in trajectories if is_answerable(each.task) is wanted] for wanted in (True, False)]
+    if not all(parts):
+        return {}
+    return {"balanced_accuracy": sum(exact_match(part, is_right) for part in parts) / 2}
 
 
 def wilson_interval(share: float, num_trials: int, z: float = 1.96) -> tuple[float, float]:

@@ -19,7 +19,8 @@ from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.files.regular import read_json_object
 from midthought.plan.choices import as_recorded
 from midthought.recipes.foreign_settings import require_no_programs
-from midthought.report.run_folder import require_intact_run
+from midthought.report.console import Console
+from midthought.report.run_folder import flat_keys, require_intact_run
 from midthought.trainer.progress import FILE_NAME
 
 STAGES = ("sft", "rl", "all", "evaluate")
@@ -94,7 +95,7 @@ class Recipe:
         values: dict[str, Any] = {}
         if config is not None:
             values = _values_of(self.presets, str(config)) if is_shipped else read_yaml(config)
-        has_algorithms = _has_algorithm(values) and _has_algorithm(assigned)
+        has_algorithms = all("training.algorithm" in flat_keys(each) for each in (values, assigned))
         if is_shipped or is_recorded or has_algorithms:
             base, given = values, assigned
         else:
@@ -116,10 +117,10 @@ class Recipe:
             raise
         return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 
-    def run(
+    def make_run(
         self,
         path: Path,
-        console: Any,
+        console: Console,
         *,
         words: Sequence[str],
         config: Path | None = None,
@@ -127,19 +128,21 @@ class Recipe:
         from_path: Path | None = None,
         resume: bool = False,
         allow_changes: bool = False,
-    ) -> dict[str, Any]:
-        """Runs the recipe in the folder `path` and returns the summary. Arguments as of `begin`; `evaluate` needs a policy in
-        `from_path`. `allow_changes` permits resuming with settings that change what is learned."""
-        chosen, begin_with = self.begin(
-            path, words=words, config=config, stage=stage, from_path=from_path, resume=resume
-        )
+    ) -> Any:
+        """Returns an object of `run_class`: a run in the folder `path` that has not started. Arguments as of `begin`; `evaluate`
+        needs a policy in `from_path`. `allow_changes` permits resuming with settings that change what is learned."""
+        given = {"words": words, "config": config, "stage": stage, "from_path": from_path, "resume": resume}
+        chosen, begin_with = self.begin(path, **given)  # type: ignore[arg-type]
         if stage == "evaluate" and config is None and from_path is not None and (recorded := run_of(from_path)):
             require_no_programs(recorded, words)
         run_class = load_object(self.run_class) if isinstance(self.run_class, str) else self.run_class
         run = run_class(chosen, path, console, stage, begin_with, resume, allow_changes)
-        if hasattr(run, "recipe"):
-            run.recipe = self.name if self.module.startswith(f"{__package__}.") else f"{self.module}:recipe"
-        summary: dict[str, Any] = run.train()
+        run.recipe = self.name if self.module.startswith(f"{__package__}.") else f"{self.module}:recipe"
+        return run
+
+    def run(self, path: Path, console: Console, **given: Any) -> dict[str, Any]:
+        """Runs the recipe in the folder `path` and returns the summary. Arguments as of `make_run`."""
+        summary: dict[str, Any] = self.make_run(path, console, **given).train()
         return summary
 
     def for_verl(self) -> Any:
@@ -162,8 +165,8 @@ class RecipeEvaluation(Section):
 
 
 def yaml_presets(file: str) -> Mapping[str, Path]:
-    """Returns the YAML files beside a module's `__file__`, by their names."""
-    return {path.stem: path for path in Path(file).parent.glob("*.yaml")}
+    """Returns the YAML files beside a module's `__file__`, by their names, without those for verl (`NAME.verl.yaml`)."""
+    return {path.stem: path for path in Path(file).parent.glob("*.yaml") if "." not in path.stem}
 
 
 def _require_valid(settings: type[RecipeConfig], layers: Sequence[Mapping[str, Any]], file: Path | None) -> None:
@@ -193,14 +196,8 @@ def _is_given(from_path: Path | None) -> bool:
     return bool(_progress(run)["is_given"])
 
 
-def _has_algorithm(values: Mapping[str, Any]) -> bool:
-    training = values.get("training")
-    return isinstance(training, Mapping) and "algorithm" in training
-
-
 def _names_a_model(values: Mapping[str, Any]) -> bool:
-    model = values.get("model")
-    return isinstance(model, Mapping) and bool(model.get("local_path"))
+    return bool(flat_keys(values).get("model.local_path"))
 
 
 def run_of(policy: Path) -> Path | None:

@@ -24,23 +24,23 @@ from midthought.learning.run_checks import require_finite
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
 from midthought.plan.choices import Choice, fixed_in, resolve
 from midthought.plan.engine_choice import before_choice
-from midthought.plan.hardware import find_hardware, require_device
+from midthought.plan.hardware import Hardware, find_hardware, require_device
 from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
 from midthought.recipes.metrics import unfinished
-from midthought.recipes.recipe import RecipeEvaluation, is_given
+from midthought.recipes.recipe import Recipe, is_given
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tokenization import Renderer
-from midthought.trainer.checkup import examine_before_start
-from midthought.trainer.demonstrations import NoDemonstrations, StepDemonstrations
+from midthought.trainer.demonstrations import ShuffledDemonstrations, StepDemonstrations
 from midthought.trainer.progress import SFT, RunProgress
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run import Run
+from midthought.trainer.run_checks import examine_before_start
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
@@ -71,15 +71,14 @@ class RecipeRun(ABC):
     _given: tuple[Any, Any] | None = field(init=False)
     """The policy and the tokenizer that the run starts or continues with, until it does; None: the small one."""
 
+    sft_section: ClassVar[str]
+    """Name of the section with the settings of the supervised steps."""
     rl_stage: ClassVar[str]
     """Name of the reinforcement learning in `progress.json` and `summary.json`."""
     num_data_stages: ClassVar[int] = 0
     """Number of stages on the console of `build_data`."""
     control_arms: ClassVar[Sequence[ControlArm]] = RFT_ARMS
     """The arms that `evaluation.control_arms` may name."""
-    results_title: ClassVar[str]
-    results: ClassVar[Sequence[tuple[str, str]]]
-    """Title and rows of the final table: each row's title, and its metric in `evaluate`."""
 
     # -- what a recipe defines -----------------------------------------------------------------------------------
 
@@ -97,11 +96,6 @@ class RecipeRun(ABC):
     @abstractmethod
     def make_policy(self) -> tuple[Any, Any]:
         """Returns a small, randomly initialized policy and its tokenizer, for a run without a given model."""
-
-    @property
-    @abstractmethod
-    def supervised(self) -> SupervisedSection:
-        """The settings of the supervised steps."""
 
     @abstractmethod
     def demonstrations(self, config: RecipeConfig) -> StepDemonstrations:
@@ -156,7 +150,7 @@ class RecipeRun(ABC):
     def _warm_up(self, trainer: Trainer) -> dict[str, float]:
         """Takes the supervised steps. Without any, the policy is copied: the run then needs no files outside its folder."""
         if self.stage == "rl":
-            trainer.sft(NoDemonstrations(), **self._steps(0))
+            trainer.sft(ShuffledDemonstrations((), 0, ""), **self._steps(0))
         else:
             trainer.sft(self.demonstrations(self.config), **self._steps(None))
         return {}
@@ -202,6 +196,7 @@ class RecipeRun(ABC):
         begin_with = self.load(self.beginning if arm.is_supervised else str(self.path / SFT))
         with self.trainer(config, self.make_tasks(config), *begin_with, folder.path) as trainer:
             del begin_with
+            self.run.stop.check()
             if arm.is_supervised:
                 seconds = self.folder.num_seconds("sft", "ppo")
                 num_steps = round(self.supervised.num_steps * seconds / self.folder.num_seconds("sft"))
@@ -238,8 +233,7 @@ class RecipeRun(ABC):
         summary = {**self.summary(), **self.progress.spent(), "seed": self.config.training.seed}
         self.folder.write_summary(summary)
         report = write_report(self.path)
-        arms = [arm.name for arm in self._arms]
-        print_results(self.console, self.results_title, self.results, summary, arms)
+        print_results(self.console, summary, [arm.name for arm in self._arms])
         self.console.note(f"Report: {report}")
         return summary
 
@@ -259,7 +253,7 @@ class RecipeRun(ABC):
             self.stage = self.progress.stage  # type: ignore[assignment]
             self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
         source = str(self.path / SFT) if SFT in self.progress.done else self.beginning
-        check_source(before_choice(self.config.inference), self.config.ray)
+        check_source(before_choice(self.config.inference), self.config.ray, self.config.training.max_staleness)
         self.choose(source)
         if self.stage != "evaluate":
             lines = "\n".join(self.choice.table()) if self.is_given else self.choice.algorithm
@@ -267,7 +261,8 @@ class RecipeRun(ABC):
                 self.console.note(lines)
             self.choice.require_possible()
         has_own_warmup = self.stage != "rl" and self.supervised.num_steps > 0
-        self._arms = chosen_arms(self._evaluation.control_arms, self.control_arms, self.config, has_own_warmup)
+        names = self.config.evaluation.control_arms  # type: ignore[attr-defined]
+        self._arms = chosen_arms(names, self.control_arms, self.config, has_own_warmup)
         self.run.require_same(self.config)
         self.prepare()
         self.tasks = self.make_tasks(self.config)
@@ -285,20 +280,22 @@ class RecipeRun(ABC):
         if self.config.inference.deterministic:
             torch.use_deterministic_algorithms(True)
 
-    def choose(self, source: str) -> None:
-        """Replaces `auto` in the settings, for the model at `source`."""
-        if self.is_given:
-            require_device(self.device)
-        hardware, fixed = find_hardware(self.device), fixed_in(self.stage)
-        self.choice = resolve(self.config, hardware, source=source, is_given=self.is_given, **fixed)
+    def choose(self, source: str, hardware: Hardware | None = None) -> None:
+        """Replaces `auto` in the settings, for the model at `source`. `hardware`: None: this machine's."""
+        if hardware is None:
+            if self.is_given:
+                require_device(self.device)
+            hardware = find_hardware(self.device)
+        self.choice = resolve(self.config, hardware, source=source, is_given=self.is_given, **fixed_in(self.stage))
         self.config = self.choice.config
 
     @property
     def beginning(self) -> str:
         """Path or name of the model that the run starts from; empty: a small one that it creates."""
-        if self.from_path is not None:
-            return str(find_policy(self.from_path, before_rl=self.stage == "rl"))
-        return self.config.model.local_path
+        if self.from_path is None:
+            return self.config.model.local_path
+        policies = ("warmup", "policy") if self.stage == "rl" else ("policy", "warmup")
+        return str(policy_folder(self.from_path, policies))
 
     def _loaded_from(self, source: str) -> tuple[Any, Any]:
         """Loads a causal LM and its tokenizer. Raises ModelPathError naming the path and the remedy."""
@@ -330,6 +327,12 @@ class RecipeRun(ABC):
     # -- parts ---------------------------------------------------------------------------------------------------
 
     @property
+    def supervised(self) -> SupervisedSection:
+        """The settings of the supervised steps."""
+        found: SupervisedSection = getattr(self.config, self.sft_section)
+        return found
+
+    @property
     def progress(self) -> RunProgress:
         return self.run.progress
 
@@ -337,11 +340,6 @@ class RecipeRun(ABC):
     def folder(self) -> RunFolder:
         assert self.run.folder is not None
         return self.run.folder
-
-    @property
-    def _evaluation(self) -> RecipeEvaluation:
-        found: RecipeEvaluation = self.config.evaluation  # type: ignore[attr-defined]
-        return found
 
     def trainer(
         self, config: RecipeConfig, tasks: RecipeTasks, policy: Any, tokenizer: Any, run: Run | Path | None
@@ -363,10 +361,12 @@ class RecipeRun(ABC):
         )
 
 
-def find_policy(path: Path, *, before_rl: bool) -> Path:
-    """Returns the Hugging Face folder that `--from PATH` means: PATH itself, or a checkpoint's or a run's policy.
-
-    Of a run's two policies, it takes the one after the warm-up if reinforcement learning starts from it (`before_rl`), else the
-    last one.
-    """
-    return policy_folder(path, ("warmup", "policy") if before_rl else ("policy", "warmup"))
+def examined_run(recipe: Recipe, path: Path, **given: Any) -> RecipeRun:
+    """Returns a run that prints nothing, for `doctor` and `--dry-run`. Arguments as of `Recipe.make_run`. Raises `SettingsError`
+    if it is no `RecipeRun`: the parts of another object are not known."""
+    run = recipe.make_run(path, Console(quiet=True), **given)
+    if not isinstance(run, RecipeRun):
+        raise SettingsError(
+            f"the recipe {recipe.name!r} has no RecipeRun, which doctor and --dry-run need; train without"
+        )
+    return run

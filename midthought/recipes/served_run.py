@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from midthought.config import RecipeConfig, read_yaml
+from midthought.config import RecipeConfig, read_yaml, settled
 from midthought.config.references import load, load_from_here
 from midthought.config.store import load as load_settings
 from midthought.engines.create import LocalInferenceEngine
@@ -30,79 +31,67 @@ from midthought.trainer.rollouts import as_call_format
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Overrides:
-    """What replaces the record of a run; None: as recorded."""
-
-    recipe: str | None = None
-    """Name, or `module:name`, of the recipe that makes the tools."""
-    tools: Sequence[str] | None = None
-    """`module:name` of tools, or of classes or functions without arguments that make one."""
-    system_prompt: str | None = None
-    call_format: str | None = None
-    """Name, or `module:name` of a call format or an `ActionParser`: an object, or its class."""
-    device: str | None = None
-    max_num_seqs: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ServedRun:
     """An open policy. Shut the engine down after use."""
 
-    path: Path
-    """Folder of the model."""
     name: str
     engine: LocalInferenceEngine
     policy: ChatPolicy
 
 
-def open_run(path: Path, overrides: Overrides | None = None) -> ServedRun:
+def open_run(
+    path: Path,
+    *,
+    recipe: str | None = None,
+    tools: Sequence[str] | None = None,
+    system_prompt: str | None = None,
+    call_format: str | None = None,
+    device: str | None = None,
+    max_num_seqs: int | None = None,
+) -> ServedRun:
     """Opens the policy of a run folder or a checkpoint, or a model folder, after its files were compared with their manifests.
 
-    Raises `ModelPathError`, `CheckpointError` if a file is missing or not as it was written, `SettingsError` if the tools
-    of the run cannot be made.
+    Other arguments replace what the run recorded. Raises `ModelPathError`, `CheckpointError` if a file is missing or not as it
+    was written, `SettingsError` if the tools of the run cannot be made.
+
+    Args:
+        recipe: name, or `module:name`, of the recipe that makes the tools.
+        tools: `module:name` of tools, or of classes or functions without arguments that make one.
+        call_format: name, or `module:name` of a call format or an `ActionParser`: an object, or its class.
     """
-    given = overrides or Overrides()
     folder, run = policy_folder(path), run_folder_of(path)
     if run is not None:
         require_intact_run(run)
     config = _config(run)
-    record = PromptRecord.read(run) if run is not None else None
-    registry = _registry(run, record, given)
-    model_config = config.model
-    model = placed(load_model(folder, model_config.weights_dtype), given.device or model_config.device)
-    if model_config.float32_head:
+    recorded = PromptRecord.read(run) if run is not None else None
+    registry = _registry(run, recorded, tools, recipe)
+    model = placed(load_model(folder, config.model.weights_dtype), device or config.model.device)
+    if config.model.float32_head:
         use_float32_head(model)
     tokenizer = load_tokenizer(folder)
-    renderer = Renderer(tokenizer, model_config.template_arguments)
-    record = record or PromptRecord()
-    if (given.call_format or record.call_format) == NATIVE:
-        definitions = registry.definitions()
-        chosen = choose_call_format(renderer, definitions, describe_tools=record.describes_tools)
-        call_format, renderer = chosen.call_format, chosen.renderer
+    renderer = Renderer(tokenizer, config.model.template_arguments)
+    record, inference = recorded or PromptRecord(), config.inference
+    if (call_format or record.call_format) == NATIVE:
+        chosen = choose_call_format(renderer, registry.definitions(), describe_tools=record.describes_tools)
+        written, renderer = chosen.call_format, chosen.renderer
     else:
-        call_format = _call_format(run, record.call_format, given.call_format)
-    inference = config.inference
-    options = {} if inference.max_seq_len == "auto" else {"max_seq_len": inference.max_seq_len}
+        written = _call_format(run, record.call_format, call_format)
     longest = getattr(model.config, "max_position_embeddings", None)
-    engine = LocalInferenceEngine(
-        model,
-        tokenizer,
-        max_num_seqs=given.max_num_seqs or (128 if inference.max_num_seqs == "auto" else inference.max_num_seqs),
-        **({"max_seq_len": longest} if longest else {}) | options,
-    )
+    limit = longest if inference.max_seq_len == "auto" else inference.max_seq_len
+    max_num_seqs = max_num_seqs or settled(inference.max_num_seqs, 128)
+    limits: dict[str, Any] = {"max_seq_len": limit} if limit else {}
+    engine = LocalInferenceEngine(model, tokenizer, max_num_seqs=max_num_seqs, **limits)
     policy = ChatPolicy(
         engine=engine.core,
         renderer=renderer,
-        call_format=call_format,
+        call_format=written,
         executor=ToolExecutor(registry, timeout_seconds=inference.tool_timeout_seconds),
         max_seq_len=engine.core.max_seq_len,  # type: ignore[attr-defined]
-        system_prompt=record.system_prompt if given.system_prompt is None else given.system_prompt,
+        system_prompt=record.system_prompt if system_prompt is None else system_prompt,
         describes_tools=record.describes_tools,
         inference=inference,
     )
-    return ServedRun(
-        path=folder, name=(run or (path if path.is_file() else folder)).resolve().name, engine=engine, policy=policy
-    )
+    return ServedRun(name=(run or (path if path.is_file() else folder)).resolve().name, engine=engine, policy=policy)
 
 
 def _config(run: Path | None) -> RecipeConfig:
@@ -130,22 +119,22 @@ def _call_format(run: Path | None, recorded: str, given: str | None) -> ToolCall
 # -- tools ---------------------------------------------------------------------------------------------------------
 
 
-def _registry(run: Path | None, record: PromptRecord | None, given: Overrides) -> ToolRegistry:
-    if given.tools is not None:
-        return ToolRegistry([_tool(reference) for reference in given.tools])
-    recipe = given.recipe or (record.recipe if record is not None else "")
-    if record is None:
-        if run is not None and not recipe:
-            raise SettingsError(
-                f"{run} has no {FILE}, the record of its tools: restore it, or add --recipe {recipe_names()[0]} (or another "
-                "recipe), or --tools MODULE:NAME for each tool, or --no-tools"
-            )
-        if not recipe:
+def _registry(
+    run: Path | None, record: PromptRecord | None, tools: Sequence[str] | None, recipe: str | None
+) -> ToolRegistry:
+    if tools is not None:
+        return ToolRegistry(map(_tool, tools))
+    if record is None and recipe is None:
+        if run is None:
             return ToolRegistry()
-    if recipe:
-        return _tools_of_recipe(recipe, run, is_given=given.recipe is not None)
+        raise SettingsError(
+            f"{run} has no {FILE}, the record of its tools: restore it, or add --recipe {recipe_names()[0]} (or another "
+            "recipe), or --tools MODULE:NAME for each tool, or --no-tools"
+        )
+    if name := recipe or (record.recipe if record else ""):
+        return _tools_of_recipe(name, run, is_given=recipe is not None)
     assert record is not None
-    return ToolRegistry([_recorded_tool(run, record, tool) for tool in record.tools])
+    return _recorded_tools(run, record)
 
 
 def _tools_of_recipe(name: str, run: Path | None, *, is_given: bool) -> ToolRegistry:
@@ -168,15 +157,13 @@ def _tools_of_recipe(name: str, run: Path | None, *, is_given: bool) -> ToolRegi
     return found
 
 
-def _recorded_tool(run: Path | None, record: PromptRecord, tool: Mapping[str, Any]) -> Tool:
-    source = str(tool.get("source") or "")
-    if source.startswith("midthought."):
-        try:
-            return _tool(source)
-        except SettingsError:
-            source = ""
+def _recorded_tools(run: Path | None, record: PromptRecord) -> ToolRegistry:
+    sources = [str(tool.get("source") or "") for tool in record.tools]
+    if all(source.startswith("midthought.") for source in sources):
+        with contextlib.suppress(SettingsError):
+            return ToolRegistry(map(_tool, sources))
     names = ", ".join(str(each["definition"]["function"]["name"]) for each in record.tools)
-    words = " ".join(f"--tools {each.get('source') or 'MODULE:NAME'}" for each in record.tools)
+    words = " ".join(f"--tools {source or 'MODULE:NAME'}" for source in sources)
     raise SettingsError(
         f"{run} was trained with the tools {names}. A run folder does not start code by itself: if you "
         f"trust it, add {words}, or leave the tools out with --no-tools"

@@ -59,7 +59,7 @@ class RecipeTasks(TrainingTasks):
 
     def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:
         """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""
-        inference = self.config.inference.model_copy(update={"backend": "local", "partial_rollouts": False})
+        inference = self.config.inference.model_copy(update={"backend": "local"})
         ray = self.config.ray.model_copy(update={"use_ray": False})
         config = self.config.model_copy(update={"inference": inference, "ray": ray})
         engine, source, _ = open_sources(policy, None, self.renderer, self.prompts, self, config)

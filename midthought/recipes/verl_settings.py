@@ -18,21 +18,21 @@ AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 def begin_with_verl(
     settings: type[AnyConfig],
     folder: Path,
-    profiles: Mapping[str, Mapping[str, Any]],
     words: Sequence[str],
     config: Path | None,
     from_path: Path | None = None,
 ) -> AnyConfig:
     """Returns the settings of a run with verl. `from_path` is the initial model.
 
-    `config` is a YAML file or the name of a profile, `cluster` by default: `NAME.yaml` in `folder`, and `profiles[NAME]` as the
+    `config` is a YAML file or the name of a profile, `cluster` by default: `NAME.yaml` in `folder`, and `NAME.verl.yaml` with the
     section `verl`. Raises `SettingsError`, and `ModelPathError` as `require_intact_model`.
     """
-    profile = str(config or "cluster")
+    profile, suffix = str(config or "cluster"), ".verl.yaml"
+    profiles = {path.name.removesuffix(suffix): path for path in folder.glob(f"*{suffix}")}
     if config is not None and config.exists():
         layers: list[Mapping[str, Any]] = [read_yaml(config)]
     elif profile in profiles:
-        layers = [read_yaml(folder / f"{profile}.yaml"), {"verl": profiles[profile]}]
+        layers = [read_yaml(folder / f"{profile}.yaml"), read_yaml(profiles[profile])]
     else:
         raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, profiles)}")
     if from_path is not None:

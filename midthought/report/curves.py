@@ -46,7 +46,7 @@ SUBJECTS: Mapping[str, str] = {
     "KL of an update": "approx_kl",
     "Clip fraction": "clip_fraction value_clip_fraction",
     "Sampled − recomputed log-probability": "logprob_difference_*",
-    "Stale tokens": "partial/stale_token_share partial/max_staleness",
+    "Age of tokens, in updates": "staleness/mean staleness/max",
     "Loss": "loss policy_loss value_loss",
     "Gradient norm": "grad_norm critic_grad_norm",
     "Seconds per stage": "time/rollout_seconds time/scoring_seconds time/update_seconds time/weight_update_seconds",

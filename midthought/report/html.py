@@ -10,30 +10,27 @@ from dataclasses import asdict
 from pathlib import Path
 
 from midthought.report.curves import curves
-from midthought.report.findings import shown_findings
-from midthought.report.quantities import token_quantities
+from midthought.report.quantities import QUANTITIES
 from midthought.report.results import arms_table, control_arms_table, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
-from midthought.report.run_record import read_run
+from midthought.report.run_record import read_run, shown_findings
 from midthought.report.templates import macro, render_page
 
 MAX_TRAJECTORIES = 5_000
+"""Episodes in the page at most."""
 MAX_MIB = 20.0
 """Size of the episodes in the page at most."""
 _PAGE = "store quantities tokens filters list timeline episode samples diff address browser"
 SCRIPTS = ("curves.js", *(f"page/{name}.js" for name in _PAGE.split()))
 
 
-def write_report(
-    run_path: str | os.PathLike[str], *, max_trajectories: int = MAX_TRAJECTORIES, max_mib: float = MAX_MIB
-) -> Path:
+def write_report(run_path: str | os.PathLike[str], *, max_mib: float = MAX_MIB) -> Path:
     """Writes `report.html` into the run folder from its present contents, and returns its path.
 
-    At most `max_trajectories` episodes are included, with `max_mib` MiB at most.
-    Raises `CheckpointError` if there is no run at `run_path`, `OutputPathError` if there is a report and the folder
-    is not a run that this library wrote.
+    Its episodes have `max_mib` MiB at most. Raises `CheckpointError` if there is no run at `run_path` or a file of it is damaged,
+    `OutputPathError` if there is a report and the folder is not a run that this library wrote.
     """
-    page = report_page(run_path, max_trajectories=max_trajectories, max_mib=max_mib)
+    page = _page(run_path, max_mib)
     folder = RunFolder(run_path)
     path = folder.report_path
     if path.exists():
@@ -42,18 +39,12 @@ def write_report(
     return path
 
 
-def report_page(
-    run_path: str | os.PathLike[str], *, max_trajectories: int = MAX_TRAJECTORIES, max_mib: float = MAX_MIB
-) -> str:
-    """Returns the whole page as HTML. Arguments as of `write_report`.
-
-    Raises `CheckpointError` if there is no run at `run_path`, or a file of it is damaged.
-    """
+def _page(run_path: str | os.PathLike[str], max_mib: float) -> str:
     from midthought.report.page_data import column_layout, pack_episodes  # numpy, which a run's first lines do not need
     from midthought.report.page_episodes import read_page_episodes
 
     run = read_run(run_path)
-    limits = {"max_episodes": max_trajectories, "max_bytes": int(max_mib * 2**20)}
+    limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": int(max_mib * 2**20)}
     packed = pack_episodes(read_page_episodes(run_path, **limits), **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
@@ -64,7 +55,7 @@ def report_page(
         name=run.name,
         data={
             "charts": chart_points,
-            "quantities": [asdict(each) for each in token_quantities()],
+            "quantities": [asdict(each) for each in QUANTITIES],
             "columns": column_layout(),
             "num_blocks": len(packed.blocks),
         },

@@ -25,10 +25,8 @@ class JsonLines:
     A last line without line feed was left by a killed process and counts as not written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], keys: Mapping[str, type] | None = None) -> None:
-        """`keys`: keys that every line has, with the type of their values."""
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._keys = keys or {}
         self._num_lines: int | None = None
         self._num_bytes = 0
         self._digest = hashlib.sha256()
@@ -115,12 +113,6 @@ class JsonLines:
                 row = json_object(line)
             except ValueError as error:
                 raise CheckpointError(f"{self.path}, line {number}: not JSON ({error}); repair or delete it") from None
-            for key, kind in self._keys.items():
-                if type(row.get(key)) is not kind:
-                    raise CheckpointError(
-                        f"{self.path}, line {number}: {key} is {row.get(key)!r:.40}, not of type {kind.__name__}; "
-                        "repair or delete it"
-                    )
             yield row
 
     def _count(self) -> int:

@@ -18,7 +18,8 @@ import numpy as np
 
 from midthought.report.json_lines import json_value
 from midthought.report.page_episodes import spread
-from midthought.report.recorded_episodes import COLUMNS, TRAINING_ARM, Array, Episode, RecordedSegment
+from midthought.report.quantities import COLUMNS
+from midthought.report.recorded_episodes import TRAINING_ARM, Array, Episode, RecordedSegment
 
 RULE = (
     "Held-out questions with all their arms and training groups were chosen in turn, each evenly spread over the run, "

@@ -27,7 +27,7 @@ class Quantity:
 
 
 # fmt: off
-_QUANTITIES = (
+QUANTITIES = (
     Quantity("token_id", "id", "Id in the vocabulary."),
     Quantity("text", "text", "The text that the token completes."),
     Quantity("author", "author", "Who wrote it: policy, tool, prompt, or reply (of the environment or user)."),
@@ -55,13 +55,6 @@ _QUANTITIES = (
              "diverging", column="logprobs", minus="reference_logprobs"),
 )
 # fmt: on
-
-
-def token_quantities() -> tuple[Quantity, ...]:
-    """Returns the quantities of a token in the order in which they are shown."""
-    return _QUANTITIES
-
-
-def recorded_columns() -> tuple[str, ...]:
-    """Returns the columns of numbers in a recording."""
-    return tuple(each.column for each in _QUANTITIES if each.column and not each.minus)
+"""The quantities of a token, in the order in which they are shown."""
+COLUMNS = tuple(each.column for each in QUANTITIES if each.column and not each.minus)
+"""Columns of float32 numbers in a recording. A row has them for the policy's tokens only."""

@@ -17,15 +17,12 @@ from typing import Any
 import numpy as np
 
 from midthought.errors import CheckpointError
-from midthought.report.quantities import recorded_columns
+from midthought.report.quantities import COLUMNS
 from midthought.report.run_folder import RunFolder
-from midthought.report.run_record import is_right
 from midthought.tokenization import Renderer
 from midthought.types import Segment, Trajectory
 
 Array = np.ndarray[Any, Any]
-COLUMNS = recorded_columns()
-"""Columns of float32 numbers. A row has them for the policy's tokens only."""
 TRAINING_ARM = "train"
 
 
@@ -82,7 +79,8 @@ class Episode:
     @property
     def right(self) -> bool | None:
         """Whether the answer was right; None if it was not judged."""
-        return is_right(self.facts)
+        found = self.facts.get("exact_match")
+        return None if found is None else bool(found)
 
 
 def token_values(

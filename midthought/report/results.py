@@ -28,6 +28,10 @@ ARMS = (
     ("constant_guess", "Constant guess", "the best that one fixed answer gets"),
     ("call_rate_needed", "Calls where needed", "share of questions"),
     ("call_rate_needless", "Calls where needless", "share of questions"),
+    ("goes_on_after_right", "Calls after a confirmation", "share of episodes whose answer was confirmed"),
+    ("wrong_to_right", "Wrong → right", "from the first answer to the last, with feedback"),
+    ("right_to_wrong", "Right → wrong", "from the first answer to the last, with feedback"),
+    ("still_wrong", "Still wrong", "the first answer and the last, with feedback"),
 )
 """Key of the metric after `before.` or `after.`, label and note of each row of the table."""
 

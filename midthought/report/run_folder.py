@@ -50,7 +50,7 @@ class RunFolder:
         self.tensorboard_path = self.path / "tensorboard"
         self.checkpoints_path = self.path / "checkpoints"
         self.report_path = self.path / "report.html"
-        self.metrics = JsonLines(self.metrics_path, {"stage": str, "step": int})
+        self.metrics = JsonLines(self.metrics_path)
         self.trajectories = JsonLines(self.trajectories_path)
         self.findings = JsonLines(self.path / "findings.jsonl")
         self._lock: RunLock | None = None
@@ -257,14 +257,10 @@ class RunFolder:
             self.trajectories.require(position["num_trajectory_lines"], digests["trajectories"])
 
     def forget_after(self, position: Mapping[str, Any]) -> None:
-        """Drops what was logged after this `log_position`. Raises as `require_logged`."""
+        """Drops what was logged after this `log_position`, in the trackers too if they can. Raises as `require_logged`."""
         self.require_logged(position)
-        self.keep_metric_lines(min(position["num_metric_lines"], self.metrics.num_lines))
         self.trajectories.keep(min(position["num_trajectory_lines"], self.trajectories.num_lines))
-
-    def keep_metric_lines(self, num_lines: int) -> None:
-        """Drops what was logged after the first `num_lines` lines, in the trackers too if they can."""
-        self.metrics.keep(num_lines)
+        self.metrics.keep(min(position["num_metric_lines"], self.metrics.num_lines))
         next_steps: dict[str, int] = {}
         for row in self.metrics.read():
             next_steps[row["stage"]] = max(next_steps.get(row["stage"], 0), row["step"] + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,6 @@ from midthought.errors import CheckpointError
 from midthought.files.regular import read_json_object, read_regular_text
 from midthought.report.json_lines import json_value
 from midthought.report.run_folder import RunFolder, flat_keys
-
-JUDGING_PARTS = ("exact_match", "correct", "correctness", "answer")
-"""Reward parts that show whether the answer was right, for rows without `exact_match`."""
 
 Metrics = Mapping[str, Mapping[str, list[tuple[int, float]]]]
 """stage → key → (step, value) in the order of writing; null values are left out."""
@@ -84,15 +81,22 @@ def before_and_after(metrics: Metrics) -> dict[str, float]:
     return {} if only_validation else found
 
 
-def is_right(row: Mapping[str, Any]) -> bool | None:
-    """Whether the row's answer was right: by `exact_match`, else by a part of the reward; None if neither is known."""
-    if row.get("exact_match") is not None:
-        return bool(row["exact_match"])
-    parts = (row.get("reward") or {}).get("parts", {})
-    for name in JUDGING_PARTS:
-        if parts.get(name) is not None:
-            return parts[name] > 0
-    return None
+def shown_findings(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns title, `when`, observation, action and `start_step` of the findings of `findings.jsonl` in their order, each once:
+    a resumed run may report one again."""
+    found: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        start, step = (int(row.get(key) or 0) for key in ("start_step", "step"))
+        since = f"since iteration {start:,}, reported after iteration {step:,}, policy {row.get('policy')}"
+        title = f"{row.get('check')}" + (f": {row['subject']}" if row.get("subject") else "")
+        found[title, start] = {
+            "title": title,
+            "when": since if step else "before training",
+            "observation": str(row.get("observation") or ""),
+            "action": str(row.get("action") or ""),
+            "start_step": start,
+        }
+    return list(found.values())
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

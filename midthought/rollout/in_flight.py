@@ -1,6 +1,6 @@
-"""Episodes that may outlive an iteration (partial rollouts): finished groups are taken, unfinished ones are carried over.
+"""Groups of episodes that are trained on in the iteration that began them, or in a later one (`training.max_staleness`).
 
-`rollout_batch` decides how many groups are started and when an iteration has enough of them.
+Does not decide when groups start and are taken: `pace`.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, run_episode
+from midthought.rollout.pace import Pace
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import StopReason, Task, Trajectory
@@ -29,35 +30,45 @@ class _Group:
 
     position: int
     """Number of the group in the whole run."""
+    version: int
+    """Version of the policy at its start: no token of it is older."""
     episodes: list[Trajectory]
     num_running: int = 0
-    num_carried: int = 0
-    """Number of iterations that this group was carried over."""
 
 
 class InFlightEpisodes:
-    """Groups of episodes on one event loop. From `pause` to the next `take` no token is sampled; running tools continue.
+    """Groups of episodes on one event loop. They are sampled from `resume` or `take` until `pause`; running tools continue.
 
-    Use it from one thread. In an iteration, call `begin` and `take` as often as needed, then `pause`.
+    Use it from one thread.
 
     Args:
         parts: as for `run_episodes`.
         loop: the event loop on which everything uses the engine.
+        pace: when groups start and are taken.
         seed: an episode's seed depends on it, the group's number, and the episode's number in the group.
-        max_carry_overs: a group that was carried over this many times is due: the iteration must wait for it.
+        overlaps: episodes also run while the learner works, until new weights arrive.
         deterministic: the result of a `take` depends on token counts, not on time. Episodes run in rounds of at most
             `max_segment_length` tokens each. After a round, finished groups are taken in the order of their numbers; the next
             round starts only if that is not enough.
     """
 
     def __init__(
-        self, parts: RolloutParts, loop: BackgroundLoop, *, seed: int, max_carry_overs: int, deterministic: bool = False
+        self,
+        parts: RolloutParts,
+        loop: BackgroundLoop,
+        pace: Pace,
+        *,
+        seed: int,
+        overlaps: bool = False,
+        deterministic: bool = False,
     ) -> None:
+        self.pace, self.overlaps = pace, overlaps
         self.next_position = 0
         """Number of the group that is started next."""
+        self._postponed: list[int] = []
+        """Numbers of groups that a resumed run must start again; they come first."""
         self._loop = loop
         self._seed = seed
-        self._max_carry_overs = max_carry_overs
         self._deterministic = deterministic
         self._change = asyncio.Event()
         self._pausable_engine = PausableEngine(
@@ -84,42 +95,57 @@ class InFlightEpisodes:
         return len(self._groups)
 
     @property
-    def num_due(self) -> int:
-        """Open groups that must be taken before the next `pause`."""
-        return sum(self._is_due(group) for group in self._groups.values())
-
-    @property
-    def num_episodes(self) -> int:
-        """Episodes of open groups, including finished ones."""
-        return sum(len(group.episodes) for group in self._groups.values())
+    def deadlines(self) -> list[int]:
+        """Those of the open groups (`Pace.deadline`)."""
+        return [self.pace.deadline(group.version) for group in self._groups.values()]
 
     @property
     def num_unfinished(self) -> int:
         """Episodes that have not ended."""
         return len(self._running)
 
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which at least one episode was sampled."""
+        return self._pausable_engine.busy_seconds
+
     # -- an iteration ------------------------------------------------------------------------------------------
 
-    def begin(self, task: Task, group_size: int) -> None:
-        """Starts the next group: `group_size` episodes of this task, which wait for the next `take`.
+    def begin(self, draw: Callable[[int], Task], group_size: int) -> None:
+        """Starts the next group: `group_size` episodes of the task that `draw` returns for the group's number.
 
-        Their records carry the group's number as `group`; it determines their seeds. Raises if the prompt cannot be rendered.
+        Their records carry the number as `group`; it determines their seeds. Raises if the prompt cannot be rendered.
         """
-        group = _Group(self.next_position, self._fresh(task, self.next_position, group_size))
+        position = self._postponed[0] if self._postponed else self.next_position
+        task = draw(position)
+        group = _Group(position, self.policy_version, self._fresh(task, position, group_size))
         parts = {member: self._with_environment(task) for member in range(group_size)}
-        self.next_position += 1
+        if self._postponed:
+            self._postponed.pop(0)
+        else:
+            self.next_position += 1
         self._loop.run(self._begin(group, parts))
 
-    def take(self, *, due_only: bool = False) -> list[Trajectory]:
-        """Waits until a group is finished, removes it, and returns its episodes with rewards; first finished, first returned.
-
-        `due_only`: returns only a group that is due. Raises `EngineError` if there is no such group.
-        """
-        return self._loop.run(self._take(due_only))
+    def take(self, batch: int, room: int) -> list[Trajectory]:
+        """Waits until the batch with this `room` may take a finished group (`Pace.may_take`), removes the one with the earliest
+        deadline, and returns its episodes with rewards. Raises `EngineError` if no group is open."""
+        return self._loop.run(self._take(batch, room))
 
     def pause(self) -> None:
-        """Interrupts all running episodes. The next `take` continues them with the weights of that time."""
+        """Interrupts all running episodes. `resume` or the next `take` continues them with the weights of that time."""
         self._loop.run(self._pause())
+
+    def resume(self) -> None:
+        """Continues all episodes."""
+        self._loop.run(self._resume())
+
+    @contextlib.contextmanager
+    def between_tokens(self) -> Iterator[None]:
+        """Interrupts all episodes meanwhile, for new weights."""
+        self.pause()
+        yield
+        if self.overlaps and self._groups:
+            self.resume()
 
     async def _begin(self, group: _Group, parts: Mapping[int, RolloutParts]) -> None:
         """Starts the episodes of the group's members in `parts`; the others have ended."""
@@ -145,26 +171,33 @@ class InFlightEpisodes:
             self._failure = task.exception()
         self._change.set()
 
-    async def _take(self, due_only: bool) -> list[Trajectory]:
-        while not (found := [group for group in self._ready if self._is_due(group) or not due_only]):
-            if not self._running or not any(self._is_due(group) or not due_only for group in self._groups.values()):
-                raise EngineError("there is no group to wait for: start one first with `begin`")
-            await self._go_on()
+    async def _take(self, batch: int, room: int) -> list[Trajectory]:
+        while True:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-        self._ready.remove(found[0])
-        del self._groups[found[0].position]
-        return found[0].episodes
+            first = min(self._ready, key=lambda group: group.version, default=None)
+            if first and self.pace.may_take(self.deadlines, self.pace.deadline(first.version), batch, room):
+                break
+            if not self._running:
+                raise EngineError("there is no group to wait for: start one first with `begin`")
+            await self._go_on()
+        self._ready.remove(first)
+        del self._groups[first.position]
+        return first.episodes
 
-    async def _go_on(self) -> None:
-        """Samples until something changes; in deterministic mode, samples one round."""
+    async def _resume(self) -> None:
         if self._rollout is None:
             self._rollout = contextlib.ExitStack()
             self._rollout.enter_context(self._parts.executor.rollout())
-        self._change.clear()
         if not self._deterministic:
             self._pausable_engine.resume()
+
+    async def _go_on(self) -> None:
+        """Samples until something changes; in deterministic mode, samples one round."""
+        self._change.clear()
+        await self._resume()
+        if not self._deterministic:
             await self._change.wait()
             return
         await self._settle()
@@ -185,56 +218,56 @@ class InFlightEpisodes:
         if self._deterministic:
             await self._settle()
         self._end_rollout()
-        for group in self._groups.values():
-            group.num_carried += 1
 
     def _end_rollout(self) -> None:
         if self._rollout is not None:
             self._rollout.close()
             self._rollout = None
 
-    def _is_due(self, group: _Group) -> bool:
-        return group.num_carried >= self._max_carry_overs
-
     # -- checkpoints -------------------------------------------------------------------------------------------
 
-    def state(self, unlearned: Iterable[Trajectory] = ()) -> dict[str, Any]:
-        """Returns the state for `restore` as JSON values. `unlearned`: taken episodes that `take` must return again."""
-        return self._loop.run(self._state(unlearned))
+    def state(self) -> dict[str, Any]:
+        """Returns the state for `restore` as JSON values."""
+        return self._loop.run(self._state())
 
-    async def _state(self, unlearned: Iterable[Trajectory]) -> dict[str, Any]:
-        taken: dict[int, list[Trajectory]] = {}
-        for trajectory in unlearned:
-            taken.setdefault(trajectory.group, []).append(trajectory)
+    async def _state(self) -> dict[str, Any]:
         unfinished = [group for group in self._groups.values() if group.num_running]
-        groups = [_Group(position, episodes) for position, episodes in taken.items()]
-        groups += [*self._ready, *sorted(unfinished, key=lambda group: group.position)]
+        groups = [*self._ready, *sorted(unfinished, key=lambda group: group.position)]
         return {
             "next_position": self.next_position,
+            "postponed": self._postponed,
             "groups": [
                 {
                     "position": group.position,
-                    "num_carried": group.num_carried,
+                    "version": group.version,
                     "episodes": [trajectory_to_json(trajectory) for trajectory in group.episodes],
                 }
                 for group in groups
             ],
         }
 
-    def restore(self, state: Mapping[str, Any], draw: Callable[[int], Task]) -> None:
+    def restore(self, state: Mapping[str, Any], draw: Callable[[int], Task]) -> int:
         """Continues from `state`; all groups that are open now are dropped. `draw` returns the task of a group's number.
 
+        Returns the number of groups that must start again, because the run now has a smaller staleness or batch.
         An unfinished episode is replayed from its record, and a tool call that was running is repeated. If the environment
         (no `follows_from_record`) or a tool that the episode called (`is_stateful`) has its own state, the unfinished
         episodes of the group restart from their task; if the task's prompt has changed, the whole group restarts.
         """
         self.drop()
-        self.next_position = int(state["next_position"])
-        for row in state["groups"]:
+        self.next_position, self._postponed = int(state["next_position"]), list(state["postponed"])
+        batch, num_again = self.policy_version, 0
+        for row in sorted(state["groups"], key=lambda row: int(row["version"])):
+            deadlines = [*self.deadlines, self.pace.deadline(row["version"])]
+            if not self.pace.is_kept(deadlines, batch, self.pace.num_groups):
+                self._postponed.append(row["position"])
+                num_again += 1
+                continue
             episodes = [trajectory_from_json(episode) for episode in row["episodes"]]
-            group = _Group(row["position"], episodes, num_carried=row["num_carried"])
+            group = _Group(row["position"], row["version"], episodes)
             self._loop.run(self._begin(group, self._again(group, draw)))
         self._loop.run(asyncio.sleep(0))  # replays never wait, so one turn of the loop finishes all of them
+        return num_again
 
     def drop(self) -> None:
         """Cancels and removes all open groups."""

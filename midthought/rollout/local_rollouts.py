@@ -7,6 +7,7 @@ import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from midthought.engines.engine import TrainedEngine
@@ -34,7 +35,7 @@ class Rollouts(ABC):
         seed: int,
         stream: InFlightEpisodes | None = None,
     ) -> None:
-        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration (partial rollouts)."""
+        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration."""
         self.parts = parts
         self.stream = stream
         self._engine = engine
@@ -71,12 +72,16 @@ class Rollouts(ABC):
         return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
 
     def sleep(self) -> None:
-        """Releases the engine's memory for the learner; the next episode or update takes it again."""
-        self._engine.sleep()
+        """Releases the engine's memory for the learner; the next episode or update takes it again. An engine that goes on
+        sampling meanwhile keeps it."""
+        if self.stream is None or not self.stream.overlaps:
+            self._engine.sleep()
 
-    def update_weights(self) -> None:
-        """Uses the new weights from now on, after the policy was changed in place."""
-        self._engine.update_weights()
+    def update_weights(self, load: Callable[[], object] = lambda: None) -> None:
+        """Uses the new weights from now on, after the policy was changed in place, or is changed by `load`."""
+        with nullcontext() if self.stream is None else self.stream.between_tokens():
+            load()
+            self._engine.update_weights()
 
     @abstractmethod
     def close(self) -> None:

@@ -61,6 +61,6 @@ class Replay:
 
     def _other(self, start: int) -> RecordError:
         return RecordError(
-            f"task {self._record.task.task_id!r}: the episode that was carried over is not the same up to token {start} when "
+            f"task {self._record.task.task_id!r}: the episode that goes on is not the same up to token {start} when "
             "it is played again; resume with the settings, tools and call format that it began with"
         )

@@ -1,7 +1,7 @@
 """Collects one iteration's episodes and selects the ones to train on.
 
-Drops zero-variance groups, resamples (DAPO's dynamic sampling), and carries unfinished episodes over (partial rollouts). Does
-not depend on a particular engine or task: tasks come from a `TaskStream`, episodes from `Rollouts`.
+Drops zero-variance groups, resamples (DAPO's dynamic sampling), and takes what is ready from a stream of episodes. Does not
+depend on a particular engine or task: tasks come from a `TaskStream`, episodes from `Rollouts`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import math
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -33,13 +33,13 @@ class TaskStream(Protocol):
         ...
 
 
-def collect(source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
-    """Plays the episodes of an iteration, and selects those to train on: from the source's stream with
-    `inference.partial_rollouts`, else in batches."""
-    if config.inference.partial_rollouts:
-        assert source.stream is not None
-        batch = _from_stream(source.stream, tasks, config, iteration)
-        return replace(batch, metrics=batch.metrics | staleness(batch.usable, batch.data.policy_version))
+def collect(
+    source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int, num_left: int | None = None
+) -> RolloutBatch:
+    """Plays the episodes of an iteration, and selects those to train on: from the source's stream if there is one
+    (`training.max_staleness`), else in batches. `num_left`: iterations that follow; None: unlimited."""
+    if source.stream is not None:
+        return _from_stream(source.stream, tasks, config, iteration, num_left)
     return _in_batches(source, tasks, config, iteration)
 
 
@@ -144,75 +144,68 @@ def _in_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, itera
     return select(data, training, RolloutBatch(data=data, metrics=metrics))
 
 
-# -- partial rollouts --------------------------------------------------------------------------------------------
+# -- from the stream ----------------------------------------------------------------------------------------------
 
 
-def _from_stream(stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
-    """Takes finished groups until there are enough, then interrupts the others; the next iteration continues them.
+def _from_stream(
+    stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConfig, iteration: int, num_left: int | None
+) -> RolloutBatch:
+    """Takes finished groups until the batch is complete (`Pace`); others go on in later iterations. Each is taken whole and once.
 
-    Enough means `training.batch_size` episodes in groups that can be trained on, or `training.max_dynamic_batches` times as
-    many episodes in all. Each group is taken whole and once. Places of the batch are reserved for groups that are due. A
-    zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section
-    2.6.2), APRIL (arXiv 2509.18521). Metrics: `partial/num_resumed` (episodes of earlier iterations that continued in this one),
-    `partial/num_carried` (episodes left for the next iteration, finished or not), `partial/num_unfinished` (episodes that were
-    interrupted).
+    A zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section 2.6.2),
+    AReaL (arXiv 2505.24298). Metrics: `staleness`, `staleness/num_open` (groups left for later iterations, finished or not).
     """
-    training, num_groups = config.training, config.training.num_groups
-    max_taken = num_groups * training.max_dynamic_batches
-    stream.next_position = max(stream.next_position, iteration * num_groups)
-    data = RolloutData()
-    metrics: dict[str, float] = {"partial/num_resumed": stream.num_unfinished}
+    pace, size, batch = stream.pace, config.training.episodes_per_task, stream.policy_version
+    stream.next_position = max(stream.next_position, iteration * pace.num_groups)
+    draw = functools.partial(task_of_group, tasks)
+
+    def fill(batch: int, room: int, num_left: int | None) -> None:
+        while pace.may_start(stream.deadlines, stream.policy_version, batch, room, num_left):
+            stream.begin(draw, size)
+
+    data = RolloutData(policy_version=batch)
     num_kept = num_taken = 0
     started = time.perf_counter()
     try:
-        _fill(stream, tasks, training, math.ceil(num_groups * config.inference.partial_over_sampling))
-        while True:
-            num_due = stream.num_due
-            is_full = num_kept + num_due >= num_groups or num_taken + num_due >= max_taken
-            if is_full and not num_due:
-                break
-            group = stream.take(due_only=is_full)
+        while room := pace.room(num_kept, num_taken):
+            fill(batch, room, num_left)
+            group = stream.take(batch, room)
             num_taken += 1
             data.trajectories += group
             shape_rewards(group, config)
-            num_kept += len(trained_groups(group, training)[0])
-            _fill(stream, tasks, training, min(num_groups - num_kept, max_taken - num_taken))
+            num_kept += len(trained_groups(group, config.training)[0])
+        if stream.overlaps and num_left != 0:
+            fill(batch + 1, pace.num_groups, num_left and num_left - 1)
     finally:
-        stream.pause()
+        if not stream.overlaps:
+            stream.pause()
     data.seconds = time.perf_counter() - started
-    data.policy_version = stream.policy_version
-    metrics |= {"partial/num_carried": stream.num_episodes, "partial/num_unfinished": stream.num_unfinished}
-    return select(data, training, RolloutBatch(data=data, metrics=metrics))
+    metrics = {"staleness/num_open": float(stream.num_open)}
+    chosen = select(data, config.training, RolloutBatch(data=data, metrics=metrics))
+    return replace(chosen, metrics=chosen.metrics | staleness(chosen.usable, batch))
 
 
 def staleness(trajectories: Sequence[Trajectory], policy_version: int) -> dict[str, float]:
-    """Age of the policy tokens when the version `policy_version` is about to be updated; 0 without any token.
+    """Age of the policy tokens, in updates, when the version `policy_version` is about to be updated; 0 without any token.
 
-    `partial/stale_token_share`: share of tokens that older versions sampled. `partial/max_staleness`: updates since the
-    oldest token.
+    `staleness/mean`, `staleness/max`, and `staleness/share_N`: share of tokens that are N updates old.
     """
-    ages = [
+    ages = Counter(
         policy_version - version
         for trajectory in trajectories
         for segment in trajectory.segments
         for version, is_own in zip(segment.policy_versions, segment.loss_mask, strict=True)
         if is_own
-    ]
-    return {
-        "partial/stale_token_share": sum(age > 0 for age in ages) / max(len(ages), 1),
-        "partial/max_staleness": max(ages, default=0),
-    }
+    )
+    num_tokens = max(ages.total(), 1)
+    shares = {f"staleness/share_{age}": number / num_tokens for age, number in sorted(ages.items())}
+    mean = sum(age * number for age, number in ages.items()) / num_tokens
+    return {"staleness/mean": mean, "staleness/max": max(ages, default=0), **shares}
 
 
 def task_of_group(tasks: TaskStream, position: int) -> Task:
     """The task of group `position` of the run. Drawing one group at a time makes it independent of the batch size."""
     return tasks.draw(position, 1)[0]
-
-
-def _fill(stream: InFlightEpisodes, tasks: TaskStream, training: TrainingConfig, num_groups: int) -> None:
-    """Starts groups until `num_groups` are open."""
-    while stream.num_open < num_groups:
-        stream.begin(task_of_group(tasks, stream.next_position), training.episodes_per_task)
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------

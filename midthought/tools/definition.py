@@ -185,7 +185,7 @@ class Tool(ABC):
     """Class attribute, or set in `__init__`, or given to `super().__init__(definition)`."""
     pure: bool = False
     """True if, during one rollout, equal arguments give equal results and a call has no side effects. Equal calls then run
-    once for all episodes."""
+    once for all episodes, or for those of one task if the tool overrides `for_task`."""
     timeout_seconds: float | None = None
     """Deadline of one call; None: that of the tool executor."""
     max_concurrency: int | None = None
@@ -198,10 +198,7 @@ class Tool(ABC):
             self.definition = definition
 
     def for_task(self, task: Task) -> Tool:
-        """Returns the tool for the calls of this task's episodes; by default the tool itself.
-
-        A tool that depends on the task (for example, feedback on its problem) is not `pure`.
-        """
+        """Returns the tool for the calls of this task's episodes; by default the tool itself."""
         return self
 
     def open(self, episode: ToolEpisode) -> Tool | Awaitable[Tool]:

@@ -82,8 +82,8 @@ class ToolExecutor:
     calls that need a thread fail at once (UNAVAILABLE).
 
     Equal calls of a `pure` tool share one run while it is in progress, and within a `rollout` all of them do, over all
-    episodes: the result depends only on the arguments. The events of all but the first have `metadata["shared"]`. A failure
-    is shared only by the calls that waited for it. Arms answer by task, so their calls are not shared.
+    episodes (of one task, if it overrides `for_task`). The events of all but the first have `metadata["shared"]`. A failure is
+    shared only by the calls that waited for it. Arms answer by task, so their calls are not shared.
 
     A stateful tool (one that overrides `Tool.open`) has a separate object in every episode (`for_episode`). Its calls in
     one episode run one after the other; `max_concurrency` applies to all episodes together.
@@ -212,7 +212,10 @@ class ToolExecutor:
 
     async def _run_or_share(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> ToolOutput:
         """Runs the call, or waits for the run of an equal call."""
-        key = key_of(tool.definition.name, action.parameters) if tool.pure and not self._is_arm else None
+        name = tool.definition.name
+        if type(tool).for_task is not Tool.for_task:
+            name += repr((task.task_id, task.prompt, task.answer))
+        key = key_of(name, action.parameters) if tool.pure and not self._is_arm else None
         run = functools.partial(self._run_call, tool, action, task, tools)
         if key is None:
             return await run()

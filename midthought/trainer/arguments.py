@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.changes import require_true_or_false
-from midthought.errors import SettingsError
+from midthought.config.section import Section
+from midthought.errors import SettingsError, near_names
 from midthought.plan.choices import Choice, as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.report.run_folder import require_intact_run
@@ -20,27 +20,20 @@ from midthought.tools.registry import ToolRegistry
 from midthought.trainer.initial_policy import choose_preset, choose_settings
 from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_source
 from midthought.trainer.run import Run
-from midthought.trainer.short_form import merge_settings
+from midthought.trainer.tasks import TrainingTasks
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainerSettings:
-    """The settings of a trainer, with every `auto` replaced, and its run folder."""
+class Settled(NamedTuple):
+    """What a trainer runs with."""
 
-    config: RecipeConfig
     choice: Choice
-    """What replaced `auto`, with the plan of the run."""
-    preset: str
+    """The settings, with every `auto` replaced, and the plan of the run."""
+    note: str
     """A line for the user about the preset; empty: none was used."""
     model: Any
     """The loaded model that was given. None: the trainer loads or creates one."""
     run_path: str | Path | Run | None
     """None: no run folder."""
-
-    @property
-    def is_model_created(self) -> bool:
-        """Whether the trainer creates a model with random weights."""
-        return self.model is None and not self.config.model.local_path
 
 
 def settle(
@@ -49,34 +42,76 @@ def settle(
     *,
     model: Any,
     algorithm: str | None,
+    dataset: Any,
     run_path: str | Path | Run | None,
     resume: bool,
-    needs_environment: bool,
-    arguments: Callable[..., Any],
-) -> TrainerSettings:
-    """Returns the settings that a trainer runs with. `settings` and `arguments`: as in `merge_settings`. `needs_environment`:
-    whether `config` must be a `ConfigStore`, which has the sections of an environment."""
+    names: Iterable[str],
+) -> Settled:
+    """Returns the settings that a trainer runs with. `settings`: as in `by_section`. `names`: of the trainer's arguments, to be
+    suggested for an unknown name. Raises SettingsError."""
     require_true_or_false(resume)
+    if dataset is not None and "max_steps" in settings:
+        raise SettingsError(
+            f"max_steps={settings['max_steps']!r:.40}: it is the limit of steps in an environment (environment.max_steps), and "
+            "there is a data set. The number of iterations is num_train_iters"
+        )
     config = ConfigStore() if config is None else config
-    if not isinstance(config, ConfigStore if needs_environment else RecipeConfig):
+    if not isinstance(config, RecipeConfig if isinstance(dataset, TrainingTasks) else ConfigStore):
         raise SettingsError(
             f"config must be a ConfigStore (create_default_config(**sections)), got a {type(config).__name__}"
         )
-    config, model = merge_settings(config, model=model, algorithm=algorithm, settings=settings, arguments=arguments)
+    changes = by_section(config, settings, names)
+    if algorithm is not None:
+        _set(changes, "training", "algorithm", algorithm)
+    if isinstance(model, str | Path):
+        changes.setdefault("model", {})["local_path"] = str(model)
+        model = None
+    config = config.merged(changes) if changes else config
     if not isinstance(run_path, str | Path | Run | None):
         raise SettingsError(f"run_path={run_path!r:.80}: give the path of a folder, or None")
     run_path = run_path or config.checkpoint.output_dir or None
-    if resume and isinstance(run_path, str | Path):
-        require_intact_run(Path(run_path))
-    if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
-        config = as_recorded(config, Path(run_path) / "config.yaml")
-    config, preset = choose_preset(config, model)
-    config = config.merged({})
-    check_source(before_choice(config.inference), config.ray)
-    choice = choose_settings(config, model)
     if resume and run_path is None:
         raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
-    return TrainerSettings(config=choice.config, choice=choice, preset=preset, model=model, run_path=run_path)
+    if resume and isinstance(run_path, str | Path):
+        require_intact_run(Path(run_path))
+        if (recorded := Path(run_path) / "config.yaml").is_file():
+            config = as_recorded(config, recorded)
+    config, note = choose_preset(config, model)
+    config = config.merged({})
+    check_source(before_choice(config.inference), config.ray, config.training.max_staleness)
+    return Settled(choose_settings(config, model), note, model, run_path)
+
+
+def by_section(config: RecipeConfig, settings: Mapping[str, Any], names: Iterable[str] = ()) -> dict[str, Any]:
+    """Returns bare names (`lam=1`) and sections (`model={"dtype": "float32"}`) by section: `{"training": {"lam": 1}, …}`.
+    Raises SettingsError for a name that no section has, and for a setting that is given twice. `names`: as in `settle`."""
+    sections = {name: set(values) for name, values in config.to_dict().items() if isinstance(values, dict)}
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        if name in sections:
+            value = value.given() if isinstance(value, Section) else value
+            if not isinstance(value, Mapping):
+                raise SettingsError(f"{name}={value!r:.80}: it is a section; give a mapping of its settings")
+            for key, inner in value.items():
+                _set(found, name, key, inner)
+            continue
+        section = next((section for section, keys in sections.items() if name in keys), None)
+        if section is None:
+            known = {*sections, *(each for keys in sections.values() for each in keys), *names}
+            raise SettingsError(
+                f"unknown argument or setting {name!r}. {near_names(name, known - {'settings'})} "
+                "For names of TRL and verl see docs/coming_from.md"
+            )
+        _set(found, section, name, value)
+    return found
+
+
+def _set(found: dict[str, dict[str, Any]], section: str, name: str, value: Any) -> None:
+    """Adds a setting. Raises SettingsError if it was given before with another value."""
+    values = found.setdefault(section, {})
+    if name in values and values[name] != value:
+        raise SettingsError(f"{section}.{name} is given as {values[name]!r:.40} and as {value!r:.40}; give it once")
+    values[name] = value
 
 
 def make_prompts(
@@ -86,8 +121,7 @@ def make_prompts(
     system_prompt: str,
     describe_tools: bool,
 ) -> PromptBuilder:
-    """Returns the builder of the episodes' prompts; `tools` None: no tools. Raises SettingsError for a tool outside a list or a
-    wrong call format."""
+    """Returns the builder of the episodes' prompts. Raises SettingsError for a tool outside a list or a wrong call format."""
     if not isinstance(system_prompt, str):
         raise SettingsError(f"system_prompt={system_prompt!r:.80}: give a text")
     if isinstance(tools, Tool):
@@ -100,15 +134,10 @@ def make_prompts(
 
 def check_length(num_epochs: int | None, num_iters_per_epoch: int | None, max_seconds: float | None) -> None:
     """Raises SettingsError if the arguments of `Trainer.fit` are not possible."""
-    _require_whole(0, num_epochs=num_epochs)
-    _require_whole(1, num_iters_per_epoch=num_iters_per_epoch)
+    for name, value, least in (("num_epochs", num_epochs, 0), ("num_iters_per_epoch", num_iters_per_epoch, 1)):
+        if value is not None and not (isinstance(value, int) and value >= least):
+            raise SettingsError(
+                f"{name}={value!r}: give a whole number of {least} or more, or None for what the settings say"
+            )
     if max_seconds is not None and (num_epochs is not None or not max_seconds > 0):
         raise SettingsError(f"max_seconds={max_seconds}: give a number above 0, and no num_epochs with it")
-
-
-def _require_whole(least: int, **number: int | None) -> None:
-    (name, value), *_ = number.items()
-    if value is not None and not (isinstance(value, int) and value >= least):
-        raise SettingsError(
-            f"{name}={value!r}: give a whole number of {least} or more, or None for what the settings say"
-        )

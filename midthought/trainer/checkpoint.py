@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import CheckpointConfig
-from midthought.errors import CheckpointError
+from midthought.errors import CheckpointError, SettingsError
 from midthought.files.manifest import MANIFEST
 from midthought.files.output_folder import kind_of, recover, remove
 from midthought.learning.checkpoint import (
@@ -34,81 +34,64 @@ class CheckpointManager:
     """Saves to `RUN/checkpoints/STAGE/checkpoints/step_000001`, …, and deletes what the settings do not keep.
 
     A checkpoint also stores `RunFolder.log_position`: it can be resumed from if it is intact and the logs begin with the lines
-    that they had. A damaged one is set aside as `step_000001.damaged`.
+    that they had. A damaged one is set aside as `step_000001.damaged`. `run` None: checkpoints are saved on request only.
     """
 
-    def __init__(self, run: RunFolder, stage: str, settings: CheckpointConfig) -> None:
+    def __init__(self, run: RunFolder | None, stage: str, settings: CheckpointConfig) -> None:
         self._run = run
-        self._folder = run.checkpoints_path / stage
+        self._folder = Path() if run is None else run.checkpoints_path / stage
         self._settings = settings
         self._checked: Checkpoint | None = None
         self._saved_at = time.monotonic()
 
-    def is_due(self, step: int, steps_per_unit: int = 1) -> bool:
-        """Whether a checkpoint is due after this step: by `save_interval` × `steps_per_unit`, or by `save_minutes`."""
+    def is_due(self, step: int, steps_per_unit: int = 1, *, is_needed: bool = False) -> bool:
+        """Whether a checkpoint is due after this step in the run folder: by `save_interval` × `steps_per_unit`, by
+        `save_minutes`, or because it `is_needed`."""
         is_old = time.monotonic() - self._saved_at >= 60 * self._settings.save_minutes
-        return is_old or step % (self._settings.save_interval * steps_per_unit) == 0
+        is_due = is_needed or is_old or step % (self._settings.save_interval * steps_per_unit) == 0
+        return is_due and self._run is not None
 
     def newest(self) -> Path | None:
-        """Returns the newest checkpoint that can be resumed from, compared with its digests; None if there is none yet.
-
-        Damaged ones are set aside and named in a warning. Raises `CheckpointError` if there are checkpoints and none can be
-        used. Call it in a locked run folder.
-        """
+        """Returns the newest checkpoint that can be resumed from, compared with its digests; None if there is none yet. Damaged
+        ones are set aside and named in a warning. Raises `CheckpointError` if there are checkpoints and none can be used. Call
+        it in a locked run folder."""
         # what a killed process left
         for old in (self._folder / "checkpoints").glob(".step_*.old"):
             recover(old.with_name(old.name.removeprefix(".").removesuffix(".old")))
         for partial in (self._folder / "checkpoints").glob(".step_*.new"):
             with suppress(OSError):
                 remove(partial)
-        failures: list[tuple[Path, CheckpointError]] = []
+        failures: list[tuple[Path, str, bool]] = []
         for path in reversed(step_paths(self._folder, with_damaged=True)):
+            is_intact = False
             try:
-                self._checked = self._load(path)
+                self._checked = load_checkpoint(path)
+                is_intact = True
+                self._require_of_run(self._checked)
             except CheckpointError as error:
-                failures.append((path, error))
+                failures.append((path, str(error).rpartition("; ")[0], is_intact))
                 continue
-            for failed, why in failures:
-                reason = str(why).rpartition("; ")[0]
-                _log.warning("%s; the run continues from %s%s", reason, path.name, self._set_aside(failed))
+            for failed, reason, is_intact in failures:
+                aside = "" if is_intact else f", and the damaged checkpoint is now {_set_aside(failed)}"
+                _log.warning("%s; the run continues from %s%s", reason, path.name, aside)
             return path
         if failures:
-            raise CheckpointError(self._none_left(failures))
+            path, reason, is_intact = failures[0]
+            others = f" (and {len(failures) - 1} earlier ones cannot be used, either)" if len(failures) > 1 else ""
+            use = f"start another run from a checkpoint (--from {path}), " if is_intact else ""
+            raise CheckpointError(
+                f"{reason}{others}, so the run cannot be resumed; restore the file from a copy, {use}or delete {self._folder}, "
+                "and this stage starts again"
+            )
         return None
 
-    def _set_aside(self, path: Path) -> str:
-        """Renames a checkpoint that is damaged. Returns what was done, for the message."""
-        if _is_intact(path):
-            return ""
-        aside = path.with_name(f"{path.name}.damaged")
-        with suppress(OSError):
-            remove(aside)
-        path.rename(aside)
-        return f", and the damaged checkpoint is now {aside}"
-
-    def _none_left(self, failures: list[tuple[Path, CheckpointError]]) -> str:
-        path, error = failures[0]
-        reason = str(error).rpartition("; ")[0]
-        others = f" (and {len(failures) - 1} earlier ones cannot be used, either)" if len(failures) > 1 else ""
-        use = f"start another run from a checkpoint (--from {path}), " if _is_intact(path) else ""
-        return (
-            f"{reason}{others}, so the run cannot be resumed; restore the file from a copy, {use}or delete {self._folder}, and "
-            "this stage starts again"
-        )
-
-    def _load(self, path: Path) -> Checkpoint:
-        """Opens a checkpoint of this run. Raises `CheckpointError` if it is damaged, or if the logs lack its lines."""
-        checkpoint = load_checkpoint(path)
-        if checkpoint.state.get("step", step_of(path)) != step_of(path):
-            raise CheckpointError(
-                f"checkpoint {path} is of step {checkpoint.state['step']}; take another checkpoint of the run"
-            )
+    def _require_of_run(self, checkpoint: Checkpoint) -> None:
+        """Raises `CheckpointError` if a checkpoint is of another step than its name says, or if the logs lack its lines."""
+        assert self._run is not None
+        step = checkpoint.state.get("step", step_of(checkpoint.path))
+        if step != step_of(checkpoint.path):
+            raise CheckpointError(f"checkpoint {checkpoint.path} is of step {step}; take another checkpoint of the run")
         self._run.require_logged(checkpoint.state)
-        return checkpoint
-
-    def path(self, step: int) -> Path:
-        """Path of the checkpoint of this step."""
-        return step_path(self._folder, step)
 
     def save(
         self,
@@ -117,69 +100,61 @@ class CheckpointManager:
         step: int,
         state: Mapping[str, Any],
         *,
-        path: Path | None = None,
+        path: str | Path | None = None,
         best: int = 0,
     ) -> Path:
         """Writes a checkpoint and returns its path.
 
         `path` None: writes to the run folder, then deletes checkpoints of later steps (left by a run that was resumed from an
-        earlier step), and all but the last `checkpoint.keep_last_n` and step `best` (0: none).
+        earlier step), and all but the last `checkpoint.keep_last_n` and step `best` (0: none). Raises SettingsError if there is
+        neither a path nor a run folder.
         """
-        target = path or self.path(step)
-        content = {**state, "step": step, **self._run.log_position}
-        save(learner, tokenizer, content, target)
+        if path is None and self._run is None:
+            raise SettingsError("where to? give save_checkpoint a path, or the trainer a run_path")
+        target = step_path(self._folder, step) if path is None else Path(path)
+        position = {} if self._run is None else {"step": step, **self._run.log_position}
+        content = {**state, **position, "vocabulary": vocabulary_digest(tokenizer)}
+        save_checkpoint(target, learner, tokenizer=tokenizer, state=content)
         if path is None:
-            self._delete_old(step, best)
+            for later in step_paths(self._folder, with_damaged=True):
+                if step_of(later) > step:
+                    remove(later)
+            kept_best = step_path(self._folder, best) if self._settings.keep_best and best else None
+            keep_last(self._folder, self._settings.keep_last_n, kept_best)
             self._saved_at = time.monotonic()
         return target
 
-    def _delete_old(self, step: int, best: int) -> None:
-        for path in step_paths(self._folder, with_damaged=True):
-            if step_of(path) > step:
-                remove(path)
-        kept_best = self.path(best) if self._settings.keep_best and best else None
-        keep_last(self._folder, self._settings.keep_last_n, kept_best)
-
-    def restore(self, learner: AnyLearner, tokenizer: Any, path: Path, key: str) -> dict[str, Any]:
-        """Takes the learner back to a checkpoint of this run, drops later lines, and returns the checkpoint's state.
-
-        Raises CheckpointError as `restore`. The checkpoint that `newest` found is not compared with its digests twice.
-        """
+    def restore(self, learner: AnyLearner, tokenizer: Any, path: str | Path, key: str) -> dict[str, Any]:
+        """Takes the learner back to a checkpoint, and returns its state. If it is in this run folder, what was logged later is
+        dropped. Raises CheckpointError if it is damaged, has no `key` in its state, has another model or tokenizer, or if the
+        logs lack its lines. The checkpoint that `newest` found is not compared with its digests twice."""
         checked, self._checked = self._checked, None
-        checkpoint = checked if checked is not None and checked.path == path else load_checkpoint(path)
-        _require_state(checkpoint, tokenizer, key)
-        self._run.require_logged(checkpoint.state)
+        checkpoint = checked if checked is not None and checked.path == Path(path) else load_checkpoint(path)
+        state = checkpoint.state
+        if key not in state:
+            raise CheckpointError(f"checkpoint {path} was not written by a Trainer; give one of its save_checkpoint")
+        if state.get("vocabulary") != vocabulary_digest(tokenizer):
+            raise CheckpointError(
+                f"checkpoint {path} has another tokenizer than this trainer; give the trainer the one in {path}/policy, or, if "
+                "it is made from transcripts, go on with those that the run began with"
+            )
+        run = self._run
+        if run is not None and not checkpoint.path.resolve().is_relative_to(run.path.resolve()):
+            run = None
+        if run is not None:
+            run.require_logged(state)
         checkpoint.restore(learner)
-        if "num_metric_lines" in checkpoint.state:  # not if a trainer without a run folder wrote it
-            self._run.forget_after(checkpoint.state)
-        return checkpoint.state
+        if run is not None and "num_metric_lines" in state:  # not if a trainer without a run folder wrote it
+            run.forget_after(state)
+        return state
 
 
-def save(learner: AnyLearner, tokenizer: Any, state: Mapping[str, Any], path: Path) -> None:
-    """Writes a checkpoint that `restore` reads."""
-    save_checkpoint(path, learner, tokenizer=tokenizer, state={**state, "vocabulary": vocabulary_digest(tokenizer)})
-
-
-def restore(learner: AnyLearner, tokenizer: Any, path: str | Path, key: str) -> dict[str, Any]:
-    """Takes the learner back to a checkpoint that is in no run folder of its own, and returns the checkpoint's state.
-
-    Raises CheckpointError if it is damaged, has no `key` in its state, or has another model or tokenizer.
-    """
-    checkpoint = load_checkpoint(path)
-    _require_state(checkpoint, tokenizer, key)
-    checkpoint.restore(learner)
-    return checkpoint.state
-
-
-def _require_state(checkpoint: Checkpoint, tokenizer: Any, key: str) -> None:
-    path, state = checkpoint.path, checkpoint.state
-    if key not in state:
-        raise CheckpointError(f"checkpoint {path} was not written by a Trainer; give one of its save_checkpoint")
-    if state.get("vocabulary") != vocabulary_digest(tokenizer):
-        raise CheckpointError(
-            f"checkpoint {path} has another tokenizer than this trainer; give the trainer the one in {path}/policy, or, if it is "
-            "made from transcripts, go on with those that the run began with"
-        )
+def _set_aside(path: Path) -> Path:
+    """Renames a damaged checkpoint. Returns its new path."""
+    aside = path.with_name(f"{path.name}.damaged")
+    with suppress(OSError):
+        remove(aside)
+    return path.rename(aside)
 
 
 def what_is_saved(run: Path) -> str:
@@ -195,11 +170,3 @@ def vocabulary_digest(tokenizer: Any) -> str:
     """Returns a hash of a tokenizer's tokens and ids, to distinguish tokenizers."""
     words = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
-
-
-def _is_intact(path: Path) -> bool:
-    try:
-        load_checkpoint(path)
-    except CheckpointError:
-        return False
-    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import random
@@ -38,13 +39,6 @@ class StepDemonstrations(ABC):
         """Returns the demonstrations of a step, from 0."""
 
 
-class NoDemonstrations(StepDemonstrations):
-    """For no steps."""
-
-    def of_step(self, step: int) -> Sequence[Trajectory]:
-        return ()
-
-
 class ShuffledDemonstrations(StepDemonstrations):
     """Gives each step demonstrations of about `batch_tokens` tokens in total. Their random choice depends only on `key` and the
     step."""
@@ -53,43 +47,31 @@ class ShuffledDemonstrations(StepDemonstrations):
         self._demonstrations, self._batch_tokens, self._key = demonstrations, batch_tokens, key
 
     def of_step(self, step: int) -> list[Trajectory]:
-        chosen: list[Trajectory] = []
-        num_tokens = 0
-        for number in self._without_end(random.Random(f"{self._key}-{step}")):
-            chosen.append(self._demonstrations[number])
-            num_tokens += len(chosen[-1].token_ids)
-            if num_tokens >= self._batch_tokens:
-                break
-        return chosen
-
-    def _without_end(self, draw: random.Random) -> Iterator[int]:
-        numbers = range(len(self._demonstrations))
+        draw, chosen, num_tokens = random.Random(f"{self._key}-{step}"), [], 0
         while True:
-            yield from draw.sample(numbers, len(numbers))
+            for number in draw.sample(range(len(self._demonstrations)), len(self._demonstrations)):
+                chosen.append(self._demonstrations[number])
+                num_tokens += len(chosen[-1].token_ids)
+                if num_tokens >= self._batch_tokens:
+                    return chosen
 
 
 class LazyDemonstrations:
     """What a function gives for tasks. It is called once for each task, when the task is first drawn."""
 
     def __init__(self, tasks: Sequence[Task], read: Callable[[Task], Trajectory]) -> None:
-        self._tasks, self._read = tasks, read
-        self._known: dict[int, Trajectory] = {}
+        self._num_tasks = len(tasks)
+        self._read = functools.cache(lambda number: read(tasks[number]))
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return self._num_tasks
 
     def __getitem__(self, number: int) -> Trajectory:
-        if number not in self._known:
-            self._known[number] = self._read(self._tasks[number])
-        return self._known[number]
+        return self._read(number)
 
 
 class DemonstrationReader:
-    """Converts what a user gives to records with the prompts, the call format and the masks of the episodes.
-
-    Args:
-        max_length: maximum tokens of a record.
-    """
+    """Converts what a user gives to records with the prompts, the call format and the masks of the episodes."""
 
     def __init__(self, prompts: PromptBuilder, renderer: Renderer, max_length: int) -> None:
         self._prompts, self._renderer, self._max_length = prompts, renderer, max_length
@@ -97,19 +79,14 @@ class DemonstrationReader:
         self._unread: dict[str, None] = {}
 
     def read(self, given: Any, stream: TaskStream) -> Sequence[Trajectory] | LazyDemonstrations:
-        """Returns the records of a list, a file, or a function of the task.
-
-        Raises `DataError`, with the row, for a demonstration that cannot be read, and `SettingsError` if a function is given
-        and there is no data set.
-        """
+        """Returns the records of a list, a file, or a function of the task. Raises `DataError`, with the row, for a demonstration
+        that cannot be read, and `SettingsError` if a function is given and there is no data set."""
         if callable(given):
             return LazyDemonstrations(tasks_of(stream), lambda task: self._of_task(task, given(task)))
         found = []
         for row in _rows(given):
-            try:
+            with _named(f"{row.unit} {row.number}"):
                 found.append(self._of_row(row))
-            except MidthoughtError as error:
-                raise DataError(f"demonstrations, {row.unit} {row.number}: {error}") from None
         if not found:
             raise DataError("demonstrations: there is none; give at least one conversation")
         if self._unread:
@@ -129,14 +106,16 @@ class DemonstrationReader:
             raise DataError(
                 f"before the first answer is a message of the role {question['role']!r}; ask a question there"
             )
-        if before and before[0]["role"] == "system" and before[0]["content"] in self._own_instructions():
-            before = before[1:]
+        if before and before[0]["role"] == "system":
+            (*system, _) = self._prompts.messages(Task(task_id="", prompt="?", answer=""))
+            if before[0]["content"] in (self._prompts.system_prompt, *(message["content"] for message in system)):
+                before = before[1:]  # the prompt has it anyway
         task = Task(task_id=f"{row.unit} {row.number}", prompt=question["content"], answer="", before=tuple(before))
         return self._record(task, messages[first:])
 
     def _of_task(self, task: Task, given: Any) -> Trajectory:
         """Returns the record of what a function gave for a task: answers with results, after the task's own prompt or without."""
-        try:
+        with _named(f"task {task.task_id!r}"):
             if isinstance(given, Trajectory):
                 return self._checked(given)
             messages = _messages([{"role": "assistant", "content": given}] if isinstance(given, str) else given)
@@ -148,8 +127,6 @@ class DemonstrationReader:
                     "return the answers and results only, or begin with the task's prompt"
                 )
             return self._record(task, messages[first:])
-        except MidthoughtError as error:
-            raise DataError(f"demonstrations, task {task.task_id!r}: {error}") from None
 
     def _record(self, task: Task, answers: Sequence[Message]) -> Trajectory:
         first = self._prompts.messages(task)
@@ -188,11 +165,6 @@ class DemonstrationReader:
             )
         return record
 
-    def _own_instructions(self) -> set[str]:
-        """Returns the system messages that the prompt has anyway."""
-        (*system, _) = self._prompts.messages(Task(task_id="", prompt="?", answer=""))
-        return {self._prompts.system_prompt, *(message["content"] for message in system)}
-
 
 def demonstrated_words(given: Any, stream: TaskStream, prompts: PromptBuilder) -> list[str]:
     """Returns the texts of some demonstrations, calls included, to train the tokenizer of a model that is created here."""
@@ -224,6 +196,15 @@ def _rows(given: Any) -> Iterator[Row]:
         yield row
 
 
+@contextlib.contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Raises what is wrong in the block as `DataError` with the place."""
+    try:
+        yield
+    except MidthoughtError as error:
+        raise DataError(f"demonstrations, {where}: {error}") from None
+
+
 def _without_unused_nulls(message: Message, registry: ToolRegistry) -> Message:
     """Returns the message without arguments of null that the tool does not take: a `datasets.Dataset` gives each call the keys of
     all calls."""
@@ -231,13 +212,11 @@ def _without_unused_nulls(message: Message, registry: ToolRegistry) -> Message:
         return message
     shown = (each.json_schema()["function"] for each in registry.definitions())
     types = {each["name"]: each["parameters"].get("properties", {}) for each in shown}
-
-    def is_used(name: str, key: str, value: Any) -> bool:
-        return value is not None or "null" in allowed_types(types.get(name, {}).get(key))
-
     calls = []
     for call, (name, arguments) in zip(message["tool_calls"], calls_of(message), strict=True):
-        used = {key: value for key, value in arguments.items() if is_used(name, key, value)}
+        of_tool = types.get(name, {})
+        takes_null = {key for key in arguments if "null" in allowed_types(of_tool.get(key))}
+        used = {key: value for key, value in arguments.items() if value is not None or key in takes_null}
         calls.append({**call, "function": {**call["function"], "arguments": used}})
     return {**message, "tool_calls": calls}
 
@@ -250,27 +229,19 @@ def _form_of(row: Mapping[str, Any]) -> Sequence[str]:
     return next((form for form in _FORMS if row.keys() >= set(form)), ())
 
 
-def _columns(row: Mapping[str, Any]) -> Any:
-    """Returns the messages in the columns of a row: `messages`, `conversations`, or `prompt` and `completion` (TRL). Raises
-    `DataError` for other columns."""
-    form = _form_of(row)
-    if len(form) == 1:
-        return row[form[0]]
-    if form:
-        asked, answered = (said.tolist() if hasattr(said, "tolist") else said for said in (row[form[0]], row[form[1]]))
-        return [*_as_messages("user", asked), *_as_messages("assistant", answered)]
-    hint = " It is a single message: give a list of conversations." if "role" in row else ""
-    raise DataError(f"it has no column 'messages'; it has: {', '.join(map(str, row)) or 'nothing'}.{hint}")
-
-
-def _as_messages(role: str, said: Any) -> Any:
-    return said if isinstance(said, list | tuple) else [{"role": role, "content": said}]
-
-
 def _messages(given: Any) -> Sequence[Message]:
-    """Returns the messages of a row: a list, or its columns. Raises `DataError` for anything else."""
-    value = _columns(given) if isinstance(given, Mapping) else given
-    value = value.tolist() if hasattr(value, "tolist") else value
+    """Returns the messages of a row: a list, or its columns `messages`, `conversations`, or `prompt` and `completion` (TRL), and
+    `system`. Raises `DataError` for anything else."""
+    value = given
+    if isinstance(given, Mapping):
+        if not (form := _form_of(given)):
+            hint = " It is a single message: give a list of conversations." if "role" in given else ""
+            columns = ", ".join(map(str, given)) or "nothing"
+            raise DataError(f"it has no column 'messages'; it has: {columns}.{hint}")
+        value, *answered = (_plain(given[column]) for column in form)
+        if answered:
+            value = [*_as_messages("user", value), *_as_messages("assistant", answered[0])]
+    value = _plain(value)
     if isinstance(value, str) and value.lstrip().startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(value)
@@ -278,6 +249,15 @@ def _messages(given: Any) -> Sequence[Message]:
         raise DataError(f"it is {value!r:.80}; give a list of messages, a mapping with 'messages', or a Trajectory")
     messages = in_one_form([_without_nulls(message) if isinstance(message, Mapping) else message for message in value])
     return with_system(text_of(given, "system") or "", messages) if isinstance(given, Mapping) else messages
+
+
+def _plain(value: Any) -> Any:
+    """Converts an array of numpy to a list."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _as_messages(role: str, said: Any) -> Any:
+    return said if isinstance(said, list | tuple) else [{"role": role, "content": said}]
 
 
 def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:

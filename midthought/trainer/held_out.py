@@ -28,9 +28,8 @@ class OtherResults(ToolExecutor):
     """Every valid call returns the first result that the same tool had in another task's episode, one in which no right answer of
     this task is a word; an error if there is none."""
 
-    def __init__(self, registry: ToolRegistry, episodes: Sequence[Trajectory], seed: int = 0) -> None:
+    def __init__(self, registry: ToolRegistry, episodes: Sequence[Trajectory]) -> None:
         super().__init__(registry)
-        self._seed = seed
         self._results: dict[str, dict[str, str]] = {}
         for episode in episodes:
             for event in episode.tool_events:
@@ -52,14 +51,11 @@ class OtherResults(ToolExecutor):
         ]
         if not others:
             raise RuntimeError("no other episode has a result of this tool")
-        return ToolOutput(random.Random(f"shuffle-{self._seed}-{task.task_id}").choice(others))
+        return ToolOutput(random.Random(f"shuffle-0-{task.task_id}").choice(others))
 
 
 def evaluation_stage(tools: str, *, sampled: bool) -> str:
-    """Returns the stage in `metrics.jsonl`: `validation`, with `.tool_off` or `.shuffled`, with `.sampled`.
-
-    Raises `SettingsError` for an unknown word.
-    """
+    """Returns the stage in `metrics.jsonl`: `validation`, with `.tool_off` or `.shuffled`, with `.sampled`."""
     if tools not in get_args(ToolAnswers):
         raise SettingsError(f"tools={tools!r}: give one of {', '.join(map(repr, get_args(ToolAnswers)))}")
     how = {"on": "", "off": ".tool_off", "shuffled": ".shuffled"}[tools]

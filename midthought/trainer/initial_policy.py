@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -56,14 +57,8 @@ def find_policy(
 
 def make_policy_of(model: ModelConfig, tokenizer: Any, *, max_length: int, seed: int) -> Any:
     """Returns a randomly initialized policy of the sizes in the section `model`."""
-    return make_policy(
-        tokenizer,
-        hidden_size=model.hidden_size,
-        num_layers=model.num_layers,
-        num_heads=model.num_heads,
-        max_length=max_length,
-        seed=seed,
-    )
+    sizes = model.model_dump(include={"hidden_size", "num_layers", "num_heads"})
+    return make_policy(tokenizer, **sizes, max_length=max_length, seed=seed)
 
 
 def choose_preset(config: RecipeConfig, model: Any) -> tuple[RecipeConfig, str]:
@@ -122,31 +117,19 @@ def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
     elif hardware.kind == "gpu":
         num_held = sum(parameter.nbytes for parameter in model.parameters() if parameter.device == weight.device)
         hardware = replace(hardware, memory_gib=hardware.memory_gib + num_held / GIB)  # the plan counts these weights
-    adapters = [*getattr(model, "peft_config", {}).values()]
-    fixed: dict[str, Any] = {"dtype": str(weight.dtype).removeprefix("torch.")}
-    if adapters:
-        fixed["lora_rank"] = getattr(adapters[0], "r", 0)
-
-    def planned(unknown: str = "") -> Choice:
-        shape = model.config.to_dict() if hasattr(model, "config") else {}
-        return resolve(config, hardware, source="", has_vllm=False, model=shape, unknown=unknown, **fixed)
-
-    if not hasattr(model, "config"):
-        return planned(f"a {type(model).__name__} has no config that gives its size")
-    if len(adapters) > 1 or any(getattr(each, "use_dora", False) for each in adapters):
-        return planned("the given model has several adapters, or use_dora, which are not planned")
-    found = planned()
+    has_size, adapters = hasattr(model, "config"), [*getattr(model, "peft_config", {}).values()]
+    known: dict[str, Any] = {"model": model.config.to_dict() if has_size else {}, "source": "", "has_vllm": False}
+    known |= {"lora_rank": getattr(adapters[0], "r", 0)} if adapters else {}
+    planned = functools.partial(resolve, config, hardware, dtype=str(weight.dtype).removeprefix("torch."), **known)
+    found = planned(unknown="" if has_size else f"a {type(model).__name__} has no config that gives its size")
     if not adapters or found.plan is None:
         return found
     num_learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     if found.plan.adapter_parameters == num_learning:
         return found
     return planned(
-        f"the given model's adapters learn {num_learning:,} parameters; only LoRA on all linear layers is planned"
+        unknown=f"the given model's adapters learn {num_learning:,} parameters; only LoRA on all linear layers is planned"
     )
-
-
-# -- the policy of a run -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,16 +160,13 @@ def open_policy(
     settings = config.model
 
     def texts() -> list[str]:
-        demonstrated = demonstrated_words(demonstrations, tasks.stream, prompts)
-        return [*tasks.texts(), prompts.instructions(), *demonstrated]
+        return [*tasks.texts(), prompts.instructions(), *demonstrated_words(demonstrations, tasks.stream, prompts)]
 
     path = settings.local_path if model is None else ""
     model, tokenizer = find_policy(config, model, tokenizer, texts=texts, tokenizer_path=run.tokenizer_path)
-    if run.has_sft and run.sft_policy_path is not None:
-        if not run.is_shared or model.name_or_path != str(
-            run.sft_policy_path
-        ):  # else the recipe loaded just these weights
-            take_over(model, run.sft_policy_path)
+    if run.has_sft and (saved := run.sft_policy_path) is not None:
+        if not run.is_shared or model.name_or_path != str(saved):  # else the recipe loaded just these weights
+            take_over(model, saved)
         path = ""
     if settings.float32_head:
         use_float32_head(model)
@@ -194,11 +174,9 @@ def open_policy(
     warn_without_template(tokenizer, "the model")
     renderer = Renderer(tokenizer, settings.template_arguments)
     if is_format_auto and prompts.registry.definitions():
-        native, renderer, reason = native_prompts(prompts, renderer)
+        prompts, renderer, reason = native_prompts(prompts, renderer)
         run.console.note(f"Call format: {reason}")
-    else:
-        native = prompts
-    return TrainedPolicy(model=model, tokenizer=tokenizer, renderer=renderer, prompts=native, path=path)
+    return TrainedPolicy(model=model, tokenizer=tokenizer, renderer=renderer, prompts=prompts, path=path)
 
 
 def generation_values(renderer: Renderer) -> dict[str, Any]:

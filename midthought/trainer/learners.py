@@ -1,9 +1,13 @@
-"""Creates a trainer's learner: in this process, or on ranks of a Ray cluster. Loads the teacher of distillation."""
+"""Creates a trainer's learner: in this process, in one of its own, or on ranks of a Ray cluster. Loads the teacher of
+distillation."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
@@ -20,12 +24,53 @@ ALONE = {"optimizer": "adamw", "offload_optimizer": False, "offload_reference": 
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 
-def make_learner(policy: Any, tokenizer: Any, config: RecipeConfig, num_iters: int) -> AnyLearner:
-    """Creates a learner for `Models.from_config`, in this process or on `ray.num_learners` ranks. Close it after use."""
+def overlaps(policy: Any, config: RecipeConfig) -> bool:
+    """Whether the learner works in a process of its own, beside an engine that samples (`inference.overlap`).
+
+    Raises SettingsError if that is requested, and both would have to share one core or GPU.
+    """
+    inference, requested = config.inference, config.inference.overlap
+    if not config.training.max_staleness or inference.deterministic or requested is False:
+        return False
+    device = next(iter(policy.parameters())).device
+    if device.type == "cpu":
+        number, what = num_cores(), "CPU core"
+    else:
+        number, what = 2 if inference.base_url else torch.cuda.device_count(), "GPU"
+    if number < 2 and requested is True:
+        raise SettingsError(
+            f"inference.overlap=true with {number} {what}: engine and learner would take turns on it; set inference.overlap to "
+            "false (tools run on while it learns), or give the run another one"
+        )
+    return number >= 2
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def learner_threads() -> int:
+    """Returns the number of cores on which a learner computes beside an engine on the others."""
+    return max(1, num_cores() // 2)
+
+
+def make_learner(
+    policy: Any, tokenizer: Any, config: RecipeConfig, num_iters: int, *, apart: bool = False
+) -> AnyLearner:
+    """Creates a learner for `Models.from_config`: in this process, `apart` in one of its own, or on `ray.num_learners` ranks.
+    Close it after use."""
     ray, teacher = config.ray, load_teacher(config, policy, tokenizer)
     models = Models.from_config(policy, config, teacher)
     training = config.frozen().training
     schedule = TrainingSchedule.from_config(training, num_iters)
+    if apart:
+        from midthought.cluster.child import ChildGroup
+
+        kind = next(iter(policy.parameters())).device.type
+        is_here = kind == "cuda" and not config.inference.base_url  # then the engine has this GPU
+        device = "cuda:1" if is_here else kind
+        return RemoteLearner(models, training, schedule, ChildGroup(learner_threads(), device))
     if ray.num_learners == 1:
         return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
     for name, value in ALONE.items():

@@ -18,8 +18,6 @@ from midthought.report.run_folder import RunFolder
 FILE_NAME = "progress.json"
 SFT = "warmup"
 """The stage of the supervised steps, and the folder of their policy."""
-_FIELDS = ("stage", "from_path", "is_given", "done", "metrics", "seconds", "peak_rss_mib")
-_POSITION = ("num_metric_lines", "num_trajectory_lines", "log_digests")
 
 
 def process_peak_bytes() -> int:
@@ -44,20 +42,18 @@ class RunProgress:
         self.seconds: dict[str, float] = {}
         self.peak_rss_mib = 0.0
         """Peak resident memory of any process of the run."""
-        self.log_position: dict[str, Any] = dict.fromkeys(_POSITION, 0)
+        self.log_position: dict[str, Any] = {"num_metric_lines": 0, "num_trajectory_lines": 0}
         """Position of the logs after the last finished stage (`RunFolder.log_position`)."""
 
     def load(self) -> None:
         """Reads what an earlier process wrote. Raises `CheckpointError` if there is nothing to continue from."""
         try:
             state = read_json_object(self._path)
-            if state.keys() != {*_FIELDS, *_POSITION}:
-                raise ValueError(f"it does not hold {', '.join((*_FIELDS, *_POSITION))}")
+            if state.keys() != self._state.keys():
+                raise ValueError(f"it does not hold {', '.join(self._state)}")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
-        for name in _FIELDS:
-            setattr(self, name, state.get(name))
-        self.log_position = {name: state.get(name) for name in _POSITION}
+        vars(self).update(state)
 
     def require_same_beginning(self, stage: str, from_path: Path | None) -> None:
         """Raises `SettingsError` if `--stage` or `--from` differs from the start of the run: a resumed run keeps both."""
@@ -75,8 +71,11 @@ class RunProgress:
 
     def save(self) -> None:
         self.peak_rss_mib = max(self.peak_rss_mib, process_peak_bytes() / 2**20)
-        state = {name: getattr(self, name) for name in _FIELDS}
-        self._run.write_file(FILE_NAME, json.dumps(state | self.log_position, indent=1) + "\n")
+        self._run.write_file(FILE_NAME, json.dumps(self._state, indent=1) + "\n")
+
+    @property
+    def _state(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

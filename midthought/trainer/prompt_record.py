@@ -6,11 +6,12 @@ Tools are code: a file names them, and only tools of this library are made from 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +27,6 @@ from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.call_formats.registry import call_format_names, find_call_format
 from midthought.tools.definition import Tool, ToolDefinition
-from midthought.tools.parsers import ParsedTurnFormat
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.trainer.tasks import TrainingTasks
 
@@ -55,35 +55,32 @@ class PromptRecord:
     @classmethod
     def of(cls, prompts: PromptBuilder, learned_from: Mapping[str, Any], recipe: str = "") -> Self:
         tools = [prompts.registry.get(name) for name in prompts.registry.names()]
-        of_class = type(getattr(prompts.call_format, "parser", prompts.call_format)).__name__
+        call_class, _ = _class_and_values(prompts.call_format)
         return cls(
             system_prompt=prompts.system_prompt,
             describes_tools=prompts.describes_tools,
             call_format=_name_of(prompts.call_format),
             tools=[{"definition": tool.definition.json_schema(), "source": source_of(tool)} for tool in tools if tool],
             recipe=recipe,
-            call_instructions=f"{of_class}: {prompts.call_format.instructions([ToolDefinition('f', '')])}",
+            call_instructions=f"{call_class.__name__}: {prompts.call_format.instructions([ToolDefinition('f', '')])}",
             learned_from=learned_from,
         )
 
     def changes(self, run: Path) -> list[Change]:
         """Returns the differences from the record of a run's start; empty if there is none. The order of the tools, and where
         they are defined, do not count."""
-        recorded = self.read(run)
-        before, now = (recorded or self)._compared(), self._compared()
+        before, now = (record._compared() for record in (self.read(run) or self, self))
         names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         return [Change(name, before.get(name), now.get(name), False) for name in names]
 
     def _compared(self) -> dict[str, Any]:
-        names = ("system_prompt", "describes_tools", "call_format", "call_instructions", "recipe")
-        tools = {f"tools.{tool['definition']['function']['name']}": tool["definition"] for tool in self.tools}
-        values = {**{name: getattr(self, name) for name in names}, **tools, **self.learned_from}
-        return dict(json.loads(json.dumps(values)))
+        values = dict(json.loads(json.dumps(asdict(self))))
+        tools = {f"tools.{tool['definition']['function']['name']}": tool["definition"] for tool in values.pop("tools")}
+        return {**values, **tools, **values.pop("learned_from")}
 
     def write(self, run: RunFolder) -> None:
         """Writes the file, which the manifest of the run folder lists."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        run.write_file(FILE, json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+        run.write_file(FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def read(cls, run: Path) -> Self | None:
@@ -125,31 +122,24 @@ def learned_from(tasks: TrainingTasks, env: Any = None, reward_fn: Any = None, r
 
 def source_of(tool: Tool) -> str:
     """Returns `module:name` of a tool, or of its class, if it is found there; else an empty text."""
-    function = getattr(tool, "__wrapped__", None)
-    module_name = str(getattr(function or type(tool), "__module__", ""))
-    module = sys.modules.get(module_name)
-    if module is None or module_name == "__main__":
-        return ""
-    names = [name for name, value in vars(module).items() if value is tool or value is type(tool)]
-    exact = [name for name in names if vars(module)[name] is tool]
-    return f"{module_name}:{(exact or names)[0]}" if names else ""
+    name = str(getattr(getattr(tool, "__wrapped__", type(tool)), "__module__", ""))
+    values = vars(sys.modules[name]) if name in sys.modules and name != "__main__" else {}
+    found = {key: value for key, value in values.items() if value is tool or value is type(tool)}
+    keys = sorted(found, key=lambda key: found[key] is not tool)
+    return f"{name}:{keys[0]}" if keys else ""
 
 
 def _name_of(call_format: ToolCallFormat) -> str:
     if isinstance(call_format, NativeCallFormat):
         return NATIVE
     for name in call_format_names():
-        try:
-            found = find_call_format(name)
-        except SettingsError:
-            continue
-        if _are_equal(found, call_format):
-            return name
+        with contextlib.suppress(SettingsError):
+            if _class_and_values(find_call_format(name)) == _class_and_values(call_format):
+                return name
     return ""
 
 
-def _are_equal(one: ToolCallFormat, other: ToolCallFormat) -> bool:
-    """Returns whether the two are of one class and have the same attributes; of parsers, whether the parsers are."""
-    if isinstance(one, ParsedTurnFormat) and isinstance(other, ParsedTurnFormat):
-        return type(one.parser) is type(other.parser) and vars(one.parser) == vars(other.parser)
-    return type(one) is type(other) and vars(one) == vars(other)
+def _class_and_values(call_format: ToolCallFormat) -> tuple[type, dict[str, Any]]:
+    """Returns what distinguishes a call format, or the parser that it is made of, from others."""
+    made_of = getattr(call_format, "parser", call_format)
+    return type(made_of), vars(made_of)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from html import escape
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from midthought.report.progress import sparkline
 
@@ -43,24 +42,14 @@ class TrainingResult(list[dict[str, float]]):
 
     def show(self) -> None:
         """Prints a table of at most `MAX_SHOWN_ROWS` iterations, evenly spaced, and the curve."""
-        print(self._text())
-
-    def _repr_html_(self) -> str:
-        """The same table in a notebook."""
-        return f"<pre>{escape(self._text())}</pre>"
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """The same table in IPython, instead of the list."""
-        printer.text(self._text())
-
-    def _text(self) -> str:
         if not self:
-            return f"no {self.columns[0]} was trained"
+            print(f"no {self.columns[0]} was trained")
+            return
         names = [name for name in self.columns if name in self[-1]]
-        lines = ["  ".join(names)]
+        print("  ".join(names))
         for row in _evenly(self, MAX_SHOWN_ROWS):
-            lines.append("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
-        return "\n".join([*lines, f"{self.curve} {sparkline([row.get(self.curve, math.nan) for row in self])}"])
+            print("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
+        print(self.curve, sparkline([row.get(self.curve, math.nan) for row in self]))
 
 
 class SupervisedResult(TrainingResult):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import InferenceConfig, RayConfig, RecipeConfig
 from midthought.engines.create import check_backend, policy_engine
@@ -18,6 +20,7 @@ from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
+from midthought.rollout.pace import Pace
 from midthought.tokenization import Renderer
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ToolCallFormat
@@ -27,6 +30,7 @@ from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
+from midthought.trainer.learners import learner_threads, num_cores
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
@@ -127,10 +131,19 @@ def longest_sequence(longest_prompt: int | None, inference: InferenceConfig, mod
 # -- where episodes run ----------------------------------------------------------------------------------------
 
 
-def check_source(inference: InferenceConfig, ray: RayConfig) -> None:
+def check_source(inference: InferenceConfig, ray: RayConfig, max_staleness: int = 0) -> None:
     """Raises SettingsError if the settings request unsupported rollouts, MissingExtraError if a package is missing."""
     check_backend(inference)
     check_ray(ray, inference)
+    if max_staleness and (ray.use_ray or ray.num_learners > 1):
+        raise SettingsError(
+            f"training.max_staleness={max_staleness} with Ray: on Ray no episode outlives its iteration; set it "
+            "to 0, or ray.use_ray to false and ray.num_learners to 1"
+        )
+    if max_staleness and inference.deterministic and inference.overlap is True:
+        raise SettingsError(
+            "inference.overlap=true with inference.deterministic: what overlaps depends on time; set one of the two to false"
+        )
 
 
 def make_worker_group(
@@ -147,6 +160,11 @@ def make_worker_group(
     return RolloutWorkerGroup(ray, policy, engine, is_deterministic=inference.deterministic)
 
 
+async def _use_threads(number: int) -> None:
+    """Sets the number of threads with which this event loop's thread computes."""
+    torch.set_num_threads(number)
+
+
 def open_sources(
     policy: Any,
     learned: Any,
@@ -156,11 +174,12 @@ def open_sources(
     config: RecipeConfig,
     *,
     model_path: str = "",
+    overlaps: bool = False,
 ) -> tuple[TrainedEngine, Rollouts, Rollouts]:
     """Creates an engine, and the sources of training and of held-out episodes, which share it. Close one of them after use.
 
     `learned`: what the learner trains, the policy itself or the policy with adapters; None: the policy is not trained here.
-    `model_path`: folder with the weights of `policy`, if any.
+    `model_path`: folder with the weights of `policy`, if any. `overlaps`: training episodes also run while the learner works.
     """
     inference, ray, seed = config.inference, config.ray, config.training.seed
     longest = tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
@@ -168,7 +187,10 @@ def open_sources(
     sampling = inference.changed(backend="local") if ray.use_ray else inference
     engine = policy_engine(policy, learned, renderer, sampling, model_path=model_path, max_seq_len=max_seq_len)
     workers = make_worker_group(policy, renderer, inference, ray, max_seq_len=max_seq_len)
-    loop = BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None
+    is_stream = learned is not None and config.training.max_staleness > 0
+    loop = BackgroundLoop("midthought-rollout") if is_stream else None
+    if loop is not None and overlaps:
+        loop.run(_use_threads(num_cores() - learner_threads()))
 
     def source(episode: Callable[[Task], EpisodeEnvironment]) -> Rollouts:
         parts = RolloutParts(
@@ -186,10 +208,8 @@ def open_sources(
             return RayRollouts(parts, engine, workers, seed=seed)
         stream = None
         if loop is not None:
-            max_carry_overs, deterministic = inference.partial_max_carry_overs, inference.deterministic
-            stream = InFlightEpisodes(
-                parts, loop, seed=seed, max_carry_overs=max_carry_overs, deterministic=deterministic
-            )
+            options = {"overlaps": overlaps, "deterministic": inference.deterministic}
+            stream = InFlightEpisodes(parts, loop, Pace.of(config), seed=seed, **options)
         return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
 
     return engine, source(tasks.episode), source(tasks.held_out_episode)

@@ -13,7 +13,6 @@ from midthought.config import Change, RecipeConfig, require_allowed
 from midthought.errors import CheckpointError, SettingsError
 from midthought.files.output_folder import recover
 from midthought.files.storage_errors import THEN_RESUME, storage_errors
-from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console
@@ -23,7 +22,7 @@ from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.tokenization import Renderer
-from midthought.trainer.checkpoint import CheckpointManager, restore, save, what_is_saved
+from midthought.trainer.checkpoint import CheckpointManager, what_is_saved
 from midthought.trainer.progress import SFT, RunProgress
 from midthought.trainer.prompt_record import PromptRecord
 from midthought.types import Trajectory
@@ -37,12 +36,8 @@ NUM_SHOWN_OF_ARM = 60
 class Run:
     """The run of a trainer or a recipe. Without a folder it writes nothing; before `create` it only locks a folder that exists.
 
-    Args:
-        path: the run folder; None: there is none.
-        is_shared: a recipe opened it: it writes the settings, the summary and the report, says what a stop has saved, and
-            closes the run.
-
-    Raises `CheckpointError` if the folder holds a run and `resume` is not set, `OutputPathError` if it holds other files.
+    `is_shared`: a recipe opened it: it writes the settings, the summary and the report, says what a stop has saved, and closes
+    the run. Raises `CheckpointError` for a folder with a run without `resume`, `OutputPathError` for one with other files.
     """
 
     folder: RunFolder | None = None
@@ -70,10 +65,15 @@ class Run:
         self._learned: LearnedTokens | None = None
         self.console = console or Console()
         self._stop = StopRequest()
-        if path is not None:
-            with storage_errors(path):
+        self.path = None if path is None else Path(path)
+        self.policy_path = None if self.path is None else self.path / "policy"
+        """Folder of the trained policy."""
+        self.sft_policy_path = None if self.path is None else self.path / SFT
+        """Folder of the policy after the supervised steps."""
+        if self.path is not None:
+            with storage_errors(self.path):
                 saved = config.checkpoint
-                folder = RunFolder(path, trackers=saved.trackers, project=saved.tracker_project)
+                folder = RunFolder(self.path, trackers=saved.trackers, project=saved.tracker_project)
                 self.folder = folder.begin(resume=resume)
             self.progress = RunProgress(self.folder)
             if resume and self.folder.config_path.is_file():
@@ -95,12 +95,10 @@ class Run:
 
     def find_checkpoints(self) -> None:
         """Finds what a trainer continues from, and drops what was logged later."""
-        if self.folder is None or self.sft_policy_path is None:
-            return
         self.checkpoints, self.sft_checkpoints = (
             CheckpointManager(self.folder, stage, self._config.checkpoint) for stage in ("ppo", "sft")
         )
-        if not self.is_resumed:
+        if self.folder is None or self.sft_policy_path is None or not self.is_resumed:
             return
         self.newest = self.checkpoints.newest()
         recover(self.sft_policy_path)
@@ -112,29 +110,11 @@ class Run:
                 position = {"num_metric_lines": len(self.sft_rows()), "num_trajectory_lines": 0}
             self.folder.forget_after(position)
 
-    # -- where things are ------------------------------------------------------------------------------------------
-
-    @property
-    def path(self) -> Path | None:
-        return None if self.folder is None else self.folder.path
-
-    @property
-    def policy_path(self) -> Path | None:
-        """Folder of the trained policy."""
-        return None if self.path is None else self.path / "policy"
-
-    @property
-    def sft_policy_path(self) -> Path | None:
-        """Folder of the policy after the supervised steps."""
-        return None if self.path is None else self.path / SFT
-
     @property
     def tokenizer_path(self) -> Path | None:
         """Folder of the tokenizer of the run that is resumed; None if nothing was saved yet."""
         saved = self.newest or self.newest_sft
         return saved / "policy" if saved is not None else self.sft_policy_path if self.has_sft else None
-
-    # -- settings --------------------------------------------------------------------------------------------------
 
     def require_same(self, config: RecipeConfig, record: PromptRecord | None = None) -> None:
         """Raises `SettingsError` if a resumed run started with other settings, or with another record, and changes are not
@@ -165,12 +145,9 @@ class Run:
         self._is_recorded = True
         return self._changes
 
-    # -- disk and signals ------------------------------------------------------------------------------------------
-
     @contextmanager
     def disk(self) -> Iterator[None]:
-        """Raises errors of the run folder's disk in the block as `StorageError`, with how to continue. If a signal stops the
-        block, says what the run folder holds, unless a recipe does."""
+        """Raises errors of the disk as `StorageError`. If a signal stops the block, says what is saved, unless a recipe does."""
         try:
             with nullcontext() if self.path is None else storage_errors(self.path, THEN_RESUME):
                 yield
@@ -180,8 +157,6 @@ class Run:
                     f"Stopped. {what_is_saved(self.path)}. Continue with the same program and resume=True"
                 )
             raise
-
-    # -- metrics and episodes --------------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns what was logged so far."""
@@ -233,46 +208,8 @@ class Run:
         if is_training and settings.keep_episodes:
             save_trajectories(self.folder.path / EPISODES_FOLDER / f"{iteration:06}.jsonl", trajectories)
 
-    # -- checkpoints and the end -----------------------------------------------------------------------------------
-
-    def is_due(self, iteration: int, *, is_needed: bool) -> bool:
-        """Whether a checkpoint is due after this iteration, or needed and there is a run folder."""
-        return self.folder is not None and (is_needed or self.checkpoints.is_due(iteration))
-
-    def save(
-        self,
-        learner: AnyLearner,
-        tokenizer: Any,
-        iteration: int,
-        state: Mapping[str, Any],
-        path: str | Path | None,
-        best: int,
-    ) -> Path:
-        """Writes a checkpoint as `CheckpointManager.save`, and returns its path."""
-        target = None if path is None else Path(path)
-        if self.folder is not None:
-            return self.checkpoints.save(learner, tokenizer, iteration, state, path=target, best=best)
-        if target is None:
-            raise SettingsError("where to? give save_checkpoint a path, or the trainer a run_path")
-        save(learner, tokenizer, state, target)
-        return target
-
-    def restore(self, learner: AnyLearner, tokenizer: Any, path: str | Path) -> dict[str, Any]:
-        """Takes the learner back to a checkpoint of a trainer, and returns the checkpoint's state. If it is in this run folder,
-        what was logged later is dropped. Raises CheckpointError."""
-        if self.path is not None and Path(path).resolve().is_relative_to(self.path.resolve()):
-            return self.checkpoints.restore(learner, tokenizer, Path(path), "metrics_history")
-        return restore(learner, tokenizer, path, "metrics_history")
-
-    def note_sft(self) -> None:
-        """Notes that the supervised steps are done and their policy is written."""
-        assert self.folder is not None
-        self.folder.expect_folder(SFT)
-        self.progress.finish(SFT)
-
     def finish(self, metrics_history: Sequence[Mapping[str, float]]) -> None:
-        """Writes the summary (the last metrics, the last validation, the seed, the total time) and the report, unless a recipe
-        does."""
+        """Writes summary and report, unless a recipe does."""
         if self.folder is None or self.is_shared:
             return
         validations = [row for row in self.rows() if row["stage"] == "validation"]

@@ -1,4 +1,4 @@
-"""The checks of a running trainer: logs what they find, ends the run, and saves episodes whose update was not finite."""
+"""The checks of a trainer: logs what they find, ends the run, and saves episodes whose update was not finite."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from midthought.checks.before import Setup, examine
 from midthought.checks.during import ITERATION, VALIDATION, Monitor
 from midthought.checks.registry import Finding
 from midthought.config import RecipeConfig
@@ -22,6 +23,19 @@ _log = logging.getLogger("midthought.checks")
 
 FOLDER = "not_finite"
 """Folder in a run folder with the episodes of iterations whose gradient was not finite."""
+
+
+def examine_before_start(setup: Setup) -> None:
+    """Runs the fast checks. Logs warnings; raises `SettingsError` for a finding with which the run cannot work."""
+    report = examine(setup, fast_only=True)
+    _log_warnings(report.findings)
+    report.require_possible()
+
+
+def _log_warnings(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        if finding.policy == "warn":
+            _log.warning("%s: %s", finding.check, finding)
 
 
 class RunChecks:
@@ -70,9 +84,7 @@ class RunChecks:
     def _tell(self, findings: Sequence[Finding]) -> None:
         if self._run.folder is not None:
             self._run.folder.findings.append(finding.to_dict() for finding in findings)
-        for finding in findings:
-            if finding.policy == "warn":
-                _log.warning("%s: %s", finding.check, finding)
+        _log_warnings(findings)
         for finding in findings:
             if finding.policy == "stop":
                 raise TrainingStoppedError(f"{finding} (check {finding.check}; checks.policies sets what it does)")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection, settled
-from midthought.errors import SettingsError, near_names
+from midthought.errors import SettingsError
 from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
@@ -20,9 +20,9 @@ from midthought.models.peft_folders import merge
 from midthought.models.pretrained import save_model
 from midthought.plan.choices import ADAPTER_RATES, supervised_rate
 from midthought.rollout.rollout_batch import TaskStream
-from midthought.trainer.arguments import TrainerSettings
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, StepDemonstrations
 from midthought.trainer.initial_policy import TrainedPolicy, generation_values
+from midthought.trainer.progress import SFT
 from midthought.trainer.result import SupervisedResult
 from midthought.trainer.run import Run
 from midthought.types import Trajectory
@@ -38,21 +38,6 @@ SAVE_RATIO = 10
 """Supervised steps are short: they are saved every `SAVE_RATIO * checkpoint.save_interval` steps."""
 
 
-def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSection) -> Learner:
-    """Creates a learner of demonstrations, whose learning rate falls to 0 at `num_steps`. It has no critic and no reference, and
-    adapters if `model.lora_rank` asks for them."""
-    model = config.model
-    learned = policy
-    if model.adapter_rank:
-        learned = add_adapters(policy, model.adapter_rank, model.lora_alpha, config.training.seed)
-    training = config.frozen().training.changed(
-        learning_rate=settled(settings.learning_rate),
-        warmup_steps=settings.warmup_steps,
-        lr_schedule="linear",
-    )
-    return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=settings.num_steps))
-
-
 def cut_off_note(demonstrations: Sequence[Trajectory], max_tokens: int) -> str:
     """Returns a warning if many demonstrations are longer than an episode may be (`inference.max_tokens`); else an empty text."""
     lengths = [each.num_response for each in demonstrations]
@@ -66,15 +51,12 @@ def cut_off_note(demonstrations: Sequence[Trajectory], max_tokens: int) -> str:
 
 
 class SftStage:
-    """The supervised steps of a trainer, in its run folder if it has one.
+    """The supervised steps of a trainer. A resumed run continues them, or returns their result if they are done."""
 
-    A resumed run continues the steps, or returns their result if they are done.
-    """
-
-    def __init__(self, given: TrainerSettings, demonstrations: Any, run: Run) -> None:
-        """`demonstrations`: what `read` returns if it is given none."""
-        self._config, self._run = given.config, run
-        self._demonstrations, self._is_created = demonstrations, given.is_model_created
+    def __init__(self, config: RecipeConfig, run: Run, demonstrations: Any, *, is_created: bool) -> None:
+        """`demonstrations`: what `read` returns if it is given none. `is_created`: whether the model had random weights."""
+        self._config, self._run = config, run
+        self._demonstrations, self._is_created = demonstrations, is_created
         self.is_done = run.has_sft
         """Whether all steps were taken, by this process or an earlier one."""
         self._rows = run.sft_rows() if self.is_done else []
@@ -87,16 +69,11 @@ class SftStage:
     def settings(self, values: Mapping[str, Any], policy: Any) -> SupervisedSection:
         """Returns the settings with these values. The default learning rate depends on what learns: adapters, all weights (by
         their number), or a small model that was created here. Raises `SettingsError` for an unknown name or a wrong value."""
-        for name in values:
-            if name not in SupervisedSection.model_fields:
-                raise SettingsError(
-                    f"sft: unknown setting {name!r}. {near_names(name, SupervisedSection.model_fields)}"
-                )
+        section = SupervisedSection(**{"learning_rate": "auto", **values})
         num_parameters = sum(weights.numel() for weights in policy.parameters())
         given = ADAPTER_RATES[1] if self._config.model.adapter_rank else supervised_rate(num_parameters)
         rate = SMALL_MODEL_RATE if self._is_created else given
-        section = SupervisedSection(**{"learning_rate": rate, **values})
-        return section.changed(learning_rate=rate) if section.learning_rate == "auto" else section
+        return section.changed(learning_rate=settled(section.learning_rate, rate))
 
     def require_finished(self) -> None:
         """Raises SettingsError if an earlier process was interrupted in these steps and they were not continued."""
@@ -107,9 +84,7 @@ class SftStage:
         self, given: Any, policy: TrainedPolicy, settings: SupervisedSection, stream: TaskStream
     ) -> StepDemonstrations:
         """Returns the demonstrations of each step. `given`: as in `Trainer.sft`; a function is called with the tasks of `stream`.
-
-        Raises SettingsError without demonstrations and for a policy with adapters of its own, DataError for what cannot be read.
-        """
+        Raises SettingsError without demonstrations and for a policy with adapters of its own, DataError for unreadable ones."""
         if has_adapters(policy.model):
             raise SettingsError(
                 "sft() of a model with adapters of its own: merge them (model.merge_and_unload()) and set lora_rank, or train "
@@ -121,8 +96,7 @@ class SftStage:
         if isinstance(given, StepDemonstrations):
             return given
         longest = getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
-        reader = DemonstrationReader(policy.prompts, policy.renderer, longest)
-        read = reader.read(given, stream)
+        read = DemonstrationReader(policy.prompts, policy.renderer, longest).read(given, stream)
         return ShuffledDemonstrations(read, settings.batch_tokens, f"sft-{self._config.training.seed}")
 
     def train(
@@ -132,64 +106,59 @@ class SftStage:
         demonstrations: StepDemonstrations,
         max_seconds: float | None,
     ) -> None:
-        """Trains the policy in place; adapters are merged into its weights."""
-        self._rows = []
-        model, tokenizer = policy.model, policy.tokenizer
-        learner = supervised_learner(model, self._config, settings)
+        """Trains the policy in place, without critic and reference; adapters (`model.lora_rank`) are merged into its weights. The
+        learning rate falls to 0 at `num_steps`. Ctrl-C takes effect between two steps."""
+        model, tokenizer, run, config = policy.model, policy.tokenizer, self._run, self._config
+        rank = config.model.adapter_rank
+        learned = add_adapters(model, rank, config.model.lora_alpha, config.training.seed) if rank else model
+        training = config.frozen().training.changed(
+            learning_rate=settings.learning_rate, warmup_steps=settings.warmup_steps, lr_schedule="linear"
+        )
+        learner = Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=settings.num_steps))
         try:
-            self._take_steps(learner, tokenizer, settings, demonstrations, max_seconds)
+            start = self._restored(learner, tokenizer, settings)
+            if start < settings.num_steps and (
+                note := cut_off_note(demonstrations.of_step(start), config.inference.max_tokens)
+            ):
+                _log.warning(note)
+            spent = math.fsum(row.get("time/seconds", 0.0) for row in self._rows)
+
+            def after_step(step: int, metrics: Mapping[str, float]) -> None:
+                self._rows.append({"step": step, **metrics})
+                run.log(STAGE, step, metrics)
+                bar.advance(1, loss=metrics["loss"])
+                if run.sft_checkpoints.is_due(step, SAVE_RATIO, is_needed=stop.requested):
+                    run.sft_checkpoints.save(learner, tokenizer, step, {"settings": settings.model_dump()})
+                stop.check()
+
+            title = "Supervised steps (SFT)"
+            with run.stop as stop, run.console.stage(title, total=settings.num_steps, unit="steps") as bar:
+                bar.start_at(start)
+                is_mixed = settings.mixed_precision
+                run_sft(
+                    learner,
+                    demonstrations.of_step,
+                    start=start,
+                    num_steps=settings.num_steps,
+                    mixed_precision=False if is_mixed is None and config.inference.deterministic else is_mixed,
+                    on_step=after_step,
+                    deadline=None if max_seconds is None else time.monotonic() + max_seconds - spent,
+                )
         finally:
-            if has_adapters(learner.policy):
-                merge(learner.policy)
+            if has_adapters(learned):
+                merge(learned)
         require_finite(model, "the model after the supervised steps")
-        if (path := self._run.sft_policy_path) is not None:
+        if run.folder is not None:
+            path = run.folder.path / SFT
             save_model(model, tokenizer, path, in_run=True, generation=generation_values(policy.renderer))
-            self._run.note_sft()
+            run.folder.expect_folder(SFT)
+            run.progress.finish(SFT)
             model.name_or_path = str(path)  # the base model that new adapters name
         self.is_done = True
 
-    def _take_steps(
-        self,
-        learner: Learner,
-        tokenizer: Any,
-        settings: SupervisedSection,
-        demonstrations: StepDemonstrations,
-        max_seconds: float | None,
-    ) -> None:
-        """Takes the steps that are left and shows them on the console. Ctrl-C takes effect between two steps."""
-        start, num_steps, run = self._restored(learner, tokenizer, settings), settings.num_steps, self._run
-        if start < num_steps and (
-            note := cut_off_note(demonstrations.of_step(start), self._config.inference.max_tokens)
-        ):
-            _log.warning(note)
-        is_mixed = settings.mixed_precision
-        if is_mixed is None and self._config.inference.deterministic:
-            is_mixed = False
-        spent = math.fsum(row.get("time/seconds", 0.0) for row in self._rows)
-        stop = run.stop
-
-        def after_step(step: int, metrics: Mapping[str, float]) -> None:
-            self._rows.append({"step": step, **metrics})
-            run.log(STAGE, step, metrics)
-            bar.advance(1, loss=metrics["loss"])
-            if run.folder is not None and (run.sft_checkpoints.is_due(step, SAVE_RATIO) or stop.requested):
-                run.sft_checkpoints.save(learner, tokenizer, step, {"settings": settings.model_dump()})
-            stop.check()
-
-        with stop, run.console.stage("Supervised steps (SFT)", total=num_steps, unit="steps") as bar:
-            bar.start_at(start)
-            run_sft(
-                learner,
-                demonstrations.of_step,
-                start=start,
-                num_steps=num_steps,
-                mixed_precision=is_mixed,
-                on_step=after_step,
-                deadline=None if max_seconds is None else time.monotonic() + max_seconds - spent,
-            )
-
     def _restored(self, learner: Learner, tokenizer: Any, settings: SupervisedSection) -> int:
         """Continues an interrupted stage. Returns the number of steps that are done."""
+        self._rows = []
         if self._run.newest_sft is None:
             return 0
         state = self._run.sft_checkpoints.restore(learner, tokenizer, self._run.newest_sft, "settings")

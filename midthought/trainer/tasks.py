@@ -86,21 +86,6 @@ class TrainingTasks(ABC):
             return bool(correct(trajectory)) if trajectory.task.answer else None
         return None
 
-    def training_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
-        """Returns `statistics`, and how the reward agrees with `is_right`: `episode/right`, the share of right answers, and the
-        mean reward of right and of wrong ones (`episode/reward_if_right`, `episode/reward_if_wrong`), if there are any."""
-        judged = [
-            (each, right) for each in done if each.reward is not None and (right := self.is_right(each)) is not None
-        ]
-        earned: dict[bool, list[float]] = {True: [], False: []}
-        for each, right in judged:
-            earned[right].append(each.reward.total if each.reward else 0.0)
-        metrics = self.statistics(done)
-        if judged:
-            metrics = metrics | {"episode/right": len(earned[True]) / len(judged)}
-        names = {True: "episode/reward_if_right", False: "episode/reward_if_wrong"}
-        return metrics | {names[right]: sum(rewards) / len(rewards) for right, rewards in earned.items() if rewards}
-
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         """Returns the metrics of a validation: `rollout_metrics`, `statistics`, and `exact_match` if tasks have an answer."""
         metrics = rollout_metrics(done) | self.statistics(done)
@@ -146,8 +131,7 @@ class DatasetTasks(TrainingTasks):
         return max(map(num_tokens, longest))
 
     def open(self, renderer: Renderer) -> None:
-        end_tokens = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
-        reward = self._reward or answer_reward(self._config.reward, renderer.decode, end_tokens)
+        reward = self._reward or answer_reward(self._config.reward)
         self._environment = QuestionEnvironment(reward, self._config.environment.step_timeout_seconds)
 
     def episode(self, task: Task) -> QuestionEnvironment:
@@ -171,7 +155,7 @@ class EnvironmentTasks(TrainingTasks):
     def __init__(
         self,
         environment: BaseEnvironment | Callable[[], BaseEnvironment],
-        reward_fn: Callable[..., Any] | None,
+        reward: WeightedReward | None,
         config: ConfigStore,
         *,
         validation: BaseEnvironment | Callable[[], BaseEnvironment] | None = None,
@@ -185,8 +169,8 @@ class EnvironmentTasks(TrainingTasks):
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)
         make = functools.partial(EnvironmentTaskSampler, seed=seed, config=config.environment)
-        self._stream = make(environment, reward_fn)
-        self._others = make(other, reward_fn, purpose="held out")
+        self._stream = make(environment, reward)
+        self._others = make(other, reward, purpose="held out")
         self._samples = functools.partial(make, environment, purpose="held out")
         self.stream = self._stream
 
@@ -236,11 +220,10 @@ def make_tasks(
     if isinstance(dataset, TrainingTasks):
         return dataset
     assert isinstance(config, ConfigStore)
-    if env is not None:
-        judge = combine_rewards(rewards) if rewards else reward_fn
-        return EnvironmentTasks(env, judge, config, validation=validation)
     functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else rewards
     reward = combine_rewards(functions) if functions else None
+    if env is not None:
+        return EnvironmentTasks(env, reward, config, validation=validation)
     return DatasetTasks(dataset, reward, config, validation=validation)
 
 

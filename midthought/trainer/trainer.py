@@ -7,6 +7,7 @@ a learner computes the updates.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import math
 import sys
@@ -16,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from midthought.checks.before import Report, Setup, examine
+from midthought.checks.before import MAX_TASKS, Report, Setup, examine
 from midthought.checks.during import ITERATION, VALIDATION
 from midthought.config import RecipeConfig, settled
 from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import BaseEnvironment
-from midthought.errors import SettingsError, TrainerClosedError, TrainingStoppedError
+from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
 from midthought.learning.adapters import has_adapters
 from midthought.learning.distributed.remote_learner import AnyLearner
@@ -35,30 +36,32 @@ from midthought.models.pretrained import save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import collect
+from midthought.rollout.rollout_batch import ShuffledTasks, collect, select
 from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
-from midthought.trainer.checkup import UNTAUGHT, examine_before_start, setup_of
-from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, tell_failures
+from midthought.trainer.episodes import as_rollout, restore_stream, tell_failures
 from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
 from midthought.trainer.initial_policy import generation_values, open_policy
-from midthought.trainer.learners import make_learner
+from midthought.trainer.learners import make_learner, overlaps
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainingResult, history_row
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT, open_sources
 from midthought.trainer.run import Run
-from midthought.trainer.run_checks import RunChecks
+from midthought.trainer.run_checks import RunChecks, examine_before_start
 from midthought.trainer.sft import SftStage
-from midthought.trainer.short_form import named_rewards, named_tasks, require_environment
-from midthought.trainer.tasks import TrainingTasks, make_tasks
+from midthought.trainer.short_form import named_rewards, named_tasks
+from midthought.trainer.tasks import EnvironmentTasks, make_tasks
 from midthought.types import RolloutBatch, RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
+
+UNTAUGHT = "the model has random weights and no supervised steps behind it; call check() after sft()"
 
 
 class _Parts(NamedTuple):
@@ -149,26 +152,32 @@ class Trainer:
         progress: bool = True,
         **settings: Any,
     ) -> None:
-        require_environment(settings, dataset)
         given = settle(
             config,
             settings,
             model=model,
             algorithm=algorithm,
+            dataset=dataset,
             run_path=run_path,
             resume=resume,
-            needs_environment=not isinstance(dataset, TrainingTasks),
-            arguments=Trainer.__init__,
+            names=inspect.signature(Trainer).parameters,
         )
-        self.config, path = given.config, given.run_path
+        self._choice, self.config = given.choice, given.choice.config
+        self._is_created = given.model is None and not self.config.model.local_path
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
         console = Console(quiet=not progress)
         options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes, "console": console}
+        path = given.run_path
         self._run = path if isinstance(path, Run) else Run(path, self.config, **options)
-        self._open_run(given.preset, given.choice.algorithm)
+        with self._run.disk():
+            self._run.require_same(self.config)
+            self._run.create()
+            self._run.find_checkpoints()
+        for note in filter(None, (given.note, given.choice.algorithm)) if not self._run.is_shared else ():
+            self._run.console.note(note)
         self.callbacks = checked_callbacks(callbacks)
         self._policy = open_policy(
             self.config,
@@ -182,17 +191,8 @@ class Trainer:
         )
         learned = learned_from(self._tasks, environment, reward_fn, rewards)
         self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
-        self._choice, self._is_created = given.choice, given.is_model_created
-        self._sft = SftStage(given, demonstrations, self._run)
+        self._sft = SftStage(self.config, self._run, demonstrations, is_created=self._is_created)
         self._begin()
-
-    def _open_run(self, *notes: str) -> None:
-        with self._run.disk():
-            self._run.require_same(self.config)
-            self._run.create()
-            self._run.find_checkpoints()
-        for note in filter(None, notes) if not self._run.is_shared else ():
-            self._run.console.note(note)
 
     def _begin(self) -> None:
         """Begins at the newest checkpoint of a resumed run, else at iteration 0."""
@@ -212,6 +212,10 @@ class Trainer:
         """As given to `fit`; None: by the settings."""
         self._settings = self.config.frozen()
         """A copy of the settings that does not change; `fit` replaces it."""
+        self._last = 0
+        """Number of the last iteration of `fit`, as far as it is known."""
+        self._lost_at = -1
+        """The iteration in which the learner's process was lost."""
         self._is_fitting = self._is_open_iteration = self._is_closed = False
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
@@ -231,9 +235,11 @@ class Trainer:
         """Returns the learner and the sources, which are created here if there are none."""
         if self._parts is None:
             self._require_open()
-            learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters())
+            apart = overlaps(self.model, self._settings)
+            learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters(), apart=apart)
             given = self._policy.prompts, self._tasks, self._settings
-            sources = open_sources(self.model, learner.policy, self.renderer, *given, model_path=self._policy.path)
+            path = self._policy.path
+            sources = open_sources(self.model, learner.policy, self.renderer, *given, model_path=path, overlaps=apart)
             self._parts = _Parts(learner, *sources)
         return self._parts
 
@@ -270,15 +276,28 @@ class Trainer:
         is_untaught = self._is_created and not self._sft.is_done and not self.iteration
         allowed = getattr(self.model.config, "max_position_embeddings", None) or sys.maxsize
         longest = settled(self._settings.inference.max_seq_len, allowed)
-        return setup_of(
-            self._settings,
-            self._tasks,
-            self._policy,
-            source=self._parts.source if self._parts else None,
-            max_seq_len=self._parts.engine.max_seq_len if self._parts else longest,
+        tasks, prompts = self._tasks, self._policy.prompts
+        known = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else []
+        return Setup(
+            config=self._settings,
             choice=self._choice,
             path=self._run.path,
+            tasks=known[:: max(1, len(known) // MAX_TASKS)][:MAX_TASKS],
+            all_tasks=known,
+            held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
+            draw=functools.partial(tasks.stream.draw, 0),
+            has_replies=isinstance(tasks, EnvironmentTasks),
+            source=self._parts.source if self._parts else None,
             why_not_sampled=UNTAUGHT if is_untaught else "",
+            policy=PolicyParts(
+                model=self.model,
+                renderer=self.renderer,
+                call_format=prompts.call_format,
+                registry=prompts.registry,
+                messages=prompts.messages,
+                episode=tasks.episode,
+                max_seq_len=self._parts.engine.max_seq_len if self._parts else longest,
+            ),
         )
 
     def sft(self, demonstrations: Any = None, *, max_seconds: float | None = None, **settings: Any) -> SupervisedResult:
@@ -360,24 +379,30 @@ class Trainer:
     def _train(self, num_iters: int, max_seconds: float | None) -> None:
         """The training loop; then saves the policy and writes the report. A stop takes effect after an iteration and its
         checkpoint."""
-        last, training = self._end_schedule(num_iters, max_seconds), self._settings.training
-        if self.iteration >= last:
-            _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, last)
+        self._last, training = self._end_schedule(num_iters, max_seconds), self._settings.training
+        if self.iteration >= self._last:
+            _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, self._last)
         title, stop = f"Training ({training.algorithm or training.adv_estimator})", self._run.stop
-        with stop, self._run.console.stage(title, total=last, unit="iterations") as bar:
+        with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
             bar.start_at(self.iteration)
-            self._is_fitting = True
+            self._is_fitting, self._clock = True, (time.perf_counter(), 0.0)
             try:
-                while self.iteration < last:
+                while self.iteration < self._last:
                     episodes = self.rollout()
-                    metrics = self.train_step(episodes)
+                    try:
+                        metrics = self.train_step(episodes)
+                    except LearnerLostError as lost:
+                        self._begin_again(lost)
+                        bar.start_at(self.iteration)
+                        continue
                     self._complete(metrics, episodes)
                     self._checks.after_iteration(self.iteration, metrics, episodes.trajectories)
                     bar.advance(1, reward=metrics.get("reward/mean", 0.0), calls=metrics.get("episode/calls", 0.0))
                     if max_seconds is not None:
-                        last = bar.total = self._end_schedule(last, max_seconds)
+                        self._last = bar.total = self._end_schedule(self._last, max_seconds)
                     is_best = self._validation_is_due() and self._is_best(self.evaluate())
-                    if self._run.is_due(self.iteration, is_needed=is_best or stop.requested or self.iteration == last):
+                    is_needed = is_best or stop.requested or self.iteration == self._last
+                    if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
                         self.save_checkpoint()
                     stop.check()
             except TrainingStoppedError:
@@ -388,6 +413,17 @@ class Trainer:
             if (path := self._run.policy_path) is not None:
                 self._save_model(path, in_run=True)
                 self._run.finish(self.metrics_history)
+
+    def _begin_again(self, lost: LearnerLostError) -> None:
+        """Continues from the newest checkpoint, with a new learner; not twice in one iteration."""
+        path = self._run.checkpoints.newest() if self._run.path is not None else None
+        if path is None or self._lost_at == self.iteration or not self.learner.start_again():
+            raise lost
+        self._lost_at, self._is_open_iteration = self.iteration, False
+        _log.warning("%s: a new one starts at %s", lost, path)
+        with self.meter.phase("weight_update"):
+            self.load_checkpoint(path)
+        self._checks.restart(self.config, self._run.rows() or self._history_rows())
 
     def _end_schedule(self, num_iters: int, max_seconds: float | None) -> int:
         """Ends the learning rate's schedule with the last iteration, and returns its number: `num_iters`, or the one that is
@@ -426,12 +462,22 @@ class Trainer:
         return [{"stage": ITERATION, "step": row["iteration"], **row} for row in self.metrics_history]
 
     def rollout(self) -> RolloutData:
-        """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""
+        """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again.
+
+        Raises SettingsError outside `fit` with `training.max_staleness`: then episodes depend on the batches that follow.
+        """
         self._require_open()
-        if self._rollouts is not None and self.source.stream is not None:  # the stream no longer has these episodes
+        staleness = self._settings.training.max_staleness
+        if staleness and not self._is_fitting:
+            raise SettingsError(
+                f"rollout() outside fit() with training.max_staleness={staleness}: episodes would go on between your calls; "
+                "set it to 0, or call fit()"
+            )
+        if self._rollouts is not None and staleness:  # the stream no longer has these episodes
             return self._rollouts.data
         with self.meter.phase("sampling"):
-            self._rollouts = collect(self.source, self._tasks.stream, self._settings, self.iteration)
+            num_left = self._last - self.iteration - 1
+            self._rollouts = collect(self.source, self._tasks.stream, self._settings, self.iteration, num_left)
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
@@ -464,7 +510,7 @@ class Trainer:
     def _learn(self, episodes: RolloutData, learned: LearnedTokens | None) -> dict[str, float]:
         """Trains on episodes, sends the new weights to the engine, and returns the metrics. `learned` gets values of tokens."""
         began = time.perf_counter()
-        batch = sort_episodes(episodes, self._settings.training, self._rollouts)
+        batch = select(episodes, self._settings.training, self._rollouts)
         is_own = self._rollouts is not None and episodes is self._rollouts.data
         before_update = functools.partial(self._checks.before_update, self.iteration + 1)
         metrics = rollout_metrics(episodes.trajectories) | learn(
@@ -477,12 +523,27 @@ class Trainer:
             self.meter,
             learned,
         )
-        metrics |= self._tasks.training_metrics(episodes.trajectories)
+        metrics |= self._tasks.statistics(episodes.trajectories)
         metrics["episode/tools"] = len(self.source.parts.executor.registry)
         seconds = episodes.seconds + time.perf_counter() - began
+        if self.source.stream is not None:
+            metrics |= self._idle_times(metrics)
         metrics["time/seconds"] = seconds
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in episodes) / seconds
         return metrics
+
+    def _idle_times(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Seconds since the last iteration, and those of them in which nothing was sampled and nothing was learned."""
+        assert self.source.stream is not None
+        now, busy = time.perf_counter(), self.source.stream.busy_seconds
+        (last, last_busy), self._clock = self._clock, (now, busy)
+        wall = now - last
+        learning = metrics.get("time/scoring_seconds", 0.0) + metrics.get("time/update_seconds", 0.0)
+        return {
+            "time/wall": wall,
+            "time/idle_engine": max(0.0, wall - (busy - last_busy)),
+            "time/idle_learner": wall - learning,
+        }
 
     def evaluate(
         self, num_episodes: int | None = None, *, sampled: bool = False, tools: ToolAnswers = "on"
@@ -537,14 +598,20 @@ class Trainer:
                 "save_checkpoint() in train_step(): fit counts and logs the iteration after train_step; save in a callback's "
                 "on_step, or set checkpoint.save_interval"
             )
-        stream, rolled_out = self.source.stream, self._rollouts.data if self._rollouts is not None else ()
+        stream = self.source.stream
+        if stream is not None and self._rollouts is not None:
+            raise SettingsError(
+                "save_checkpoint() before train_step(): the episodes that rollout() returned would be lost"
+            )
         state: dict[str, Any] = {"iteration": self.iteration, "metrics_history": self.metrics_history}
         state |= {"best": self._best, "policy_version": self._engine.policy_version}
         if stream is not None:
-            state["stream"] = stream.state(rolled_out)
+            state["stream"] = stream.state()
         with self.meter.phase("saving"):
             best = self._best[1]
-            target = self._run.save(self.learner, self.tokenizer, self.iteration, json_value(state), path, best)
+            target = self._run.checkpoints.save(
+                self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best
+            )
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
@@ -556,7 +623,7 @@ class Trainer:
         Raises CheckpointError if it is damaged, or of another model or tokenizer, or was not written by a trainer.
         """
         self._require_open()
-        state = self._run.restore(self.learner, self.tokenizer, path)
+        state = self._run.checkpoints.restore(self.learner, self.tokenizer, path, "metrics_history")
         with value_errors(f"checkpoint {path}"):
             self.iteration, rows = int(state["iteration"]), state["metrics_history"]
             self.metrics_history = [history_row(int(row["iteration"]), row, self.num_iters(1)) for row in rows]

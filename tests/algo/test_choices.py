@@ -128,10 +128,7 @@ def test_an_unknown_need_is_refused():
         ({"policy_loss": "gpso"}, r"policy_loss='gpso': Did you mean 'gspo'.*once its module is imported"),
         ({"adv_estimator": "rloo", "group_size": 1}, r"group_size=1 with adv_estimator='rloo'"),
         ({"dual_clip": 0.5}, r"dual_clip=0\.5.*greater than 1"),
-        (
-            {"dual_clip": 3.0, "policy_loss": "sapo"},
-            r"dual_clip=3\.0 with policy_loss='sapo'.* set it to null",
-        ),
+        ({"dual_clip": 3.0, "policy_loss": "sapo"}, r"dual_clip=3\.0 with policy_loss='sapo'.* set it to null"),
         ({"target_kl": 0.1, "kl_coef": 0.0}, r"target_kl=0\.1 cannot adapt kl_coef=0"),
         ({"loss_agg": "token-men"}, r"loss_agg='token-men': Did you mean 'token-mean'"),
         ({"kl_loss_kind": "k4"}, r"kl_loss_kind='k4'.*Known: abs, k1, k2, k3"),

@@ -1,8 +1,7 @@
 """What the public functions take and refuse: masks of any type, groups by name, shapes that agree, finite figures."""
 
-from __future__ import annotations
-
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -86,15 +85,26 @@ def test_a_reward_that_is_not_finite_is_told_with_its_place(value: float) -> Non
             call()
 
 
-def test_unknown_kinds_are_told_with_the_near_names() -> None:
-    with pytest.raises(ValueError, match=r"unknown KL estimator 'k4'\. Did you mean 'k"):
-        kl_divergence(A, B, "k4")
-    with pytest.raises(ValueError, match=r"unknown loss aggregation 'token_mean'\. Did you mean 'token-mean'"):
-        loss_weights(MASK, rows_of(MASK), "token_mean")
-    with pytest.raises(ValueError, match=r"unknown rollout correction 'truncate'\. Did you mean 'truncated'"):
-        rollout_weights(A, B, MASK, "truncate")
-    with pytest.raises(ValueError, match=r"unknown correction level 'tokens'\. Did you mean 'token'"):
-        rollout_weights(A, B, MASK, "masked", level="tokens")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: compute_advantage("gea", A, MASK), "advantage estimator 'gea'. Did you mean 'gae'"),
+        (lambda: compute_policy_loss(A, B, C, MASK, kind="gpso"), "policy loss 'gpso'. Did you mean 'gspo'"),
+        (lambda: kl_divergence(A, B, "k4"), "KL estimator 'k4'. Did you mean 'k"),
+        (
+            lambda: loss_weights(MASK, rows_of(MASK), "token_mean"),
+            "loss aggregation 'token_mean'. Did you mean 'token-mean'",
+        ),
+        (lambda: rollout_weights(A, B, MASK, "truncate"), "rollout correction 'truncate'. Did you mean 'truncated'"),
+        (
+            lambda: rollout_weights(A, B, MASK, "masked", level="tokens"),
+            "correction level 'tokens'. Did you mean 'token'",
+        ),
+    ],
+)
+def test_unknown_kinds_are_told_with_the_near_names(call, message):
+    with pytest.raises(ValueError, match=re.escape(f"unknown {message}")):
+        call()
 
 
 def test_the_penalty_s_coefficient_stays_a_number() -> None:

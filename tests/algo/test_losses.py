@@ -1,4 +1,4 @@
-"""Losses: numbers worked by hand."""
+"""Losses: numbers worked by hand, options. Every loss with its gradient: `test_every_loss.py`."""
 
 import math
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from midthought.algo.losses import compute_policy_loss, compute_value_loss, entropy_from_logprobs, masked_average
+from midthought.config import create_default_config
+from midthought.errors import SettingsError
 
 LOG2 = math.log(2.0)
 
@@ -88,12 +90,6 @@ def test_weights_multiply_the_loss_and_not_the_metrics():
     assert float(metrics["ratio_mean"]) == pytest.approx(1.0)
 
 
-def test_an_unknown_loss_is_told_with_the_near_names():
-    flat = torch.zeros(3)
-    with pytest.raises(ValueError, match=r"unknown policy loss 'gpso'\. Did you mean 'gspo'"):
-        compute_policy_loss(flat, flat, flat, flat == 0, kind="gpso")
-
-
 def test_one_broken_ratio_does_not_make_the_loss_infinite():
     loss, _ = compute_policy_loss(
         torch.tensor([-500.0]), torch.tensor([0.0]), torch.tensor([-1.0]), torch.tensor([True])
@@ -119,10 +115,7 @@ def test_the_default_denominator_counts_policy_tokens_and_never_padding():
 def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, target, loss, clipped, gradient):
     everywhere, values = torch.tensor([True]), torch.tensor([value - 1.0], requires_grad=True)
     figure, metrics = compute_value_loss(
-        vpreds=values,
-        old_values=torch.tensor([-1.0]),
-        returns=torch.tensor([target - 1.0]),
-        response_mask=everywhere,
+        vpreds=values, old_values=torch.tensor([-1.0]), returns=torch.tensor([target - 1.0]), response_mask=everywhere
     )
     assert figure.item() == pytest.approx(loss)
     assert float(metrics["value_clip_fraction"]) == clipped
@@ -140,3 +133,72 @@ def test_the_value_loss_without_a_range_is_half_the_squared_error():
 def test_entropy_is_that_of_the_distribution_and_an_impossible_token_adds_nothing():
     logprobs = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.25] * 4]).log()
     torch.testing.assert_close(entropy_from_logprobs(logprobs), torch.tensor([1.5 * LOG2, 2 * LOG2]))
+
+
+# -- losses with their own bounds ----------------------------------------------------------------------------------
+
+
+def loss_of(kind, old, new, advantage, **options) -> tuple[float, dict, list[float]]:
+    """Of one row of tokens with these probabilities: the loss, its metrics, the gradient of its sum at the log-probabilities."""
+    before, now = (torch.tensor([values], dtype=torch.float64).log() for values in (old, new))
+    now.requires_grad_()
+    mask = torch.ones_like(now, dtype=torch.bool)
+    loss, metrics = compute_policy_loss(before, now, torch.full_like(now, advantage), mask, kind=kind, options=options)
+    loss.backward()
+    loss = loss.detach()
+    gradient = (now.grad[0] * len(old)).tolist()
+    return float(loss), {name: float(value) for name, value in metrics.items()}, gradient
+
+
+def test_sapos_temperatures_are_as_exact_as_its_log_probabilities():
+    expected = 4 / 1.05 / (1 + math.exp(-1.05 * (0.8 - 1)))
+    assert loss_of("sapo", [0.5], [0.4], -1.0)[0] == pytest.approx(expected, rel=1e-14)
+
+
+def test_sapos_gradient_fades_far_away_and_does_so_faster_for_bad_tokens():
+    """Ratio 3: σ(2) = 0.8808, 4 σ (1 - σ) = 0.41997, times the ratio and A."""
+    _, good, gradient = loss_of("sapo", [0.1], [0.3], 1.0)
+    assert good["gate_mean"] == pytest.approx(0.41997, abs=1e-5)
+    assert gradient == pytest.approx([-3 * 0.41997], abs=1e-4)
+    assert loss_of("sapo", [0.1], [0.3], -1.0)[1]["gate_mean"] < 0.41997
+
+
+def test_gmpo_limits_only_ratios_that_moved_with_the_advantage():
+    """Ratios 4 and 1/4 against the range (e^-0.4, e^0.4)."""
+    good, bad = (loss_of("gmpo", [0.2, 0.8], [0.8, 0.2], advantage) for advantage in (1.0, -1.0))
+    assert (good[0], bad[0]) == pytest.approx((-math.sqrt(math.exp(0.4) / 4), math.sqrt(4 * math.exp(-0.4))))
+    assert good[1]["clip_fraction"] == bad[1]["clip_fraction"] == 0.5
+
+
+@pytest.mark.parametrize("kind", ["dppo_tv", "dppo_kl"])
+def test_in_dppo_a_rare_token_may_grow_manyfold_and_a_frequent_one_only_a_little(kind):
+    """1 % -> 5 %: ratio 5, which PPO clips; 50 % -> 70 %: ratio 1.4, but a fifth of all probability has moved."""
+    rare, frequent = loss_of(kind, [0.01], [0.05], 1.0), loss_of(kind, [0.5], [0.7], 1.0)
+    assert rare[1]["clip_fraction"] == 0.0 and rare[0] == pytest.approx(-5 * math.log(0.05))
+    assert frequent[1]["clip_fraction"] == 1.0 and frequent[0] == 0.0
+    for old, new, advantage, gradient in ((0.5, 0.9, -1.0, 1.8), (0.9, 0.5, 1.0, -0.5 / 0.9)):  # against its advantage
+        assert loss_of(kind, [old], [new], advantage)[2] == pytest.approx([gradient])
+
+
+def test_the_binary_divergence_of_dppo_and_the_limit_of_its_weight_by_hand():
+    """0.5 -> 0.7: ½ ln(½ / 0.7) + ½ ln(½ / 0.3) = 0.0872 nats."""
+    for limit, clipped in ((0.087, 1.0), (0.088, 0.0)):
+        assert loss_of("dppo_kl", [0.5], [0.7], 1.0, max_divergence=limit)[1]["clip_fraction"] == clipped
+    assert loss_of("dppo_tv", [0.001], [0.1], 1.0)[2] == pytest.approx([-20.0])
+
+
+def test_dppos_ratio_is_to_the_sampled_probability_and_not_to_the_recomputed_one():
+    sampled, recomputed, now, one = (torch.tensor([[value]]) for value in (0.2, 0.4, 0.3, 1.0))
+    loss, metrics = compute_policy_loss(
+        recomputed.log(), now.log(), one, one == 1, kind="dppo_tv", sampled_logprobs=sampled.log()
+    )
+    assert float(loss) == pytest.approx(-1.5 * math.log(0.3))
+    assert float(metrics["ratio_mean"]) == pytest.approx(1.5)
+
+
+def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_of_older_tokens():
+    words = "already uses the sampled log-probabilities or has no importance weights; set rollout_correction to 'none'"
+    with pytest.raises(SettingsError, match=words):
+        create_default_config(training={"policy_loss": "dppo_tv", "rollout_correction": "truncated"})
+    config = create_default_config(training={"policy_loss": "dppo_tv", "max_staleness": 2})
+    assert config.frozen().training.rollout_correction == "none"

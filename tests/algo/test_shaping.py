@@ -13,12 +13,9 @@ from midthought.algo.shaping import overlong_penalty, teacher_advantages
     ("num_tokens", "penalty"),
     [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (95, -0.75), (100, -1.0), (101, -1.0), (10**9, -1.0)],
 )
-def test_the_penalty_falls_along_a_line_within_the_buffer(num_tokens, penalty):
+def test_the_penalty_falls_along_a_line_within_the_buffer_which_may_be_the_whole_length(num_tokens, penalty):
     assert overlong_penalty(num_tokens, max_tokens=100, buffer_tokens=20) == pytest.approx(penalty)
-
-
-def test_the_buffer_may_be_the_whole_length():
-    assert overlong_penalty(25, max_tokens=100, buffer_tokens=100) == pytest.approx(-0.25)
+    assert overlong_penalty(num_tokens, max_tokens=100, buffer_tokens=100) == pytest.approx(-min(num_tokens, 100) / 100)
 
 
 @pytest.mark.parametrize("buffer_tokens", [0, -1, 101])

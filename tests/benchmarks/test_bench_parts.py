@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from representatives import representatives
 
 from benchmarks import trl_loop
 from benchmarks.parts import PARTS, main
@@ -25,42 +26,31 @@ def run(part: str, folder: Path) -> list[dict]:
     return json.loads((folder / f"{part}.json").read_text("utf-8"))["rows"]
 
 
-@pytest.mark.parametrize(
-    ("part", "goals"),
-    [
-        pytest.param("rollout", ["≥ 0.9", "≥ 1.2", "≤ 1.15", "≥ 1", "≤ 2.5", "≤ 1.1"], marks=pytest.mark.slow),
-        pytest.param("tools", ["≤ 1.1"], marks=pytest.mark.slow),
-        ("parse", ["≤ 3"] * 10),
-        pytest.param("lora", ["≥ 0.95"], marks=pytest.mark.slow),
-        pytest.param("scaling", [], marks=pytest.mark.slow),
-        pytest.param("memory_scale", ["≥ 0.95", "≥ 0.95"], marks=pytest.mark.slow),
-        pytest.param("memory", [], marks=pytest.mark.slow),
-        pytest.param("service", ["≤ 1.3", "≤ 1.3", "≤ 1.3", "≥ 2"], marks=pytest.mark.slow),
-        pytest.param("busy", ["≥ 0.9", "≥ 1.5"], marks=pytest.mark.slow),
-        pytest.param("plan", ["≤ 0.15", "≤ 0.15"], marks=pytest.mark.slow),
-        pytest.param(
-            "ray",
-            ["≥ 0.9", "≥ 0.9"],
-            marks=[pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")],
-        ),
-        pytest.param(
-            "learner", [*["≥ 0.85", *["≥ 1.5"] * trl_loop.is_installed()] * 2, "≤ 0.4"], marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "trl",
-            ["≥ 2.5", "≥ 5"],
-            marks=[pytest.mark.slow, pytest.mark.skipif(not trl_loop.is_installed(), reason="trl is not installed")],
-        ),
-        pytest.param(
-            "vllm",
-            [],
-            marks=[pytest.mark.slow, pytest.mark.skipif(not os.environ.get(PYTHON), reason=f"{PYTHON} is not set")],
-        ),
-    ],
-)
-def test_a_part_runs_alone_and_judges_its_goals(part: str, goals: list[str], tmp_path: Path) -> None:
+GOALS = {
+    "rollout": ["≥ 0.9", "≥ 1.2", "≤ 1.15", "≥ 1", "≤ 2.5", "≤ 1.1"],
+    "tools": ["≤ 1.1"],
+    "parse": ["≤ 3"] * 10,
+    "lora": ["≥ 0.95"],
+    "scaling": [],
+    "memory_scale": ["≥ 0.95", "≥ 0.95"],
+    "memory": [],
+    "service": ["≤ 1.3", "≤ 1.3", "≤ 1.3", "≥ 2"],
+    "busy": ["≥ 0.9", "≥ 1.5"],
+    "plan": ["≤ 0.15", "≤ 0.15"],
+    "ray": ["≥ 0.9", "≥ 0.9"],
+    "learner": [*["≥ 0.85", *["≥ 1.5"] * trl_loop.is_installed()] * 2, "≤ 0.4"],
+    "trl": ["≥ 2.5", "≥ 5"],
+    "vllm": [],
+}
+NEEDS = {"ray": find_spec("ray"), "trl": trl_loop.is_installed(), "vllm": os.environ.get(PYTHON)}
+
+
+@pytest.mark.parametrize("part", representatives(GOALS, "parse"))
+def test_a_part_runs_alone_and_judges_its_goals(part: str, tmp_path: Path) -> None:
+    if not NEEDS.get(part, True):
+        pytest.skip(f"needs {part}")
     rows = run(part, tmp_path)
-    assert [row["goal"] for row in rows if row["goal"]] == goals
+    assert [row["goal"] for row in rows if row["goal"]] == GOALS[part]
     for row in rows:
         value = row["value"]
         assert 0 < value["lowest"] <= value["median"] <= value["highest"]

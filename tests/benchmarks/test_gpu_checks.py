@@ -19,6 +19,7 @@ from midthought.engines.local import runner_selection as trial
 from midthought.engines.local.engine import LocalEngine
 from midthought.learning import passes
 from midthought.learning.learner import Learner
+from midthought.plan.memory import Memory
 from midthought.types import Completion, Finish
 
 QUICK = Check(1, "benchmarks.gpu.hardware", "versions", 1.0)
@@ -104,8 +105,8 @@ def test_a_rank_that_learns_something_else_fails_the_check(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_a_plan_that_is_off_by_half_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned_bytes = fit.planned_bytes
-    monkeypatch.setattr(fit, "planned_bytes", lambda settings: planned_bytes(settings) // 2)
+    learner = Memory.learner.func
+    monkeypatch.setattr(Memory, "learner", property(lambda plan: learner(plan) // 2))
     monkeypatch.setattr(fit, "WAYS", {"": ""})
     outcome = run(fit.__name__)
     assert outcome.status is Status.FAILED
@@ -125,7 +126,7 @@ def test_a_pass_does_not_fit_if_the_learner_halves_it(
 
     monkeypatch.setattr(passes, "token_outputs", limited)
     model = "hidden_size=16 num_layers=1 num_heads=2 vocab_size=64 dtype=float32"
-    work = "batch_size=4 mini_batch_size=4 micro_batch_tokens=64 prompt_tokens=8 max_tokens=24"
+    work = "batch_size=4 micro_batch_tokens=64 prompt_tokens=8 max_tokens=24"
     assert fit.fits(memory_of(model, work), torch.device("cpu")) == has_memory
 
 

@@ -338,7 +338,6 @@ MISTAKES: dict[str, tuple[Make, str, str]] = {
         "machine",
         "checkpoints of this run",
     ),
-    "wandb without a login": (settings(trackers=["wandb"]), "machine", "no login of Weights & Biases"),
     "a reward that is constant": (paid(lambda trajectory: 1.0), "reward", "'red' earns 1, and the wrong answer"),
     "a weight with the wrong sign": (settings(rewards=[("correct", -1.0)]), "reward", "'red' earns -1"),
     "a reward that compares all tasks with one answer": (
@@ -401,15 +400,6 @@ CALLED: dict[str, tuple[Make, str, str]] = {
 }
 
 
-@pytest.fixture
-def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    yield
-
-
 def assert_found(report: Report, check: str, part: str) -> None:
     found = [finding for finding in report.findings if finding.check == check and part in finding.observation]
     assert found, [f"{finding.check}: {finding.observation}" for finding in report.findings]
@@ -417,7 +407,7 @@ def assert_found(report: Report, check: str, part: str) -> None:
 
 
 @pytest.mark.parametrize("description", MISTAKES)
-def test_a_mistake_is_found_without_samples(description, taught, tmp_path, no_login):
+def test_a_mistake_is_found_without_samples(description, taught, tmp_path):
     make, check, part = MISTAKES[description]
     arguments = make(taught, tmp_path)
     assert_found(examined(lambda: Trainer(**arguments), samples=False), check, part)

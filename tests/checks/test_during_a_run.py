@@ -57,6 +57,7 @@ def findings_of(*rows, settings=None, healthy=6, unread=None):
 STEPS = 10 * [EQUAL]
 FAILURES = {
     "all episodes fail": (0, [{"episode/failed": 1.0, "reward/mean": None}], "episodes_fail", "all 8 episodes"),
+    "all of them, later": (6, [{"episode/failed": 1.0, "reward/mean": None}] * 3, "episodes_fail", "all 8 episodes"),
     "a part of the episodes": (6, [{"episode/failed": 0.6}] * 5, "episodes_fail", "60% of the episodes"),
     "the budget": (6, [{"episode/length": 1.0}] * 5, "truncated", "inference.max_tokens=256"),
     "the limit of turns": (6, [{"episode/max_turns": 1.0}] * 5, "truncated", "inference.max_turns=5"),

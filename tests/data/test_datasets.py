@@ -10,8 +10,6 @@ import pytest
 from midthought import DataError, load_tasks
 from midthought.data import rows
 
-datasets = pytest.importorskip("datasets")
-
 ROWS = [{"question": f"{n} + {n}?", "answer": str(2 * n)} for n in range(1, 5)]
 PROMPTS = [row["question"] for row in ROWS]
 
@@ -21,11 +19,17 @@ def prompts_of(source: Any) -> list[str]:
 
 
 @pytest.fixture
-def dataset() -> Any:
+def datasets() -> Any:
+    """Imported here: it takes more than a second, in each process that collects tests."""
+    return pytest.importorskip("datasets")
+
+
+@pytest.fixture
+def dataset(datasets: Any) -> Any:
     return datasets.Dataset.from_list(ROWS)
 
 
-def test_a_data_set_and_its_selections_are_read(dataset: Any) -> None:
+def test_a_data_set_and_its_selections_are_read(datasets: Any, dataset: Any) -> None:
     assert prompts_of(dataset) == PROMPTS
     assert prompts_of(dataset.select(range(2))) == PROMPTS[:2]
     assert sorted(prompts_of(dataset.shuffle(seed=0))) == sorted(PROMPTS)
@@ -44,7 +48,7 @@ def test_a_transform_of_the_user_is_kept(dataset: Any) -> None:
     assert prompts_of(upper) == [prompt.upper() for prompt in PROMPTS]
 
 
-def test_a_stream_is_read_up_to_a_limit(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_read_up_to_a_limit(datasets: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert prompts_of(dataset.to_iterable_dataset()) == PROMPTS
     endless = datasets.IterableDataset.from_generator(
         lambda: ({"question": "?", "answer": "1"} for _ in itertools.count())
@@ -57,7 +61,7 @@ def test_a_stream_is_read_up_to_a_limit(dataset: Any, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_mapping_of_splits_names_them(dataset: Any, is_stream: bool) -> None:
+def test_a_mapping_of_splits_names_them(datasets: Any, dataset: Any, is_stream: bool) -> None:
     splits = datasets.DatasetDict(test=dataset, validation=dataset)
     if is_stream:
         splits = datasets.IterableDatasetDict(

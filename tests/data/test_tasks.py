@@ -1,6 +1,7 @@
 """Tasks from rows of all common formats; errors name the position and the argument that solves the problem."""
 
 import copy
+import decimal
 import json
 from array import array
 
@@ -40,6 +41,12 @@ USUAL = [
     ({"question": "q", "answer": "a", "aliases": ["b"]}, "a", ("b",)),
     ({"question": "q", "answer": array("i", [7, 8])}, "7", ("8",)),
     (VERL, "a", ()),
+    ({"question": "q", "answers": {"text": ["a", "b"], "answer_start": [0, 0]}}, "a", ("b",)),
+    ({"question": "q", "golden_answers": ["a", "b"]}, "a", ("b",)),
+    *(
+        ({"question": "q", column: decimal.Decimal("1.50")}, "1.50", ())
+        for column in ("gold", "reference", "correct_answer", "answerkey", "Correct Answer", "gold_answer", "expected")
+    ),
 ]
 WORKED = {
     "She sells 16 - 3 = <<16-3=13>>13 eggs.\n#### 13": "13",
@@ -64,6 +71,16 @@ def test_the_usual_names_of_columns_are_known_and_a_worked_solution_in_the_form_
         assert task.answer == answer and (
             answer != "2125" or all(task_is_right(task, each) for each in ("2125", "2,125"))
         )
+
+
+def test_the_truth_of_a_worked_solution_is_its_last_box():
+    row = {"problem": "1 + 1?", "solution": "Not \\boxed{3}, but $\\boxed{\\frac{4}{2}}$.", "level": "Level 1"}
+    (task,) = load_tasks([row])
+    assert task.answer == "\\frac{4}{2}" and task.labels == {"dataset": "math"}
+    (task,) = load_tasks([{"problem": "500 + 750?", "solution": "So $\\boxed{1,250}$."}])
+    assert (task.answer, task.labels) == ("1250", {}) and task_is_right(task, "It is 1250.")
+    (task,) = load_tasks([{"question": "Where?", "answer": "Paris"}])
+    assert task_is_right(task, "It is \\boxed{Paris}.") and not task_is_right(task, "Not Paris but \\boxed{Rome}.")
 
 
 def test_a_messages_text_may_be_a_list_of_text_parts():
@@ -136,6 +153,10 @@ WRONG = [
     ),  # as in row 1
     ([{}], {}, "map one of none"),
     ([GOOD | {"before": "hello"}], {}, "before is 'hello'; it must be a list of messages"),
+    ([GOOD | {"question": "a\ud800"}], {}, "row 1: the prompt is not Unicode text: a lone surrogate at character"),
+    ([GOOD | {"answer": "\ud800"}], {}, "row 1: answer is not Unicode text: a lone surrogate at character"),
+    ({"question": ["a"], "answer": ["b"]}, {}, "from_dict"),
+    (GOOD, {}, "into a list"),
 ]
 WRONG_MESSAGES = [
     ([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "roles user, assistant; it may"),

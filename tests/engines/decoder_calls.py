@@ -1,7 +1,5 @@
 """Observes which fused decoders compute."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

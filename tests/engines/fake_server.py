@@ -3,8 +3,6 @@
 Run as a program (`python fake_server.py -m vllm.… --uds …`) it is a server of its own process, for what starts servers.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno
@@ -19,13 +17,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 Policy = Callable[[list[int]], int]
 """The ids so far -> the next one."""
+Logits = Callable[[list[int]], Sequence[float]]
+"""The ids so far -> the logits of the next one."""
 
 LINE_ENDS = "line\u2028ends\x85in\x0btext"
 """What text readers take for line ends stands unescaped in the servers' JSON."""
@@ -67,58 +67,48 @@ def _bound(make: Callable[[], ThreadingHTTPServer], seconds: float = 60.0) -> Th
             time.sleep(0.05)
 
 
+@dataclass(eq=False)
 class FakeServer:
-    """A context manager. Settings may be changed while it runs.
+    """A context manager. Settings may be changed while it runs."""
 
-    Args:
-        kind: whose protocol.
-        policy: writes the tokens.
-        logits: makes the server draw and record from softmax(logits) instead, the same everywhere or a function of the ids
-            so far, whatever `policy` says; `records` says how: `model`, with its `temperature`, or all that is sampled
-            from (`processed`).
-        server_eos: its own end-of-sequence tokens.
-        tokenize: for `/tokenize`; without it there is none.
-        load: takes the path of new weights or adapters and gives the `logits` that they make; without it there are no
-            routes for them, as on a server that was not started for training.
-    """
+    kind: Literal["vllm", "sglang"] = "vllm"
+    """Whose protocol."""
+    policy: Policy = lambda context: hashed(context, 50)
+    _: KW_ONLY
+    model: str = "tiny"
+    root: str = "/models/tiny"
+    max_model_len: int | None = 4096
+    logprob: float = -0.5
+    logits: Sequence[float] | Logits | None = None
+    """The server samples and records from softmax(logits) instead, whatever `policy` says."""
+    records: Literal["model", "temperature", "processed"] = "model"
+    """With logits: the probabilities of the model, those with its temperature, or those of all that is sampled from."""
+    server_eos: Sequence[int] = ()
+    """Its own end-of-sequence tokens."""
+    chunk_size: int = 1
+    token_seconds: float = 0.0
+    tokenize: Callable[[str], list[int]] | None = None
+    """For `/tokenize`; without it there is none."""
+    key: str = ""
+    port: int = 0
+    uds: str = ""
+    load: Callable[[str], Logits] | None = None
+    """Takes the path of new weights or adapters and gives the logits that they make; without it there are no routes for them,
+    as on a server that was not started for training."""
+    faults: list[Fault | None] = field(default_factory=list)
+    """One for each of the next requests for a completion, in their order; None lets one pass."""
+    always: Fault | None = None
+    """For every request that `faults` says nothing of."""
+    alter: Callable[[dict[str, Any]], dict[str, Any]] = lambda event: event
+    """Changes every event before it is sent."""
 
-    def __init__(
-        self,
-        kind: Literal["vllm", "sglang"] = "vllm",
-        policy: Policy = lambda context: hashed(context, 50),
-        *,
-        model: str = "tiny",
-        root: str = "/models/tiny",
-        max_model_len: int | None = 4096,
-        logprob: float = -0.5,
-        logits: Sequence[float] | Callable[[list[int]], Sequence[float]] | None = None,
-        records: Literal["model", "temperature", "processed"] = "model",
-        server_eos: Sequence[int] = (),
-        chunk_size: int = 1,
-        token_seconds: float = 0.0,
-        tokenize: Callable[[str], list[int]] | None = None,
-        key: str = "",
-        port: int = 0,
-        uds: str = "",
-        load: Callable[[str], Callable[[list[int]], Sequence[float]]] | None = None,
-    ) -> None:
-        self.kind, self.policy, self.model, self.root = kind, policy, model, root
-        self.max_model_len, self.logprob, self.logits, self.records = max_model_len, logprob, logits, records
-        self.server_eos, self.chunk_size = server_eos, chunk_size
-        self.token_seconds, self.tokenize, self.key = token_seconds, tokenize, key
-        self.faults: list[Fault | None] = []
-        """One for each of the next requests for a completion, in their order; None lets one pass."""
-        self.always: Fault | None = None
-        """For every request that `faults` says nothing of."""
-        self.alter: Callable[[dict[str, Any]], dict[str, Any]] = lambda event: event
-        """Changes every event before it is sent."""
+    def __post_init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         """The bodies of the requests for completions."""
         self.num_broken_off = 0
         """Completions that the client did not wait for."""
         self.num_running = self.max_running = 0
-        self.load = load
-        self.adapters: dict[str, Callable[[list[int]], Sequence[float]]] = {}
+        self.adapters: dict[str, Logits] = {}
         self.prefix_cache: dict[tuple[int, ...], Sequence[float]] = {}
         """What was computed for whole blocks of BLOCK tokens, by these and all before; new weights leave it as it is."""
         self.is_paused = False
@@ -126,23 +116,16 @@ class FakeServer:
         """Paths of the requests that change the server, in their order."""
         self.released = threading.Event()
         self.lock = threading.Lock()
-        self._port, self._uds = port, uds
 
     @property
     def url(self) -> str:
-        if self._uds:
-            return f"unix:{self._uds}"
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    @property
-    def port(self) -> int:
-        return int(self._http.server_address[1])
+        return f"unix:{self.uds}" if self.uds else f"http://127.0.0.1:{self.port}"
 
     @property
     def prompts(self) -> list[list[int]]:
         return [body["prompt" if self.kind == "vllm" else "input_ids"] for body in self.requests]
 
-    def __enter__(self) -> FakeServer:
+    def __enter__(self) -> Self:
         fake = self
 
         class Handler(_Handler):
@@ -151,26 +134,29 @@ class FakeServer:
         class Server(ThreadingHTTPServer):
             request_queue_size = 256
             daemon_threads = True
-            allow_reuse_address = not self._uds
-            address_family = socket.AF_UNIX if self._uds else socket.AF_INET
+            allow_reuse_address = not self.uds
+            address_family = socket.AF_UNIX if self.uds else socket.AF_INET
 
             def server_bind(self) -> None:  # without looking up the host's name
                 socketserver.TCPServer.server_bind(self)
 
-        self._http = _bound(lambda: Server(self._uds or ("127.0.0.1", self._port), Handler))  # type: ignore[arg-type]
+        self._http = _bound(lambda: Server(self.uds or ("127.0.0.1", self.port), Handler))  # type: ignore[arg-type]
+        if not self.uds:
+            self.port = int(self._http.server_address[1])
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.released.set()
         self._http.shutdown()
-        port = self.port if not self._uds else 0
         self._http.server_close()
-        if port:  # stays bound while this object lives: otherwise a server of another test may be given the port
+        if (
+            not self.uds
+        ):  # the port stays bound while this object lives: otherwise a server of another test may be given the port
             bound = socket.socket()
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
-                bound.bind(("127.0.0.1", port))
+                bound.bind(("127.0.0.1", self.port))
             weakref.finalize(self, bound.close)
 
     def next_fault(self) -> Fault | None:
@@ -281,34 +267,27 @@ class _Handler(BaseHTTPRequestHandler):
                 self._fail(fault, event)
                 return
             fake.released.wait(fake.token_seconds * num_tokens)
-            self._send(b"data: " + json.dumps(fake.alter(event), ensure_ascii=False).encode() + b"\n\n")
+            self._send(_line(fake.alter(event)))
             num_sent += num_tokens
         self._send(b"data: [DONE]\n\n")
         self._send(b"")
 
     def _fail(self, fault: Fault, event: dict[str, Any]) -> None:
-        fake = self.server_of_ours
-        line = b"data: " + json.dumps(event).encode()
+        half = _line(event)[: len(json.dumps(event)) // 2]
+        pieces = {
+            "half_line": [half, b""],
+            "clean_end": [b""],
+            "no_tokens": [b"data: [DONE]\n\n", b""],
+            "garbage": [half + b"\n\n"],
+            "abort": [_line(_aborted(self.server_of_ours, event))],
+            "error_event": [_line({"error": {"message": fault.message, "code": fault.status}})],
+        }
+        for piece in pieces.get(fault.kind, []):
+            self._send(piece)
         if fault.kind == "cut":
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        elif fault.kind == "half_line":
-            self._send(line[: len(line) // 2])
-            self._send(b"")
-        elif fault.kind == "clean_end":
-            self._send(b"")
-        elif fault.kind == "no_tokens":
-            self._send(b"data: [DONE]\n\n")
-            self._send(b"")
-        elif fault.kind == "garbage":
-            self._send(line[: len(line) // 2] + b"\n\n")
-        elif fault.kind == "abort":
-            self._send(b"data: " + json.dumps(_aborted(fake, event)).encode() + b"\n\n")
-        elif fault.kind == "error_event":
-            self._send(
-                b"data: " + json.dumps({"error": {"message": fault.message, "code": fault.status}}).encode() + b"\n\n"
-            )
         elif fault.kind == "stall":
-            fake.released.wait(60)
+            self.server_of_ours.released.wait(60)
         self.close_connection = True
 
     def _send(self, piece: bytes) -> None:
@@ -322,6 +301,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
 
 
 def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
@@ -380,29 +363,23 @@ def _why_refused(fake: FakeServer, body: dict[str, Any]) -> tuple[int, str] | No
     return None
 
 
-def _tokens(
+def _chunks(
     fake: FakeServer, prompt: list[int], params: dict[str, Any], num_most: int, adapter: str | None
-) -> Iterator[tuple[int, float, str | None]]:
-    """Token by token: id, log-probability, and why it is the last."""
-    context = list(prompt)
+) -> Iterator[list[tuple[int, float, str | None]]]:
+    """Of each token: id, log-probability, and why it is the last."""
+    context, chunk = list(prompt), []
     own = () if params["ignore_eos"] else fake.server_eos
     stops = set(own) | (set() if params["ignore_eos"] and fake.kind == "sglang" else set(params["stop_token_ids"]))
     for number in range(num_most):
         token_id, logprob = fake.draw(context, params, adapter)
         context.append(token_id)
         reason = "stop" if token_id in stops else "length" if number == num_most - 1 else None
-        yield token_id, logprob, reason
-        if reason:
-            return
-
-
-def _chunks(fake: FakeServer, *of: Any) -> Iterator[list[tuple[int, float, str | None]]]:
-    chunk: list[tuple[int, float, str | None]] = []
-    for token in _tokens(fake, *of):
-        chunk.append(token)
-        if len(chunk) >= fake.chunk_size or token[2]:
+        chunk.append((token_id, logprob, reason))
+        if len(chunk) >= fake.chunk_size or reason:
             yield chunk
             chunk = []
+        if reason:
+            return
 
 
 def _vllm_events(fake: FakeServer, body: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -4,17 +4,15 @@ It shows the order of calls and what happens if vLLM misbehaves; sleep mode need
 one computes is tested in tests/rollout/test_vllm_in_process.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.machinery
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -49,20 +47,8 @@ class RequestOutputKind(Enum):
     DELTA = 1
 
 
-@dataclass
-class SamplingParams:
-    max_tokens: int
-    temperature: float
-    seed: int
-    detokenize: bool
-    output_kind: RequestOutputKind
-    stop_token_ids: list[int]
-    others: dict[str, Any] = field(default_factory=dict)
-
-    def __init__(self, **given: Any) -> None:
-        for name in ("max_tokens", "temperature", "seed", "detokenize", "output_kind", "stop_token_ids"):
-            setattr(self, name, given.pop(name))
-        self.others = given
+class SamplingParams(SimpleNamespace):
+    """Any parameters; `AsyncLLM` reads some of them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +94,7 @@ class AsyncLLM:
         )
 
     @classmethod
-    def from_engine_args(cls, arguments: AsyncEngineArgs) -> AsyncLLM:
+    def from_engine_args(cls, arguments: AsyncEngineArgs) -> Self:
         made.append(cls(arguments))
         return made[-1]
 

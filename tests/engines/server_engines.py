@@ -1,7 +1,5 @@
 """Engines over fake servers, with little patience, and interpreters that have a vLLM and an SGLang of our own."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,11 +1,9 @@
 """Decoders that are small enough to compare to the last digit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61,
@@ -21,7 +19,12 @@ SIZES: dict[str, Any] = {
 }
 
 
-def small_model(seed: int = 0, **changes: Any) -> Any:
-    """A Qwen3 with random weights, in evaluation mode; `changes` of its settings."""
+def random_model(config: Any, dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
+    """Random weights, in evaluation mode."""
     torch.manual_seed(seed)
-    return Qwen3ForCausalLM(Qwen3Config(**{**SIZES, "head_dim": 8, **changes})).eval()
+    return AutoModelForCausalLM.from_config(config).eval().to(dtype)
+
+
+def small_model(seed: int = 0, **changes: Any) -> Any:
+    """A Qwen3; `changes` of its settings."""
+    return random_model(Qwen3Config(**{**SIZES, "head_dim": 8, **changes}), seed=seed)

@@ -1,7 +1,5 @@
 """Coroutines from synchronous code: in notebooks, inside other loops, through interrupts and shutdowns."""
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import threading

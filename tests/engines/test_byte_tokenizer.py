@@ -1,7 +1,5 @@
 """A tokenizer made of nothing: one token a byte, and text comes back as it was."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,8 +1,6 @@
 """Recorded passes of decoding give what plain ones give. Here a tape of tensor operations stands for a CUDA graph: like it,
 it replays the same operations on the same memory, and knows nothing of the Python around them."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Sequence
@@ -13,10 +11,11 @@ import pytest
 import torch
 from precision import logit_tolerance
 from representatives import representatives
-from small_decoders import SIZES
+from small_decoders import SIZES, random_model
+from test_local_engine import play
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import cuda_graphs as recorded
@@ -73,8 +72,7 @@ class Tape:
 
 
 def make(name: str) -> Any:
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+    return random_model(CONFIGS[name]())
 
 
 def runners(model: Any, record: Any) -> tuple[CachedRunner, CachedRunner]:
@@ -264,10 +262,9 @@ def test_a_recording_that_gives_other_logits_or_cannot_be_made_is_noticed_and_no
 
     sequences = Sequences(runners(make("qwen3"), wrong), {0: 5, 1: 7}, room_for=60)
     assert sequences.go_on([0, 1], 20) < sequences.rounding
-    assert [record.message for record in caplog.records if "not recorded any more" in record.message] == [
-        record.message for record in caplog.records if "log-probabilities were off by" in record.message
-    ]
-    assert len([record for record in caplog.records if "off by" in record.message]) == 1
+    about = ("off by", "not recorded any more")
+    (message,) = [record.message for record in caplog.records if any(words in record.message for words in about)]
+    assert "not recorded any more" in message and "log-probabilities were off by" in message
 
     def refuse(compute: Pass) -> Pass:
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -307,13 +304,14 @@ def test_an_engine_that_replays_samples_the_same(async_scheduling, monkeypatch):
     """Episodes that come and go, more than there are slots, with results between their samples."""
     monkeypatch.setattr(recorded, "KEYS_PER_STEP", 32)
     model, tape = make("qwen3"), Tape()
+    options: dict[str, Any] = {"max_num_seqs": 6, "max_seq_len": 256, "async_scheduling": async_scheduling}
 
-    async def episodes(engine: LocalEngine) -> list[Any]:
-        async def one(number: int) -> list[Any]:
-            draw = random.Random(number)
+    def sampled() -> list[Any]:
+        engine = LocalEngine(model, eos_token_ids=(), **options)
+
+        async def episode(number: int) -> list[Any]:
+            draw, found = random.Random(number), []
             token_ids = [draw.randrange(61) for _ in range(draw.randint(3, 30))]
-            found: list[Any] = []
-            engine.open(number)
             for turn in range(3):
                 sampling = Sampling(max_tokens=draw.randint(5, 40), temperature=1.0, seed=10 * number + turn)
                 done = await engine.sample(number, token_ids, sampling)
@@ -323,14 +321,11 @@ def test_an_engine_that_replays_samples_the_same(async_scheduling, monkeypatch):
             engine.close(number)
             return found
 
-        return await asyncio.gather(*map(one, range(20)))
+        return play(engine, episode, 20)
 
-    def engine() -> LocalEngine:
-        return LocalEngine(model, eos_token_ids=(), max_num_seqs=6, max_seq_len=256, async_scheduling=async_scheduling)
-
-    sampled = asyncio.run(episodes(engine()))
+    plain = sampled()
     monkeypatch.setattr(kv_cache_manager, "make_runner", lambda model, **_: make_runner(model, new_record=lambda: tape))
-    assert sampled == asyncio.run(episodes(engine()))
+    assert sampled() == plain
     assert tape.num_replays > 100
 
 
@@ -339,22 +334,16 @@ def test_an_engine_that_replays_samples_the_same(async_scheduling, monkeypatch):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_cuda_graphs_give_what_plain_passes_give(name, dtype, caplog, monkeypatch):
     monkeypatch.setattr(recorded, "KEYS_PER_STEP", 16)
-    num_replays = 0
+    replays: list[bool] = []
 
     def counting() -> recorded.Record:
         record = cuda_graphs()
 
-        def counted_record(compute: Pass) -> Pass:
+        def counted(compute: Pass) -> Pass:
             replay = record(compute)
+            return lambda: replays.append(True) or replay()
 
-            def counted() -> torch.Tensor:
-                nonlocal num_replays
-                num_replays += 1
-                return replay()
-
-            return counted
-
-        return counted_record
+        return counted
 
     model = make(name).to("cuda", dtype)
     both = make_runner(model), make_runner(model, new_record=counting)
@@ -367,6 +356,6 @@ def test_cuda_graphs_give_what_plain_passes_give(name, dtype, caplog, monkeypatc
         assert max(sequences.read({0: 1, 2: number, 4: 2}) for number in (3, 4, 7, 2, 12)) < tolerance
         assert sequences.go_on([0, 1, 2, 3, 4, 5], 5) < tolerance
         assert "not recorded" not in caplog.text
-        assert num_replays > num_expected
+        assert len(replays) > num_expected
         for runner in both:
             runner.clear()

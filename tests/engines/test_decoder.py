@@ -1,7 +1,5 @@
 """The decoder over a model's own tensors gives what the model gives, and keeps away from models that were changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +7,8 @@ import pytest
 import torch
 from decoder_calls import decoders_in
 from precision import logit_tolerance, tolerance
-from small_decoders import SIZES
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from small_decoders import SIZES, random_model
+from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.local import weight_copies
 from midthought.engines.local.decoder import Decoder
@@ -30,8 +28,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 
 
 def make(config: Any) -> Any:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = random_model(config)
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:
             torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
@@ -97,8 +94,7 @@ def test_weights_that_were_changed_are_seen(change):
 def test_weights_that_are_too_large_to_copy_are_read_where_they_are(monkeypatch, dtype):
     config = CONFIGS["qwen3"]()
     config.initializer_range = 0.02
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval().to(dtype)
+    model = random_model(config, dtype)
     rows = [Row([1, 2, 3], 0, 0), Row([4, 5], 0, 1)]
     copied = make_runner(model)
     monkeypatch.setattr(weight_copies, "MAX_COPIED_BYTES", 1000)

@@ -1,7 +1,5 @@
 """`midthought engine serve`: the command that it would run, what it refuses, and signals handed on."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -39,24 +37,16 @@ def words_for(*words: Any) -> list[str]:
 
 
 def test_vllm_is_started_with_what_our_engine_needs(model):
-    words = words_for(
-        model, "--port", 8123, "--dtype", "float32", "--max-seq-len", 512, "--tensor-parallel", 2, "--", "--seed", "3"
-    )
-    assert "VLLM_SERVER_DEV_MODE=1" in words and "HF_HUB_OFFLINE=1" in words
-    assert words[words.index("py") :][:3] == ["py", "-m", "vllm.entrypoints.openai.api_server"]
-    for flag, value in [
-        ("--model", str(model)),
-        ("--served-model-name", str(model)),
-        ("--host", "127.0.0.1"),
-        ("--port", "8123"),
-        ("--dtype", "float32"),
-        ("--max-model-len", "512"),
-        ("--tensor-parallel-size", "2"),
-        ("--logprobs-mode", "processed_logprobs"),
-        ("--seed", "3"),
-    ]:
-        assert words[words.index(flag) + 1] == value
-    assert "--enable-lora" not in words
+    options = {"--port": 8123, "--dtype": "float32", "--max-seq-len": 512, "--tensor-parallel": 2}
+    words = words_for(model, *(word for option in options.items() for word in option), "--", "--seed", "3")
+    command = f" {' '.join(words)} "
+    for part in (
+        *("VLLM_SERVER_DEV_MODE=1", "HF_HUB_OFFLINE=1", "py -m vllm.entrypoints.openai.api_server"),
+        *(f"--model {model}", f"--served-model-name {model}", "--host 127.0.0.1", "--port 8123", "--dtype float32"),
+        *("--max-model-len 512", "--tensor-parallel-size 2", "--logprobs-mode processed_logprobs", "--seed 3"),
+    ):
+        assert f" {part} " in command
+    assert "--enable-lora" not in command
 
 
 def test_a_server_for_adapters_keeps_its_weights(model):

@@ -1,7 +1,5 @@
 """Engines in users' hands: prompts in, texts, tokens and log-probabilities out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

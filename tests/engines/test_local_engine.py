@@ -1,11 +1,9 @@
 """The embedded engine, on small random models of several architectures."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,11 +12,11 @@ import torch
 from precision import logit_tolerance
 from representatives import representatives
 from transformers import (
-    AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
     LlamaConfig,
     MambaConfig,
+    MistralConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3Config,
@@ -26,8 +24,9 @@ from transformers import (
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import engine as local
-from midthought.engines.local import kv_cache_manager
+from midthought.engines.local import kv_cache_manager, sampling
 from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.runner import CachedRunner, Row, Runner
 from midthought.engines.local.runner_selection import make_runner
 from midthought.errors import EngineError
@@ -39,6 +38,7 @@ SIZES = {**small_decoders.SIZES, "vocab_size": VOCAB, "num_hidden_layers": 2, "h
 CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "llama": lambda: LlamaConfig(**SIZES),
     "qwen3": lambda: Qwen3Config(**SIZES),
+    "mistral": lambda: MistralConfig(**SIZES, sliding_window=7),
     "gemma2": lambda: Gemma2Config(**SIZES, sliding_window=6, query_pre_attn_scalar=8),
     "gemma3": lambda: Gemma3TextConfig(
         **SIZES, sliding_window=6, query_pre_attn_scalar=8, layer_types=["sliding_attention", "full_attention"]
@@ -46,9 +46,8 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
 }
 
 
-def make_model(name: str = "qwen3", seed: int = 0) -> PreTrainedModel:
-    torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+def make_model(name: str = "qwen3", seed: int = 0) -> Any:
+    return small_decoders.random_model(CONFIGS[name](), seed=seed)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -86,71 +85,59 @@ class StopAfter:
 
 def sample_all(engine: LocalEngine, prompts: Sequence[Sequence[int]], **sampling: float) -> list[Completion]:
     async def run() -> list[Completion]:
-        return await asyncio.gather(
-            *(
-                engine.sample(episode, ids, Sampling(seed=100 + episode, **sampling))
-                for episode, ids in enumerate(prompts)
-            )
-        )
+        ways = [Sampling(seed=100 + episode, **sampling) for episode in range(len(prompts))]  # type: ignore[arg-type]
+        return await asyncio.gather(*map(engine.sample, range(len(prompts)), prompts, ways))
+
+    return asyncio.run(run())
+
+
+def play(engine: LocalEngine, episode: Callable[[int], Awaitable[Any]], num_episodes: int) -> list[Any]:
+    """Opens the episodes and runs the coroutine of each, all at once; what they return."""
+
+    async def run() -> list[Any]:
+        for number in range(num_episodes):
+            engine.open(number)
+        return await asyncio.wait_for(asyncio.gather(*map(episode, range(num_episodes))), 60)
 
     return asyncio.run(run())
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logprobs_of_sampled_tokens_are_those_of_a_plain_forward_pass_across_a_call(name):
+    """The last completion is longer than a mask is made ahead for."""
     model = make_model(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         engine = LocalEngine(model, eos_token_ids=[])
 
-        async def episode(number: int) -> tuple[list[int], list[tuple[int, Completion]]]:
-            ids, completions = prompt(4 + 3 * number, seed=number), []
-            for turn in range(3):
-                sampling = Sampling(max_tokens=40, seed=number)
-                completion = await engine.sample(number, ids, sampling, stopper=StopAfter(3 + number + turn))
-                completions.append((len(ids), completion))
+        async def episode(number: int) -> None:
+            ids = prompt(4 + 3 * number, seed=number)
+            for turn in range(4):
+                sampling = Sampling(max_tokens=100, seed=number)
+                stopper = StopAfter(3 + number + turn) if turn < 3 else None
+                completion = await engine.sample(number, ids, sampling, stopper=stopper)
+                assert completion.finish is (Finish.CALL if turn < 3 else Finish.LENGTH)
+                assert_exact(model, ids, completion, 150)
                 ids = [*ids, *completion.token_ids, *prompt(5 - number, seed=50 + number)]
-            return ids, completions
 
-        async def run() -> list[tuple[list[int], list[tuple[int, Completion]]]]:
-            return await asyncio.gather(*(episode(number) for number in range(4)))
-
-        for ids, completions in asyncio.run(run()):
-            for start, completion in completions:
-                assert completion.finish is Finish.CALL
-                assert_exact(model, ids[:start], completion)
+        play(engine, episode, 4)
     assert engine.stats.num_reused_tokens > 0
 
 
-def test_a_result_costs_its_own_tokens_only():
-    engine = LocalEngine(make_model(), eos_token_ids=[])
-
-    async def run() -> None:
-        ids = prompt(30)
-        first = await engine.sample(1, ids, Sampling(max_tokens=40), stopper=StopAfter(12))
-        assert (engine.stats.num_prefilled_tokens, engine.stats.num_reused_tokens) == (30, 0)
-        result = prompt(7, seed=9)
-        await engine.sample(1, [*ids, *first.token_ids, *result], Sampling(max_tokens=5))
-
-    asyncio.run(run())
-    # The second prefill: the last sampled token, which had not been fed yet, and the result.
+def test_only_tokens_that_are_not_in_the_cache_are_computed():
+    model, ids = make_model(), prompt(30)
+    engine = LocalEngine(model, eos_token_ids=[])
+    first = asyncio.run(engine.sample(1, ids, Sampling(max_tokens=40), stopper=StopAfter(12)))
+    assert (engine.stats.num_prefilled_tokens, engine.stats.num_reused_tokens) == (30, 0)
+    result = prompt(7, seed=9)
+    asyncio.run(engine.sample(1, [*ids, *first.token_ids, *result], Sampling(max_tokens=5)))
+    # The last sampled token, which had not been fed yet, and the result.
     assert engine.stats.num_prefilled_tokens == 30 + 1 + 7
     assert engine.stats.num_reused_tokens == 30 + 12 - 1
     assert engine.stats.num_sampled_tokens == 12 + 5
-
-
-def test_a_changed_prefix_is_computed_anew_from_where_it_differs():
-    model = make_model()
-    engine = LocalEngine(model, eos_token_ids=[])
-    ids = prompt(20)
     changed = [*ids[:8], (ids[8] + 1) % VOCAB, *ids[9:]]
-
-    async def run() -> Completion:
-        await engine.sample(1, ids, Sampling(max_tokens=4))
-        return await engine.sample(1, changed, Sampling(max_tokens=6))
-
-    completion = asyncio.run(run())
-    assert engine.stats.num_reused_tokens == 8
+    completion = asyncio.run(engine.sample(1, changed, Sampling(max_tokens=6)))
+    assert engine.stats.num_reused_tokens == 30 + 12 - 1 + 8
     assert_exact(model, changed, completion)
 
 
@@ -184,9 +171,8 @@ def test_sampling_ends_at_the_end_token_at_max_tokens_and_at_the_slots_length():
 
 
 def test_a_model_that_cannot_keep_a_cache_is_computed_anew_with_one_warning():
-    torch.manual_seed(0)
     config = MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4, initializer_range=0.3)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = small_decoders.random_model(config)
     engine = LocalEngine(model, eos_token_ids=[])
     prompts = [prompt(4 + number % 3, seed=number) for number in range(12)]
     with pytest.warns(UserWarning, match="MambaForCausalLM.*cannot be kept") as caught:
@@ -248,45 +234,36 @@ def test_the_learners_model_is_left_alone():
     model(torch.tensor([prompt(5)])).logits.sum().backward()
 
 
-@pytest.mark.parametrize("num_idle", [0, 9])
-def test_running_sequences_are_moved_together_when_others_have_ended(num_idle, monkeypatch):
-    """Most episodes end early (or stay idle in their slots), so the last ones are left in the highest slots."""
-    model = make_model()
-    numbers = {tuple(prompt(5 + number % 3, seed=number)): number for number in range(28)}
-    assert len(numbers) == 28
+def test_running_sequences_are_moved_together_when_others_have_ended_or_are_idle(monkeypatch):
+    """Most episodes end early or stay idle in their slots, so the last ones are left in the highest slots."""
+    model, num_idle, num_short = make_model(), 9, 24
+    prompts = [prompt(5 + number % 3, seed=number) for number in range(28)]
     last_slots: dict[int, int] = {}
     steps = CachedRunner.steps
 
     def observed(self: CachedRunner, rows: Sequence[Row], **options: Any) -> Any:
         for row in rows:
-            last_slots.update(
-                {numbers[head]: row.slot for n in (5, 6, 7) if (head := tuple(row.token_ids[:n])) in numbers}
-            )
+            begun_so = (n for n, ids in enumerate(prompts) if list(row.token_ids[: len(ids)]) == ids)
+            last_slots.update(dict.fromkeys(begun_so, row.slot))
         return steps(self, rows, **options)
 
     monkeypatch.setattr(CachedRunner, "steps", observed)
     engine = LocalEngine(model, eos_token_ids=[])
 
     async def episode(number: int) -> None:
-        ids = prompt(5 + number % 3, seed=number)
-        short = number < 24
-        completion = await engine.sample(number, ids, Sampling(max_tokens=3 if short else 20, seed=number))
-        if short and number >= num_idle:
+        ids = prompts[number]
+        completion = await engine.sample(number, ids, Sampling(max_tokens=3 if number < num_short else 20, seed=number))
+        if num_idle <= number < num_short:
             engine.close(number)
         assert_exact(model, ids, completion)
-        if short and number < num_idle:
+        if number < num_idle:
             await asyncio.sleep(0.1)
             ids = [*ids, *completion.token_ids, *prompt(2, seed=number)]
-            completion = await engine.sample(number, ids, Sampling(max_tokens=5, seed=number))
-            assert_exact(model, ids, completion)
+            assert_exact(model, ids, await engine.sample(number, ids, Sampling(max_tokens=5, seed=number)))
 
-    async def run() -> None:
-        await asyncio.gather(*(episode(number) for number in range(28)))
-
-    asyncio.run(run())
-    assert [last_slots[number] for number in range(24, 28)] == [0, 1, 2, 3]
-    if num_idle:
-        assert engine.stats.num_reused_tokens == sum(5 + number % 3 + 2 for number in range(num_idle))
+    play(engine, episode, len(prompts))
+    assert [last_slots[number] for number in range(num_short, 28)] == [0, 1, 2, 3]
+    assert engine.stats.num_reused_tokens == sum(len(ids) + 2 for ids in prompts[:num_idle])
 
 
 def test_an_engine_lives_through_several_event_loops_even_abandoned_ones():
@@ -312,42 +289,39 @@ def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(i
     model, few = make_model(), Sampling(max_tokens=3)
     engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
 
-    async def run(*requests: Any, fails_later: bool = False) -> list[object]:
+    async def run(*requests: Any, fails_later: bool = False) -> list[type]:
         pending = asyncio.gather(*requests, return_exceptions=True)
         if fails_later:
             await until_sampled(engine, 10)
             for parameter in model.parameters():
                 parameter.data = parameter.data[:0]
-        return await asyncio.wait_for(pending, timeout=30)
+        return [*map(type, await asyncio.wait_for(pending, timeout=30))]
 
     unknown = engine.sample(0, [VOCAB + 5], few)  # a token that is not in the embedding
-    assert [type(each) for each in asyncio.run(run(unknown, engine.sample(1, prompt(3), few)))] == [EngineError] * 2
+    assert asyncio.run(run(unknown, engine.sample(1, prompt(3), few))) == [EngineError] * 2
     broken = engine.sample(0, prompt(3), few, stopper=Broken())
-    assert [type(each) for each in asyncio.run(run(broken, engine.sample(1, prompt(3), few)))] == [
-        LookupError, Completion,
-    ]  # fmt: skip
+    assert asyncio.run(run(broken, engine.sample(1, prompt(3), few))) == [LookupError, Completion]
     long = (engine.sample(number, prompt(5), Sampling(max_tokens=50)) for number in range(2))
-    assert [type(each) for each in asyncio.run(run(*long, fails_later=True))] == [EngineError] * 2
+    assert asyncio.run(run(*long, fails_later=True)) == [EngineError] * 2
 
 
 @BOTH_SCHEDULES
 def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_later):
-    engine = LocalEngine(make_model(), eos_token_ids=[], async_scheduling=is_later)
+    model, prompts = make_model(), [prompt(8, seed=number) for number in range(3)]
+    engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
 
     async def run() -> list[Any]:
-        requests = [
-            asyncio.ensure_future(engine.sample(number, prompt(8, seed=number), Sampling(max_tokens=30, seed=number)))
-            for number in range(3)
-        ]
+        ways = [Sampling(max_tokens=30, seed=number) for number in range(3)]
+        pending = asyncio.gather(*map(engine.sample, range(3), prompts, ways), return_exceptions=True)
         await until_sampled(engine, 15)
         engine.close(1)
-        return await asyncio.gather(*requests, return_exceptions=True)
+        return await pending
 
-    first, closed, last = asyncio.run(run())
-    assert isinstance(closed, asyncio.CancelledError)
-    for number, completion in ((0, first), (2, last)):
-        assert len(completion.token_ids) == 30
-        assert_exact(make_model(), prompt(8, seed=number), completion)
+    found = asyncio.run(run())
+    assert isinstance(found[1], asyncio.CancelledError)
+    for number in (0, 2):
+        assert len(found[number].token_ids) == 30
+        assert_exact(model, prompts[number], found[number])
 
 
 def test_nothing_to_continue_and_asking_twice_are_errors():
@@ -368,30 +342,25 @@ def test_nothing_to_continue_and_asking_twice_are_errors():
 def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take():
     model = make_model()
 
-    async def episode(engine: LocalEngine, number: int, delays: Sequence[float]) -> list[Completion]:
-        ids, completions = prompt(4 + number, seed=number), []
-        for turn in range(3):
-            sampling = Sampling(max_tokens=40, seed=number)
-            completions.append(await engine.sample(number, ids, sampling, stopper=StopAfter(2 + (number + turn) % 5)))
-            ids = [*ids, *completions[-1].token_ids, *prompt(3, seed=turn)]
-            await asyncio.sleep(delays[(number + turn) % len(delays)])
-        engine.close(number)
-        return completions
-
-    async def run(engine: LocalEngine, delays: Sequence[float]) -> list[list[Completion]]:
-        for number in range(7):
-            engine.open(number)
-        return await asyncio.gather(*(episode(engine, number, delays) for number in range(7)))
-
-    outcomes, stats = [], []
-    for delays in ([0.0], [0.02, 0.0, 0.01]):
+    def run(*delays: float) -> Any:
         engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=3, deterministic=True)
-        outcomes.append(asyncio.run(run(engine, delays)))
-        stats.append((engine.stats.num_forward_passes, engine.stats.num_reused_tokens))
+
+        async def episode(number: int) -> list[Completion]:
+            ids, done = prompt(4 + number, seed=number), []
+            for turn in range(3):
+                sampling = Sampling(max_tokens=40, seed=number)
+                done.append(await engine.sample(number, ids, sampling, stopper=StopAfter(2 + (number + turn) % 5)))
+                ids = [*ids, *done[-1].token_ids, *prompt(3, seed=turn)]
+                await asyncio.sleep(delays[(number + turn) % len(delays)])
+            engine.close(number)
+            return done
+
+        found = play(engine, episode, 7)
         assert engine.stats.num_evicted == 0  # admitted until closed, three at a time
-    assert outcomes[0] == outcomes[1]
-    assert stats[0] == stats[1]
-    assert stats[0][1] > 0
+        assert engine.stats.num_reused_tokens > 0
+        return found, engine.stats.num_forward_passes, engine.stats.num_reused_tokens
+
+    assert run(0.0) == run(0.02, 0.0, 0.01)
 
 
 def test_what_an_engine_did_before_does_not_change_a_deterministic_run():
@@ -399,21 +368,19 @@ def test_what_an_engine_did_before_does_not_change_a_deterministic_run():
     model, head = make_model(), prompt(20)
     used, fresh = (LocalEngine(model, eos_token_ids=[], max_num_seqs=4, deterministic=True) for _ in range(2))
 
-    async def play(engine: LocalEngine, prompts: Sequence[Sequence[int]]) -> list[Completion]:
-        async def episode(number: int, ids: Sequence[int]) -> Completion:
-            completion = await engine.sample(number, ids, Sampling(max_tokens=20, seed=number))
+    def play_prompts(engine: LocalEngine, prompts: Sequence[Sequence[int]]) -> list[Completion]:
+        async def episode(number: int) -> Completion:
+            completion = await engine.sample(number, prompts[number], Sampling(max_tokens=20, seed=number))
             engine.close(number)
             return completion
 
-        for number in range(len(prompts)):
-            engine.open(number)
-        return await asyncio.gather(*(episode(number, ids) for number, ids in enumerate(prompts)))
+        return play(engine, episode, len(prompts))
 
-    asyncio.run(play(used, [prompt(90, seed=number) for number in range(9)]))
+    play_prompts(used, [prompt(90, seed=number) for number in range(9)])
     for engine in (used, fresh):
         engine.update_weights()
-    asyncio.run(play(used, [[*head, number] for number in range(6)]))
-    again, first = (asyncio.run(play(engine, [[*head, 7 + n] for n in range(5)])) for engine in (used, fresh))
+    play_prompts(used, [[*head, number] for number in range(6)])
+    again, first = (play_prompts(engine, [[*head, 7 + n] for n in range(5)]) for engine in (used, fresh))
     assert again == first
 
 
@@ -448,15 +415,9 @@ def test_prompts_that_only_begin_alike_share_their_beginning():
 def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike():
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=1)
-
-    async def run() -> list[Completion]:
-        completions = []
-        for number in range(3):
-            completions.append(await engine.sample(number, prompt(30), Sampling(max_tokens=8, seed=number)))
-            engine.close(number)
-        return completions
-
-    for completion in asyncio.run(run()):
+    for number in range(3):
+        completion = asyncio.run(engine.sample(number, prompt(30), Sampling(max_tokens=8, seed=number)))
+        engine.close(number)
         assert_exact(model, prompt(30), completion)
     assert engine.stats.num_prefilled_tokens == 30 + 1 + 1
     engine.update_weights()
@@ -469,14 +430,13 @@ def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike():
 BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, head size, fp32
 
 
-def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog, made_runners):
+def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog):
     model = make_model()
     prompts = [prompt(20 + number, seed=number) for number in range(10)]
     engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
     completions = sample_all(engine, prompts, max_tokens=25)
     assert "the key/value cache fits only 3 sequences of 54 tokens" in caplog.text
-    (runner,) = made_runners
-    assert 0 < engine.num_cache_bytes == runner.cache.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
+    assert 0 < engine.num_cache_bytes <= 3 * 64 * BYTES_PER_TOKEN
     engine.shutdown()
     assert engine.num_cache_bytes == 0
     for ids, completion in zip(prompts, completions, strict=True):
@@ -487,32 +447,16 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog, made_r
 
 
 @pytest.mark.parametrize("num_sequences", representatives([1, 2], 1))
-def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(num_sequences, made_runners):
-    """KVCacheManager is made for some hundred tokens ahead, and these want more."""
-    model = make_model()
+def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(num_sequences, monkeypatch):
+    """The cache is made for some hundred tokens ahead, and these want more."""
+    model, taken, layer = make_model(), set(), SlotCache.layer
     max_cache_bytes = 2 * 700 * BYTES_PER_TOKEN
+    monkeypatch.setattr(SlotCache, "layer", lambda self, *of: taken.add(self.num_bytes) or layer(self, *of))
     engine = LocalEngine(model, eos_token_ids=[], max_seq_len=2000, max_cache_bytes=max_cache_bytes)
-    taken: list[int] = []
-
-    async def watch() -> None:
-        while True:
-            taken.extend(runner.cache.num_bytes for runner in made_runners)
-            await asyncio.sleep(0)
-
-    async def run() -> list[Completion]:
-        watching = asyncio.ensure_future(watch())
-        requests = [
-            engine.sample(number, prompt(20, seed=number), Sampling(max_tokens=640, seed=number))
-            for number in range(num_sequences)
-        ]
-        try:
-            return await asyncio.gather(*requests)
-        finally:
-            watching.cancel()
-
-    for number, completion in enumerate(asyncio.run(run())):
-        assert_exact(model, prompt(20, seed=number), completion)
-    assert 0 < max(taken) <= max_cache_bytes and len(made_runners) == 1
+    prompts = [prompt(20, seed=number) for number in range(num_sequences)]
+    for ids, completion in zip(prompts, sample_all(engine, prompts, max_tokens=640), strict=True):
+        assert_exact(model, ids, completion)
+    assert 0 < engine.num_cache_bytes <= max(taken) <= max_cache_bytes
     assert (engine.stats.num_relaid > 0) == (num_sequences > 1)
 
 
@@ -547,39 +491,41 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog, monkeypatch):
 # -- everything at once ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", representatives([2, 3], 2))
-def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed):
-    """Episodes of several turns with common beginnings, on engines short of slots, of room in a pass, of memory."""
-    draw = random.Random(seed)
+SHORT = {
+    "of slots and of room in a pass": {"max_num_seqs": 2, "max_batched_tokens": 32},
+    "of memory": {"max_cache_bytes": 20 * 64 * BYTES_PER_TOKEN},
+    "of memory, deterministic": {"max_cache_bytes": 20 * 64 * BYTES_PER_TOKEN, "deterministic": True},
+    "of room in a pass, nothing shared": {"max_batched_tokens": 200, "share_prefixes": False},
+}
+
+
+@pytest.mark.parametrize("short", representatives(SHORT, "of slots and of room in a pass", "of memory"))
+def test_whatever_the_engine_is_short_of_every_token_is_the_models_own_and_the_same_in_both_schedules(short):
+    """Episodes of several turns with common beginnings and calls."""
     model = make_model()
-    engine = LocalEngine(
-        model,
-        eos_token_ids=[0, 1, 2],
-        max_num_seqs=draw.choice([2, 8, 64]),
-        max_batched_tokens=draw.choice([32, 200, 2048]),
-        max_cache_bytes=draw.choice([None, 20 * 64 * BYTES_PER_TOKEN]),
-        share_prefixes=seed % 3 > 0,
-        deterministic=seed % 2 > 0,
-    )
-    heads = [prompt(draw.randrange(5, 50), seed=number) for number in range(4)]
+    heads = [prompt(length, seed=number) for number, length in enumerate((5, 17, 30, 49))]
 
-    async def episode(number: int) -> None:
-        own = random.Random(f"{seed}-{number}")
-        ids = [*own.choice(heads), *prompt(own.randrange(1, 6), seed=number % 7)]
-        for _ in range(4):
-            sampling = Sampling(max_tokens=own.randrange(1, 15), temperature=own.choice([0.0, 1.0]), seed=number)
-            completion = await engine.sample(number, ids, sampling)
-            assert_exact(model, ids, completion)
-            ids = [*ids, *completion.token_ids, *prompt(own.randrange(1, 30), seed=own.randrange(5))]
-            await asyncio.sleep(0.01 * own.random())
-        engine.close(number)
+    def run(is_later: bool) -> list[Any]:
+        engine = LocalEngine(model, eos_token_ids=[0, 1, 2], async_scheduling=is_later, **SHORT[short])
 
-    async def run() -> None:
-        for number in range(20):
-            engine.open(number)
-        await asyncio.wait_for(asyncio.gather(*(episode(number) for number in range(20))), 60)
+        async def episode(number: int) -> list[Any]:
+            own, found = random.Random(number), []
+            ids = [*own.choice(heads), *prompt(own.randrange(1, 6), seed=number % 7)]
+            for _ in range(3):
+                sampling = Sampling(max_tokens=own.randrange(1, 30), temperature=own.choice([0.0, 1.0]), seed=number)
+                stopper = StopAfter(own.randrange(1, 20)) if own.random() < 0.5 else None
+                completion = await engine.sample(number, ids, sampling, stopper=stopper)
+                assert_exact(model, ids, completion)
+                found.append((completion.token_ids, completion.finish))
+                ids = [*ids, *completion.token_ids, *prompt(own.randrange(1, 30), seed=own.randrange(5))]
+                await asyncio.sleep(0.005 * own.random())
+            engine.close(number)
+            return found
 
-    asyncio.run(run())
+        return play(engine, episode, 12)
+
+    plain, later = run(False), run(True)
+    assert plain == later and {finish for found in plain for _, finish in found} == set(Finish)
 
 
 def test_prompts_that_wait_for_room_go_first_and_sequences_then_sample_side_by_side():
@@ -590,8 +536,7 @@ def test_prompts_that_wait_for_room_go_first_and_sequences_then_sample_side_by_s
 
 
 def test_what_quick_tools_bring_is_computed_together():
-    engine = LocalEngine(make_model(), eos_token_ids=[])
-    num_episodes = 6
+    engine, num_episodes = LocalEngine(make_model(), eos_token_ids=[]), 6
 
     async def episode(number: int) -> None:
         ids = prompt(20, seed=number)
@@ -602,12 +547,7 @@ def test_what_quick_tools_bring_is_computed_together():
             ids = [*ids, *completion.token_ids, *prompt(5, seed=number)]
         engine.close(number)
 
-    async def run() -> None:
-        for number in range(num_episodes):
-            engine.open(number)
-        await asyncio.gather(*(episode(number) for number in range(num_episodes)))
-
-    asyncio.run(run())
+    play(engine, episode, num_episodes)
     assert engine.stats.num_sampled_tokens == num_episodes * 3 * 4
     assert engine.stats.num_forward_passes == 3 * 4
 
@@ -620,13 +560,11 @@ def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_els
     engine = LocalEngine(make_model(), eos_token_ids=[])
 
     async def run() -> int:
-        num_turns = 0
         for number in range(2 + num_away):
             engine.open(number)
-        requests = [
-            asyncio.ensure_future(engine.sample(number, prompt(3, seed=number), Sampling(max_tokens=50)))
-            for number in range(2)
-        ]
+        ways = Sampling(max_tokens=50)
+        requests = [asyncio.ensure_future(engine.sample(n, prompt(3, seed=n), ways)) for n in range(2)]
+        num_turns = 0
         while not all(request.done() for request in requests):
             await asyncio.sleep(0)
             num_turns += 1
@@ -635,3 +573,31 @@ def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_els
     num_turns = asyncio.run(run())
     assert engine.stats.num_forward_passes == 50
     assert num_turns >= 50 if num_away or not yield_seconds else num_turns < 10
+
+
+# -- tokens that are read one pass later, so that a GPU does not wait for the host --------------------------------
+
+
+@pytest.mark.parametrize(
+    ("is_later", "expected"), [(False, ["pass", "read"] * 4), (True, ["pass", *["pass", "read"] * 3, "read"])]
+)
+def test_the_next_pass_begins_before_the_tokens_of_the_last_one_are_read(is_later, expected, monkeypatch):
+    order: list[str] = []
+    read = sampling.DrawnTokens.read
+    monkeypatch.setattr(sampling.DrawnTokens, "read", lambda self: order.append("read") or read(self))
+
+    def make_noted(*args: Any, **options: Any) -> Any:
+        runner = make_runner(*args, **options)
+        begin = runner.steps
+
+        def steps(*rows: Any, **more: Any) -> Any:
+            step = begin(*rows, **more)
+            return lambda token_ids: order.append("pass") or step(token_ids)
+
+        runner.steps = steps  # type: ignore[method-assign]
+        return runner
+
+    monkeypatch.setattr(kv_cache_manager, "make_runner", make_noted)
+    engine = LocalEngine(make_model(), eos_token_ids=[], async_scheduling=is_later)
+    sample_all(engine, [prompt(5)], max_tokens=5)
+    assert order[1:] == expected, "the prompt's own pass comes first, and its token is read at once"

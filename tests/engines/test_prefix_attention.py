@@ -1,7 +1,5 @@
 """Rows that begin alike: attended together they get what each gets alone."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -70,12 +68,8 @@ def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_le
     )
 
     async def sample(engine: LocalEngine) -> list[Completion]:
-        return await asyncio.gather(
-            *(
-                engine.sample(number, ids, Sampling(max_tokens=6 + 3 * number % 7, seed=number))
-                for number, ids in enumerate(prompts)
-            )
-        )
+        ways = [Sampling(max_tokens=6 + 3 * number % 7, seed=number) for number in range(len(prompts))]
+        return await asyncio.gather(*map(engine.sample, range(len(prompts)), prompts, ways))
 
     seen: list[int] = []
     steps = CachedRunner.steps

@@ -1,7 +1,5 @@
 """A runner is accepted if it is about as close to float32 as the model's own forward pass, in every precision."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable
@@ -11,17 +9,8 @@ import pytest
 import torch
 from decoder_calls import decoders_in
 from representatives import representatives
-from small_decoders import SIZES
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    GPT2Config,
-    GptOssConfig,
-    LlamaConfig,
-    Mamba2Config,
-    Qwen3Config,
-    Qwen3MoeConfig,
-)
+from small_decoders import SIZES, random_model
+from transformers import Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig, Mamba2Config, Qwen3Config, Qwen3MoeConfig
 
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
@@ -51,8 +40,7 @@ HALF = [torch.bfloat16, torch.float16]
 
 def make(config: Any, dtype: torch.dtype) -> Any:
     """Random weights whose logits are as far apart as in trained models."""
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = random_model(config)
     with torch.no_grad():
         sample = model(torch.arange(20)[None]).logits
         model.get_output_embeddings().weight.mul_(3.0 / sample.std())
@@ -147,9 +135,7 @@ def test_the_reference_holds_one_layer_in_float32_at_a_time():
     model = make(CONFIGS["Llama"], torch.bfloat16)
     trees: list[Any] = []
     seen: list[int] = []
-    model.model.register_forward_pre_hook(
-        lambda tree, inputs: trees.append(tree)
-    )  # the reference's tree: hooks are copied
+    model.model.register_forward_pre_hook(lambda tree, _: trees.append(tree))  # the reference's tree: hooks are copied
     for layer in model.model.layers:
         layer.mlp.register_forward_pre_hook(
             lambda module, inputs: seen.append(

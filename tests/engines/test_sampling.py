@@ -1,7 +1,5 @@
 """Drawing tokens: the right distribution, the right log-probability, the same stream whatever the batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -83,13 +81,7 @@ def test_rows_of_a_batch_do_not_change_each_other():
 
 
 @pytest.mark.parametrize(
-    "way",
-    [
-        how(top_k=7),
-        how(top_p=0.8),
-        how(min_p=0.1),
-        how(temperature=0.7, top_k=20, top_p=0.9),
-    ],
+    "way", [how(top_k=7), how(top_p=0.8), how(min_p=0.1), how(temperature=0.7, top_k=20, top_p=0.9)]
 )
 def test_the_distribution_is_that_of_transformers_own_processors(way):
     from transformers.generation import logits_process as theirs

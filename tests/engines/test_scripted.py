@@ -1,7 +1,5 @@
 """The engine that writes what it is told to."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Servers that we start answer this user only: through a Unix socket in a private folder, or with a random key."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

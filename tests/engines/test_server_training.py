@@ -1,7 +1,5 @@
 """A training run that samples from servers, against servers that compute with what they are given."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -57,7 +55,7 @@ def knowing_nothing(context: list[int]) -> list[float]:
     ("kind", "inference"),
     [
         pytest.param("sglang", {}, marks=pytest.mark.slow),
-        ("vllm", {"partial_rollouts": True, "max_segment_length": 3}),
+        ("vllm", {"max_staleness": 2, "overlap": False, "max_segment_length": 3}),
     ],
 )
 def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_together(kind, inference):
@@ -126,25 +124,18 @@ def test_what_cannot_be_trained_through_is_said_before_anything_begins():
         trainer_for(server)
 
 
-class Interfering(TrainerCallback):
-    """Does something to the servers once an iteration is done."""
-
-    def __init__(self, change: Callable[[], None]) -> None:
-        self._change = change
-
-    def on_step(self, trainer: RayPPOTrainer, metrics: Mapping[str, float]) -> None:
-        if trainer.iteration == 1:
-            self._change()
-
-
 @pytest.mark.usefixtures("impatient")
 def test_dead_servers_are_waited_for_as_long_as_the_settings_say_and_then_the_run_stops():
+    class Kill(TrainerCallback):
+        def on_step(self, trainer: RayPPOTrainer, metrics: Mapping[str, float]) -> None:
+            server.always = Fault(kind="cut")
+
     message = r"all 8 episodes of iteration 2 .*no server returned a token for 0\.7 s"
     with (
         FakeServer(load=load, logits=knowing_nothing) as server,
         trainer_for(server, server_wait_seconds=0.7) as trainer,
     ):
-        trainer.callbacks = [Interfering(lambda: setattr(server, "always", Fault(kind="cut")))]
+        trainer.callbacks = [Kill()]
         began = time.monotonic()
         with pytest.raises(TrainingStoppedError, match=message):
             trainer.fit()

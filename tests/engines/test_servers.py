@@ -1,40 +1,36 @@
 """The engine over model servers, against a server that fails on command: nothing lost, nothing twice, nothing hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_server import FakeServer, Fault
 from hypothesis import given
 from hypothesis import strategies as st
+from playing import Host, Look, parts_of, play
 from server_engines import ENGINES, KINDS, PROMPT, engine_for, is_alive, sample, until, written
 
-from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.pool import ServerPool, clean_addresses
-from midthought.engines.servers.process import ServerProcess, free_port
+from midthought.engines.servers.process import ServerProcess, free_port, start_guarded
 from midthought.engines.servers.server import Requirements
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
 from midthought.engines.servers.vllm import VLLMEngine, VLLMServer
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
-from midthought.types import Completion, Finish, Reward, Task, Trajectory
+from midthought.types import Completion, Finish, Trajectory
 
 pytest.importorskip("httpx")
 
@@ -246,19 +242,11 @@ def test_what_a_stopper_raises_is_no_fault_of_the_server():
 
 
 def test_hostile_answers_are_errors_and_nothing_else():
-    answers: list[dict[str, Any]] = [
-        {},
-        {"choices": None},
-        {"choices": [{}]},
-        {"choices": [[]]},
-        {"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]},
-        {"choices": [{"token_ids": [-1], "logprobs": {"token_logprobs": [-1.0]}}]},
-        {"choices": [{"token_ids": ["1"], "logprobs": {"token_logprobs": [-1.0]}}]},
-        {"choices": [{"token_ids": [True], "logprobs": {"token_logprobs": [-1.0]}}]},
-        {"choices": [{"token_ids": [1], "logprobs": None}]},
-        {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": ["x"]}}]},
-        {"choices": [{"token_ids": [], "logprobs": None, "finish_reason": "stop", "stop_reason": "🦉" * 9999}]},
-    ]
+    wrong: list[Any] = [([1, 2], [-1.0]), ([-1], [-1.0]), (["1"], [-1.0]), ([True], [-1.0]), ([1], ["x"])]
+    choices: list[Any] = [None, [{}], [[]], [{"token_ids": [1], "logprobs": None}]]
+    choices += [[{"token_ids": ids, "logprobs": {"token_logprobs": values}}] for ids, values in wrong]
+    choices += [[{"token_ids": [], "logprobs": None, "finish_reason": "stop", "stop_reason": "🦉" * 9999}]]
+    answers: list[dict[str, Any]] = [{}, *({"choices": each} for each in choices)]
     for answer in answers:
         with FakeServer() as server:
             server.alter = lambda event, answer=answer: answer  # type: ignore[misc]
@@ -315,21 +303,22 @@ def test_a_dead_server_is_tried_again_after_a_rest_that_grows():
     assert asyncio.run(outage()).token_ids == tuple(written(12))
 
 
-def test_episodes_are_spread_and_each_stays_where_its_prefix_is_cached():
-    async def run(engine: ServerEngine) -> None:
+def test_episodes_are_spread_and_each_stays_where_its_prefix_is_cached_until_it_is_closed():
+    async def run(engine: ServerEngine, episodes: Sequence[int]) -> None:
         for turn in range(3):
-            order = range(6) if turn != 1 else (4, 5, 0, 1, 3, 2)
+            order = episodes if turn != 1 else episodes[::-1]
             prompts = {episode: [episode + 1] * (turn + 1) for episode in order}
             await asyncio.gather(*(engine.sample(e, p, Sampling(max_tokens=4)) for e, p in prompts.items()))
-        for episode in range(6):
+        for episode in episodes:
             engine.close(episode)
 
     with FakeServer(token_seconds=0.02) as one, FakeServer(token_seconds=0.02) as other:
-        asyncio.run(run(engine_for(one, other)))
-        homes = [{prompt[0] for prompt in server.prompts} for server in (one, other)]
-        assert [len(home) for home in homes] == [3, 3]
-        assert homes[0].isdisjoint(homes[1])
-        assert len(one.requests) == len(other.requests) == 9
+        engine = engine_for(one, other)
+        for episodes in (range(6), range(5, -1, -1)):
+            asyncio.run(run(engine, episodes))
+            homes = [{prompt[0] - 1 for prompt in server.prompts[-9:]} for server in (one, other)]
+            assert homes == [set(episodes[::2]), set(episodes[1::2])]
+        assert len(one.requests) == len(other.requests) == 18
 
 
 def test_no_more_requests_are_on_their_way_than_the_limit():
@@ -382,25 +371,6 @@ def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
 # -- whole trajectories --------------------------------------------------------------------------------------------
 
 
-class Look(Tool):
-    definition = ToolDefinition(
-        name="look",
-        description="Look a word up.",
-        parameters=[ToolParameter(name="word", type="string", description="what to look for", required=False)],
-    )
-
-    def execute(self, word: str = "nothing") -> str:
-        return f"the {word} clock"
-
-
-class Judge:
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return "Are you sure?" if len(trajectory.turns) == 1 else None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return Reward(parts={"length": float(trajectory.num_sampled)})
-
-
 SCRIPTS = [
     '<think>Hm. #call look {"word": "tide"}So #call look {"word": "é🦉 {}"} it was Ada.</think>Ada<|im_end|>Yes.',
     "No thought, no call.<|im_end|>Still none.",
@@ -409,19 +379,16 @@ SCRIPTS = [
 
 
 def trajectories(engine: Engine, renderer: Renderer) -> list[Trajectory]:
-    registry = ToolRegistry()
-    registry.register(Look())
-    parts = RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=InThoughtFormat(),
-        executor=ToolExecutor(registry),
-        messages=lambda task: [{"role": "user", "content": task.prompt}],
-        environment=lambda _: Judge(),
-        inference=InferenceConfig(max_tokens=2000, max_segment_length=40),
+    parts = parts_of(
+        engine,
+        renderer,
+        tools=[Look()],
+        messages=lambda task: [{"role": "user", "content": f"Who found {task.task_id}?"}],
+        environment=lambda task: Host(["Are you sure?"]),
+        max_tokens=2000,
+        max_segment_length=40,
     )
-    tasks = [Task(task_id=f"t{number}", prompt=f"Who found tide {number}?", answer="Ada") for number in range(3)]
-    return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=n) for n, task in enumerate(tasks)]))
+    return play(parts, len(SCRIPTS))
 
 
 def record(trajectory: Trajectory) -> list[Any]:
@@ -471,17 +438,7 @@ def test_addresses_are_taken_as_people_write_them_and_others_are_refused():
         ("http://[::1]:8000/proxy/v1", "http://[::1]:8000/proxy"),
     ):
         assert clean_addresses([url, url]) == [cleaned]
-    wrong: list[Any] = [
-        "h:8000",
-        "",
-        "ftp://h",
-        "http://",
-        "http://h:0",
-        "http://h:x",
-        "http://h/?a=b",
-        "http://h h",
-        None,
-    ]
+    wrong = ["h:8000", "", "ftp://h", "http://", "http://h:0", "http://h:x", "http://h/?a=b", "http://h h", None]
     for urls in ([], *([url] for url in wrong)):
         with pytest.raises(SettingsError, match="base_url"):
             clean_addresses(urls)
@@ -532,13 +489,16 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
+def own_server(log_path: Path) -> ServerProcess:
     port = free_port()
-    server = ServerProcess(
-        [sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=tmp_path / "log"
-    )
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=log_path)
     server.wait_until_ready(120)
     assert server.url == f"http://127.0.0.1:{port}"
+    return server
+
+
+def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
+    server = own_server(tmp_path / "log")
     child = int(server.log_path.read_text().split()[1])
     assert server.is_running and is_alive(child) and server.exit_reason() is None
     server.stop()
@@ -565,11 +525,7 @@ def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words():
 
 
 def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path):
-    port = free_port()
-    server = ServerProcess(
-        [sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=tmp_path / "log"
-    )
-    server.wait_until_ready(120)
+    server = own_server(tmp_path / "log")
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
     engine = VLLMEngine((), "tiny", eos_token_ids=[2], retry_policy=patient, process=server)
     os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)
@@ -588,3 +544,53 @@ def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch):
     server.stop()
     assert not server.is_running
     assert not server.log_path.exists()
+
+
+# -- a server that we start ends with us, also where we are killed and can end nothing ourselves -------------------
+
+STARTERS = {
+    "ServerProcess": (
+        "import sys, time; from midthought.engines.servers.process import ServerProcess\n"
+        "server = ServerProcess([sys.executable, '-c', {server!r}], 'http://127.0.0.1:1')\n"
+        "time.sleep(600)\n"
+    ),
+    "serve": (
+        "import os, sys; from midthought.engines.servers.process import run_in_foreground\n"
+        "run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ))\n"
+    ),
+}
+SERVER = """
+import os, signal, subprocess, sys, time
+{first}
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open({path!r} + ".part", "w") as file:
+    file.write(f"{{os.getpid()}} {{worker.pid}}")
+os.rename({path!r} + ".part", {path!r})
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("", id="heeds"),
+        pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", id="deaf", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_server_and_its_workers_end_when_the_run_is_killed(starter, first, tmp_path):
+    told = tmp_path / "pids"
+    server = SERVER.format(first=first, path=str(told))
+    run = subprocess.Popen([sys.executable, "-c", STARTERS[starter].format(server=server)], cwd=tmp_path)
+    try:
+        asyncio.run(until(told.exists))
+        pids = [int(pid) for pid in told.read_text().split()]
+        assert all(map(is_alive, pids))
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    asyncio.run(until(lambda: not any(map(is_alive, pids)), seconds=5.0 + (5.0 if first else 0.0)))
+
+
+def test_a_server_that_ends_by_itself_leaves_its_exit_code():
+    assert start_guarded([sys.executable, "-c", "import sys; sys.exit(7)"]).wait(30) == 7

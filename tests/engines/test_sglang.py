@@ -1,9 +1,6 @@
 """SGLang: what is asked of it, and both of its ways of streaming. No real server runs without a GPU."""
 
-from __future__ import annotations
-
 import math
-import sys
 import warnings
 from typing import Any
 
@@ -12,9 +9,9 @@ from fake_server import FakeServer
 from server_engines import PROMPT, engine_for, sample
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.sglang import SGLangInferenceEngine, SGLangServer
+from midthought.engines.servers.sglang import SGLangServer
 from midthought.engines.servers.streams import RetryableError
-from midthought.errors import EngineError, MissingExtraError
+from midthought.errors import EngineError
 from midthought.types import Finish
 
 pytest.importorskip("httpx")
@@ -96,12 +93,6 @@ def test_events_that_do_not_fit_together_and_refusals_are_told_apart():
     for status, error in [(400, EngineError), (503, RetryableError), (None, RetryableError)]:
         with pytest.raises(error, match="too long"):
             SGLangServer.reader(PROMPT)(event([A], 1, {"type": "abort", "message": "too long", "status_code": status}))
-
-
-def test_both_ways_out_are_named_where_the_package_is_missing(renderer, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sglang", None)
-    with pytest.raises(MissingExtraError, match=r"sglang is not installed.*base_url=.*midthought\[sglang\]"):
-        SGLangInferenceEngine("tiny", tokenizer=renderer.tokenizer)
 
 
 def test_where_the_server_stops_at_a_token_that_is_no_end_for_us_it_goes_on():

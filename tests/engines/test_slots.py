@@ -1,7 +1,5 @@
 """Who sits where in the cache."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given, settings
@@ -27,15 +25,6 @@ def test_a_slot_is_free_then_new_then_that_of_the_longest_unused():
     slots.release(10)
     assert slots.acquire(13, [], {12}, unused_since=-1)
     assert slots.slot(13) == 0
-
-
-def test_common_tokens_end_where_they_differ_and_before_the_last_one():
-    slots = Slots(1)
-    slots.acquire(1, [], set(), unused_since=LATER)
-    slots.set_tokens(1, [5, 6, 7], now=0)
-    assert [slots.num_cached(1, ids) for ids in ([5, 6, 7, 8], [5, 6, 7], [5, 9, 7, 8], [4], [5])] == [3, 2, 1, 0, 0]
-    slots.forget_tokens()
-    assert slots.num_cached(1, [5, 6, 7, 8]) == 0
 
 
 @given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)), st.integers(0, 20))

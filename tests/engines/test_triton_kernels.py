@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from decoder_calls import decoders_in
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from small_decoders import random_model
+from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import fused_step, gpu_kernels, layer_products
@@ -50,8 +51,7 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch):
 
 
 def make_model(config: PreTrainedConfig) -> Any:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = random_model(config)
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight")):
             parameter.data.uniform_(0.5, 1.5)

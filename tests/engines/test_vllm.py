@@ -1,7 +1,5 @@
 """vLLM: what is asked of it, and what is made of its answers. A real server: test_real_vllm.py."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sys
@@ -20,6 +18,7 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.server import ServerOptions
+from midthought.engines.servers.sglang import SGLangInferenceEngine
 from midthought.engines.servers.vllm import VLLMEngine, VLLMInferenceEngine, VLLMServer
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.tokenization import Renderer
@@ -225,12 +224,7 @@ def test_it_is_made_by_name_and_generates(renderer, tokenizes, monkeypatch):
         return answer[len(context) - len(prompt)]
 
     with FakeServer(policy=policy, tokenize=tokenizes) as server:
-        config = {
-            "base_url": [server.url],
-            "served_model_name": "tiny",
-            "temperature": 1.0,
-            "top_p": 1.0,
-        }
+        config = {"base_url": [server.url], "served_model_name": "tiny", "temperature": 1.0, "top_p": 1.0}
         with create_inference_engine("", backend="vllm", config=config, tokenizer=renderer.tokenizer) as engine:
             encoded += [engine.encode(prompt) for prompt in prompts]  # type: ignore[arg-type]
             output = engine.generate(prompts, max_tokens=50)  # type: ignore[arg-type]
@@ -243,10 +237,18 @@ def test_it_is_made_by_name_and_generates(renderer, tokenizes, monkeypatch):
         engine.generate("Who?")
 
 
-def test_without_the_package_and_without_a_server_both_ways_out_are_named(renderer, monkeypatch):
+@pytest.mark.parametrize(
+    ("engine_class", "remedies"),
+    [
+        (VLLMInferenceEngine, r"vllm is not installed.*base_url=.*midthought\[vllm\].*server_python"),
+        (SGLangInferenceEngine, r"sglang is not installed.*base_url=.*midthought\[sglang\]"),
+    ],
+)
+def test_without_the_package_and_without_a_server_the_ways_out_are_named(engine_class, remedies, renderer, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingExtraError, match=r"vllm is not installed.*base_url=.*midthought\[vllm\].*server_python"):
-        VLLMInferenceEngine("tiny", tokenizer=renderer.tokenizer)
+    monkeypatch.setitem(sys.modules, "sglang", None)
+    with pytest.raises(MissingExtraError, match=remedies):
+        engine_class("tiny", tokenizer=renderer.tokenizer)
 
 
 def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, monkeypatch, caplog):
@@ -266,15 +268,10 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, 
         assert output.tokens[0].tolist() == written(output.lengths[0], renderer.control("Who?"))
         assert [server.is_running for server in servers] == [True]
     assert [server.is_running for server in servers] == [False]
+    assert f"vllm starts, which can take minutes; its log: {tmp_path / 'log'}" in caplog.text
+    words = (tmp_path / "log").read_text()
+    for flags in (f"--model {tmp_path}", "--max-num-seqs 3", "--max-model-len 100", "--seed 5"):
+        assert f" {flags}" in words
     for has_gpu in (True, False):  # vLLM on a CPU ends at the parts of a prompt
         monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
         assert ("--no-enable-chunked-prefill" in VLLMServer.command("model", ServerOptions())[0]) == (not has_gpu)
-    assert f"vllm starts, which can take minutes; its log: {tmp_path / 'log'}" in caplog.text
-    words = (tmp_path / "log").read_text().split()
-    for flag, value in [
-        ("--model", str(tmp_path)),
-        ("--max-num-seqs", "3"),
-        ("--max-model-len", "100"),
-        ("--seed", "5"),
-    ]:
-        assert words[words.index(flag) + 1] == value

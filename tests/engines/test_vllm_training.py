@@ -1,10 +1,9 @@
 """In-process vLLM that follows a policy: order of sleep, update, wake-up with a fake vLLM; tensors shared with a real process."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io
+import multiprocessing
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import fake_vllm
 import pytest
 import torch
-from command_process import FORKS
 from fake_vllm import AsyncLLM
 from test_weight_sync import PROBE, PROMPT, learn, make_model, off_by
 
@@ -25,7 +23,7 @@ from midthought.engines.vllm_in_process.training import in_process_policy, vllm_
 from midthought.engines.weight_sync import shared_tensors
 from midthought.engines.weight_sync.shared_tensors import SharedTensors, read_shared_tensors
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
-from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.errors import EngineError, MissingExtraError, SettingsError, StorageError
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of
 
@@ -184,16 +182,13 @@ def values_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Any]:
     return {key: (str(t.dtype), list(t.shape), t.double().flatten().tolist()) for key, t in tensors}
 
 
-def read(manifest: dict[str, Any], found: Any) -> None:
-    found.put(values_of(read_shared_tensors(manifest)))
-
-
 def test_another_process_reads_the_same_values():
     shared = SharedTensors(TENSORS.items())
-    found = FORKS.Queue()
-    process = FORKS.Process(target=read, args=(shared.manifest, found))
+    context = multiprocessing.get_context("fork")  # a new interpreter takes 7 s to import torch
+    ours, theirs = context.Pipe()
+    process = context.Process(target=lambda: theirs.send(values_of(read_shared_tensors(shared.manifest))))
     process.start()
-    assert found.get(timeout=120) == values_of(TENSORS.items())
+    assert ours.poll(120) and ours.recv() == values_of(TENSORS.items())
     process.join()
     path = Path(shared.manifest["path"])
     assert path.is_file()
@@ -212,6 +207,6 @@ def test_a_full_memory_folder_is_an_error_with_the_remedy(tmp_path, monkeypatch)
 
     monkeypatch.setattr(shared_tensors, "MEMORY_FOLDER", tmp_path)
     monkeypatch.setattr(shared_tensors, "open", lambda descriptor, *_, **__: Full(descriptor, "wb"), raising=False)
-    with pytest.raises(OSError, match=r"too little room for the weights; .*--shm-size"):
+    with pytest.raises(StorageError, match=r"is full after 0 bytes of the weights; .*--shm-size"):
         SharedTensors(TENSORS.items())
     assert list(tmp_path.iterdir()) == []

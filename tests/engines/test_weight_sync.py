@@ -1,7 +1,5 @@
 """Weights on their way to servers: every server gets them, proves them, and no completion mixes two versions."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy
@@ -86,6 +84,20 @@ def serving(policy: Any, kind: Any = "vllm", num_servers: int = 1, **options: An
         yield [stack.enter_context(FakeServer(kind, **options)) for _ in range(num_servers)]
 
 
+@pytest.fixture
+def follow() -> Iterator[Callable[..., tuple[list[FakeServer], SyncedEngine]]]:
+    """Servers, and an engine over them that follows the policy; both end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(policy: Any, kind: str = "vllm", *, engine: Any = None, **options: Any) -> Any:
+            servers = stack.enter_context(serving(policy, kind, **options))
+            following = synced(servers, policy, **(engine or {}))
+            stack.callback(following.shutdown)
+            return servers, following
+
+        yield start
+
+
 def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedEngine:
     retry_policy = RetryPolicy(**IMPATIENT, max_attempts=50)
     urls = [server.url for server in servers]
@@ -140,33 +152,30 @@ def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied):
 
 
 @pytest.mark.parametrize(
-    ("kind", "tied"),
-    representatives(product(["vllm", "sglang"], [False, True]), ("vllm", True), ("sglang", False)),
+    ("kind", "tied"), representatives(product(["vllm", "sglang"], [False, True]), ("vllm", True), ("sglang", False))
 )
-def test_after_every_update_all_servers_compute_with_the_new_weights(kind, tied, tmp_path):
+def test_after_every_update_all_servers_compute_with_the_new_weights(kind, tied, follow, tmp_path):
     policy = make_model(tied=tied)
-    with serving(policy, kind, num_servers=2) as servers:
-        engine = synced(servers, policy, folder=tmp_path)
-        assert engine.policy_version == 0
+    servers, engine = follow(policy, kind, num_servers=2, engine={"folder": tmp_path})
+    assert engine.policy_version == 0
+    assert difference(engine, policy, 4) < logit_tolerance(policy)
+    for version in (1, 2):
+        learn(policy)
+        assert difference(engine, policy, 4) > 0.1
+        servers[0].orders.clear()
+        engine.update_weights()
+        assert engine.policy_version == version
         assert difference(engine, policy, 4) < logit_tolerance(policy)
-        for version in (1, 2):
-            learn(policy)
-            assert difference(engine, policy, 4) > 0.1
-            servers[0].orders.clear()
-            engine.update_weights()
-            assert engine.policy_version == version
-            assert difference(engine, policy, 4) < logit_tolerance(policy)
-        if kind == "vllm":
-            assert servers[0].orders == ["/pause?mode=wait", "/collective_rpc", "/reset_prefix_cache", "/resume"]
-        assert all(server.prompts for server in servers)
-        assert len(list(tmp_path.glob("*/*"))) == 1  # older ones are removed
-        engine.shutdown()
-        engine.shutdown()
+    if kind == "vllm":
+        assert servers[0].orders == ["/pause?mode=wait", "/collective_rpc", "/reset_prefix_cache", "/resume"]
+    assert all(server.prompts for server in servers)
+    assert len(list(tmp_path.glob("*/*"))) == 1  # older ones are removed
+    engine.shutdown()
     assert list(tmp_path.iterdir()) == []
 
 
 @KINDS
-def test_a_server_that_keeps_its_weights_or_its_prefix_cache_is_found_before_training(policy, kind):
+def test_a_server_that_keeps_its_weights_or_its_prefix_cache_is_found_before_training(policy, kind, follow):
     class Forgetful(dict[tuple[int, ...], Any]):
         def clear(self) -> None:
             pass
@@ -176,15 +185,12 @@ def test_a_server_that_keeps_its_weights_or_its_prefix_cache_is_found_before_tra
         with pytest.raises(EngineError, match=r"does not compute with the new weights.*prefix cache"):
             synced(servers, policy)
     old = logits_of(copy.deepcopy(policy))
-    with (
-        serving(policy, kind, load=lambda path: old) as servers,
-        pytest.raises(EngineError, match=rf"{servers[0].url} does not compute with the new weights.* differ .* by \d"),
-    ):
-        synced(servers, policy)
+    with pytest.raises(EngineError, match=r"http:\S+ does not compute with the new weights.* differ .* by \d"):
+        follow(policy, kind, load=lambda path: old)
     assert torch.equal(torch.tensor(old(PROMPT)), torch.tensor(logits_of(policy)(PROMPT)))  # in order again
 
 
-def test_a_server_of_a_tied_model_that_reloads_the_embedding_alone_is_found_and_the_tie_named():
+def test_a_server_of_a_tied_model_that_reloads_the_embedding_alone_is_found_and_the_tie_named(follow):
     policy = make_model(tied=True)
     head = policy.lm_head.weight.detach().clone()
 
@@ -193,11 +199,8 @@ def test_a_server_of_a_tied_model_that_reloads_the_embedding_alone_is_found_and_
         model.lm_head.weight = torch.nn.Parameter(head)
         return logits_of(model)
 
-    with (
-        serving(policy, load=load_embedding_alone) as servers,
-        pytest.raises(EngineError, match=r"tied to its embedding.*midthought engine serve"),
-    ):
-        synced(servers, policy)
+    with pytest.raises(EngineError, match=r"tied to its embedding.*midthought engine serve"):
+        follow(policy, load=load_embedding_alone)
 
 
 @KINDS
@@ -219,7 +222,7 @@ def test_a_server_that_does_not_take_weights_is_named_with_its_words_and_the_rem
 
 
 @KIND
-def test_no_completion_mixes_two_versions(policy, kind):
+def test_no_completion_mixes_two_versions(policy, kind, follow):
     async def run(engine: SyncedEngine, server: FakeServer) -> list[Completion]:
         early = [asyncio.ensure_future(engine.sample(n, PROMPT, Sampling(max_tokens=30))) for n in range(3)]
         while server.num_running < 3:
@@ -237,35 +240,31 @@ def test_no_completion_mixes_two_versions(policy, kind):
         await updating
         return [*await asyncio.gather(*early), *await asyncio.gather(*late)]
 
-    with serving(policy, kind, token_seconds=0.01) as servers:
-        engine = synced(servers, policy)
-        old = copy.deepcopy(policy)
-        learn(policy)
-        completions = asyncio.run(run(engine, servers[0]))
-        engine.shutdown()
+    (server,), engine = follow(policy, kind, token_seconds=0.01)
+    old = copy.deepcopy(policy)
+    learn(policy)
+    completions = asyncio.run(run(engine, server))
     assert [completion.policy_version for completion in completions] == [0, 0, 0, 1, 1, 1]
     for completion in completions:
         assert off_by(completion, policy if completion.policy_version else old) < logit_tolerance(policy)
 
 
-def test_sglang_is_flushed_only_once_it_has_ended_every_request(policy):
+def test_sglang_is_flushed_only_once_it_has_ended_every_request(policy, follow):
     has_ended = threading.Event()
-    with serving(policy, "sglang") as servers:
-        engine = synced(servers, policy)
+    (server,), engine = follow(policy, "sglang")
 
-        def end() -> None:
-            with servers[0].lock:
-                has_ended.set()
-                servers[0].num_running -= 1
+    def end() -> None:
+        with server.lock:
+            has_ended.set()
+            server.num_running -= 1
 
-        with servers[0].lock:
-            servers[0].num_running += 1
-        threading.Timer(0.3, end).start()
-        learn(policy)
-        engine.update_weights()
-        assert has_ended.is_set()
-        assert difference(engine, policy) < logit_tolerance(policy)
-        engine.shutdown()
+    with server.lock:
+        server.num_running += 1
+    threading.Timer(0.3, end).start()
+    learn(policy)
+    engine.update_weights()
+    assert has_ended.is_set()
+    assert difference(engine, policy) < logit_tolerance(policy)
 
 
 def test_a_sample_that_does_not_end_is_not_waited_for_without_end():
@@ -308,18 +307,16 @@ def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_
 
 
 @KIND
-def test_a_server_whose_connections_broke_proves_itself_anew(policy, kind):
-    with serving(policy, kind) as servers:
-        engine = synced(servers, policy)
-        num_orders = len(servers[0].orders)
-        servers[0].logits = logits_of(make_model(tied=True))  # another process answers there now
-        servers[0].faults = [Fault(kind="cut", after=2)]
-        servers[0].prefix_cache.clear()
-        with pytest.raises(AssertionError):  # the tokens before the cut were the other model's
-            assert difference(engine, policy) < logit_tolerance(policy)
-        assert len(servers[0].orders) > num_orders
+def test_a_server_whose_connections_broke_proves_itself_anew(policy, kind, follow):
+    (server,), engine = follow(policy, kind)
+    num_orders = len(server.orders)
+    server.logits = logits_of(make_model(tied=True))  # another process answers there now
+    server.faults = [Fault(kind="cut", after=2)]
+    server.prefix_cache.clear()
+    with pytest.raises(AssertionError):  # the tokens before the cut were the other model's
         assert difference(engine, policy) < logit_tolerance(policy)
-        engine.shutdown()
+    assert len(server.orders) > num_orders
+    assert difference(engine, policy) < logit_tolerance(policy)
 
 
 def test_no_server_at_all_is_an_error(policy):
@@ -343,10 +340,8 @@ def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind, tmp_p
     policy = peft.get_peft_model(base, config, adapter_name="default" if kind == "vllm" else "mine")
 
     def load_adapter(path: str) -> Callable[[list[int]], list[float]]:
-        assert sorted(file.name for file in Path(path).glob("adapter*")) == [
-            "adapter_config.json",
-            "adapter_model.safetensors",
-        ]
+        names = {file.name for file in Path(path).glob("adapter*")}
+        assert names == {"adapter_config.json", "adapter_model.safetensors"}
         return logits_of(peft.PeftModel.from_pretrained(copy.deepcopy(original), path).eval())
 
     with serving(original, kind, num_servers=2, load=load_adapter) as servers:
@@ -358,7 +353,6 @@ def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind, tmp_p
         assert [len(server.adapters) for server in servers] == [1, 1]
         assert servers[0].adapters.keys() == servers[1].adapters.keys()
         engine.shutdown()
-
     write_model(policy, tmp_path / "base", with_adapters=False)
     assert torch.equal(torch.tensor(load(str(tmp_path / "base"))(PROMPT)), torch.tensor(logits_of(original)(PROMPT)))
     with (
@@ -378,7 +372,7 @@ UNLOADABLE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", representatives(UNLOADABLE, "added by transformers", "LoRA on the output layer"))
-def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind, tmp_path):
+def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind, follow, tmp_path):
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, task_type="CAUSAL_LM", **{"target_modules": "all-linear", **UNLOADABLE[kind]})
     policy = make_model(tied=bool(UNLOADABLE[kind]))
@@ -387,31 +381,24 @@ def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind, tmp_path)
     else:
         policy.add_adapter(config)
     write_model(policy, tmp_path / "start")
-    with serving(policy, logits=load(str(tmp_path / "start"))) as servers:
-        engine = synced(servers, policy, folder=tmp_path)
-        for _ in range(2):
-            learn(policy)
-            engine.update_weights()
-            assert difference(engine, policy, 4) < logit_tolerance(policy)
-        assert not servers[0].adapters
-        engine.shutdown()
+    (server,), engine = follow(policy, logits=load(str(tmp_path / "start")), engine={"folder": tmp_path})
+    for _ in range(2):
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
+    assert not server.adapters
 
 
-def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy):
-    with serving(policy, max_model_len=10) as servers:
-        engine = synced(servers, policy)
-        assert max(len(prompt) for prompt in servers[0].prompts) < 10
-        assert difference(engine, policy, prompt=PROMPT[:5]) < 1e-4
-        engine.shutdown()
-    with (
-        serving(policy, max_model_len=4) as servers,
-        pytest.raises(EngineError, match="is too short to check its weights"),
-    ):
-        synced(servers, policy)
+def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy, follow):
+    (server,), engine = follow(policy, max_model_len=10)
+    assert max(map(len, server.prompts)) < 10
+    assert difference(engine, policy, prompt=PROMPT[:5]) < 1e-4
+    with pytest.raises(EngineError, match="is too short to check its weights"):
+        follow(policy, max_model_len=4)
 
 
 @pytest.mark.parametrize("is_started_here", [True, False])
-def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy, is_started_here):
+def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy, is_started_here, follow):
     """Another server may not see the memory folder, for example in a container."""
     if not MEMORY_FOLDER.is_dir():
         pytest.skip(f"this system has no {MEMORY_FOLDER}")
@@ -421,9 +408,8 @@ def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy, is_st
         paths.append(path)
         return load(path)
 
-    with serving(policy, load=load_from) as servers:
-        engine = synced(servers, policy, in_memory=is_started_here)
-        engine.shutdown()
+    _, engine = follow(policy, load=load_from, engine={"in_memory": is_started_here})
+    engine.shutdown()
     assert len(paths) == 2
     assert {Path(path).is_relative_to(MEMORY_FOLDER) for path in paths} == {is_started_here}
     assert not any(Path(path).exists() for path in paths)

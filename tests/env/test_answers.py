@@ -27,81 +27,65 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-MATHEMATICAL = [
-    ("so \\boxed{5}, no: \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
-    ("\\boxed{−3}", "-3"),
-    ("\\boxed{1\\,000}", "1000"),
-    ("\\boxed{$5$.}", "5"),
-    ("\\boxed{\\(5\\)}", "5"),
-    ("Long thoughts.\nThe answer is $\\frac{1}{2}$.", "\\frac{1}{2}"),
-    ("**Answer:** 12", "12"),
-    ("345", "345"),
-    ("many\nlines, 5", None),
-    ("\\boxed{}", None),
-    ("", None),
-]
+EXTRACTED = {
+    "math": [
+        ("so \\boxed{5}, no: \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+        ("\\boxed{−3}", "-3"),
+        ("\\boxed{1\\,000}", "1000"),
+        ("\\boxed{$5$.}", "5"),
+        ("\\boxed{\\(5\\)}", "5"),
+        ("Long thoughts.\nThe answer is $\\frac{1}{2}$.", "\\frac{1}{2}"),
+        ("**Answer:** 12", "12"),
+        ("345", "345"),
+        ("many\nlines, 5", None),
+        ("\\boxed{}", None),
+        ("", None),
+    ],
+    "gsm8k": [
+        ("A: 1,234 dollars", "1234"),
+        ("He owes -$5.50", "-11/2"),
+        ("18 m^2", "18"),
+        ("it is −３ degrees", "-3"),
+        ("\\boxed{18 \\text{ cm}^{2}}", "18"),
+        ("\\boxed{1\\,000}", "1000"),
+        ("#### 8, so \\boxed{9}", "9"),
+        ("\\boxed{7}\n#### 8", "8"),
+        ("\\boxed{18} dollars in 7 days", "18"),
+        ("\\boxed{}, well, 5", "5"),
+        ("9" * 400, None),
+        ("many", None),
+        ("", None),
+    ],
+    "hex": [
+        ("\\boxed{1288B99350}", "1288B99350"),
+        ("\\boxed{0x1288b99350}", "1288B99350"),
+        ("\\boxed{FACE}", "FACE"),
+        ("\\boxed{0012}", "12"),
+        ("The answer is FACE.", "FACE"),
+        ("it is a face", None),
+        ("\\boxed{\\text{1288 B993 50}_{16}}", "1288B99350"),
+        ("\\boxed{12 or 13}", None),
+        ("31310 * 5 = F5F50, so in all 1288B99350 in base 16.", "1288B99350"),
+        ("Answer: `12AB`, from 3 steps", "12AB"),
+        ("", None),
+    ],
+    "trivia_qa": [
+        ("It was \\boxed{\\text{The Who}}", "The Who"),
+        ("\\boxed{AT\\&T}", "AT&T"),
+        ("I think.\nThe answer is: Paris", "Paris"),
+        ("I think.\n\n**Paris**\n", "Paris"),
+        ("x" * 400, None),
+        ("", None),
+    ],
+}
+EXTRACTED["multiplication"] = EXTRACTED["gsm8k"]
+"""Data set -> texts with the answer that is found in them."""
 
 
-def test_a_mathematical_answer_is_the_last_box_or_else_what_is_stated():
-    for text, answer in MATHEMATICAL:
-        assert extract("math", text) == answer
-
-
-NUMBERS = [
-    ("A: 1,234 dollars", "1234"),
-    ("He owes -$5.50", "-11/2"),
-    ("18 m^2", "18"),
-    ("it is −３ degrees", "-3"),
-    ("\\boxed{18 \\text{ cm}^{2}}", "18"),
-    ("\\boxed{1\\,000}", "1000"),
-    ("#### 8, so \\boxed{9}", "9"),
-    ("\\boxed{7}\n#### 8", "8"),
-    ("\\boxed{18} dollars in 7 days", "18"),
-    ("\\boxed{}, well, 5", "5"),
-    ("9" * 400, None),
-    ("many", None),
-    ("", None),
-]
-
-
-def test_a_number_is_the_last_one_of_the_plainest_statement():
-    for text, number in NUMBERS:
-        assert extract("gsm8k", text) == extract("multiplication", text) == number
-
-
-HEXADECIMAL = [
-    ("\\boxed{1288B99350}", "1288B99350"),
-    ("\\boxed{0x1288b99350}", "1288B99350"),
-    ("\\boxed{FACE}", "FACE"),
-    ("\\boxed{0012}", "12"),
-    ("The answer is FACE.", "FACE"),
-    ("it is a face", None),
-    ("\\boxed{\\text{1288 B993 50}_{16}}", "1288B99350"),
-    ("\\boxed{12 or 13}", None),
-    ("31310 * 5 = F5F50, so in all 1288B99350 in base 16.", "1288B99350"),
-    ("Answer: `12AB`, from 3 steps", "12AB"),
-    ("", None),
-]
-
-
-def test_a_hexadecimal_answer_is_a_whole_number_of_base_16():
-    for text, digits in HEXADECIMAL:
-        assert extract("hex", text) == digits
-
-
-ENTITIES = [
-    ("It was \\boxed{\\text{The Who}}", "The Who"),
-    ("\\boxed{AT\\&T}", "AT&T"),
-    ("I think.\nThe answer is: Paris", "Paris"),
-    ("I think.\n\n**Paris**\n", "Paris"),
-    ("x" * 400, None),
-    ("", None),
-]
-
-
-def test_an_entity_is_the_box_or_else_what_is_stated():
-    for text, entity in ENTITIES:
-        assert extract("trivia_qa", text) == entity
+@pytest.mark.parametrize("dataset", EXTRACTED)
+def test_an_answer_is_the_last_box_or_the_plainest_statement_of_its_kind(dataset):
+    for text, answer in EXTRACTED[dataset]:
+        assert extract(dataset, text) == answer, text
 
 
 NAMES = [

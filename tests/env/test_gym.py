@@ -92,49 +92,22 @@ class Mirror(gymnasium.Env):
 NESTED = SPACES.Dict(
     {"on": SPACES.MultiBinary(3), "rest": SPACES.Tuple((SPACES.Text(5), SPACES.Box(-1, 1, (2, 2)), SPACES.Discrete(3)))}
 )
-CONVERTED = [
-    (SPACES.Discrete(4), "an integer from 0 to 3", "I go 1, no: 3", "3"),
-    (SPACES.Box(0, 9, (2,), np.int32), "a list of 2 integers, from 0 to 9", "3, 4.0", "[3, 4]"),
-    (SPACES.Box(-2, 2, (1,)), "1 number, from -2 to 2", "-1.5", "[-1.5]"),
-    (SPACES.Box(-np.inf, np.inf, (2,)), "a list of 2 numbers", "123456.7, 1e-3", "[123500.0, 0.001]"),
-    (
-        SPACES.Box(np.float32([0, 1]), np.float32([1, 2.5])),
-        "a list of 2 numbers, from [0, 1] to [1, 2.5]",
-        "[0.5, 2]",
-        "[0.5, 2.0]",
-    ),
-]
 
 
-def test_a_space_is_converted_to_text_and_back():
-    for space, form, text, observed in CONVERTED:
-        world = GymnasiumEnvironment(Mirror(space))
-        assert world.get_prompt_prefix() == f"Answer with {form}."
-        first = world.reset(seed=0)
-        assert first == world.reset(seed=0)
-        assert world.step(text)[:2] == (observed, 1.0)
-        assert world.step(first)[1] == 1.0, "an observation is an action, because both spaces are the same"
-
-
-NO_ACTIONS = [
-    (SPACES.Discrete(4), "north"),
-    (SPACES.Box(-2, 2, (1,)), "3"),
-    (SPACES.Box(-2, 2, (2,)), "1"),
-    (SPACES.Box(-np.inf, np.inf, (1,)), "1e999"),
-]
-
-
-def test_a_text_that_is_no_action_gets_the_form_of_one():
-    for space, text in NO_ACTIONS:
-        world = GymnasiumEnvironment(Mirror(space))
-        world.reset(seed=0)
-        observation, reward, done, _ = world.step(text)
-        assert observation.startswith("Not an action: answer with ") and (reward, done) == (0.0, False)
+def test_an_integer_is_an_action_of_a_discrete_space():
+    world = GymnasiumEnvironment(Mirror(SPACES.Discrete(4)))
+    assert world.get_prompt_prefix() == "Answer with an integer from 0 to 3."
+    first = world.reset(seed=0)
+    assert first == world.reset(seed=0)
+    assert world.step("I go 1, no: 3")[:2] == ("3", 1.0)
+    assert world.step(first)[:2] == (first, 1.0), "an observation is an action, because both spaces are the same"
+    for text in ("north", "4", "-1", "1" * 400):
+        assert world.step(text)[:3] == ("Not an action: answer with an integer from 0 to 3", 0.0, False)
 
 
 def test_an_action_of_several_parts_needs_a_function_and_an_observation_of_them_is_json():
     sample = {"on": [1, 0, 1], "rest": ("ab", np.float32([[0, 1], [0.5, -1]]), 2)}
-    for space in (NESTED, SPACES.Box(-1, 1, (2, 2)), SPACES.MultiDiscrete([2, 3])):
+    for space in (NESTED, SPACES.Box(-1, 1, (2,)), SPACES.MultiDiscrete([2, 3])):
         with pytest.raises(SettingsError, match="has no form as text here; give text_to_action="):
             GymnasiumEnvironment(Mirror(space))
     world = GymnasiumEnvironment(Mirror(NESTED), text_to_action=lambda _: {**sample, "on": np.int8(sample["on"])})
@@ -179,8 +152,6 @@ def test_a_space_that_cannot_be_text_needs_a_function():
     for space, words in NO_TEXT:
         with pytest.raises(SettingsError, match=f"{words}.*; give observation_to_text="):
             GymnasiumEnvironment(Mirror(SPACES.Discrete(2), observed=space))
-        with pytest.raises(SettingsError, match=f"{words}.*; give text_to_action="):
-            GymnasiumEnvironment(Mirror(space, observed=SPACES.Discrete(2)))
         world = GymnasiumEnvironment(Mirror(SPACES.Discrete(2), observed=space), observation_to_text=lambda _: "seen")
         assert world.reset(seed=0) == "seen"
 
@@ -193,7 +164,7 @@ def test_what_is_not_one_environment_of_gymnasium_is_refused():
 
 
 def test_environments_of_the_package_play_without_functions():
-    for name in ["CartPole-v1", "Blackjack-v1", "Taxi-v4", "MountainCarContinuous-v0"]:
+    for name in ["CartPole-v1", "Blackjack-v1", "Taxi-v4"]:
         world = GymnasiumEnvironment(gymnasium.make(name))
         assert world.reset(seed=0) == world.reset(seed=0) != ""
         assert world.step("1")[3]["truncated"] is False

@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from chat_server import ChatServer
+from chat_server import ChatServer, chat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,11 +26,6 @@ from midthought.types import Completion, Finish, Task, Trajectory, Turn
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("httpx") is None, reason="needs httpx")
 
 KEY = "sk-secret-0123456789"
-
-
-def chat(text: str | None, finish_reason: str = "stop") -> bytes:
-    message = {"role": "assistant", "content": text}
-    return json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}]}).encode()
 
 
 @pytest.fixture
@@ -60,33 +55,24 @@ def episode(answer: str, **task) -> Trajectory:
 # -- the verdict -----------------------------------------------------------------------------------------------
 
 
-YES_OR_NO = [
-    ("Verdict: yes", 1.0),
-    ("They are the same.\n\nVERDICT: No.", 0.0),
-    ("yes", 1.0),
-    ("I quote:\nVerdict: yes\nwhich is not mine.\nVerdict: no\n", 0.0),
-    ("Verdict: yes\nbecause they agree", None),
-    ("", None),
+VERDICTS = [
+    ("Verdict: yes", None, 1.0),
+    ("They are the same.\n\nVERDICT: No.", None, 0.0),
+    ("yes", None, 1.0),
+    ("I quote:\nVerdict: yes\nwhich is not mine.\nVerdict: no\n", None, 0.0),
+    ("Verdict: yes\nbecause they agree", None, None),
+    ("", None, None),
+    ("Verdict: 7", (1, 9), 0.75),
+    ("Good.\nVerdict: 1.0.", (1, 9), 0.0),
+    ("Verdict: 9.01", (1, 9), None),
+    ("Verdict: nan", (1, 9), None),
+    ("Verdict: yes", (1, 9), None),
 ]
 
 
-def test_a_yes_or_no_stands_alone_on_the_last_line():
-    for reply, value in YES_OR_NO:
-        assert parse_verdict(reply) == value
-
-
-SCALED = [
-    ("Verdict: 7", 0.75),
-    ("Good.\nVerdict: 1.0.", 0.0),
-    ("Verdict: 9.01", None),
-    ("Verdict: nan", None),
-    ("Verdict: yes", None),
-]
-
-
-def test_a_number_must_lie_within_the_scale():
-    for reply, value in SCALED:
-        assert parse_verdict(reply, (1, 9)) == value
+def test_a_verdict_stands_alone_on_the_last_line_and_a_number_lies_within_the_scale():
+    for reply, scale, value in VERDICTS:
+        assert parse_verdict(reply, scale) == value
 
 
 @given(

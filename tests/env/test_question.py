@@ -38,13 +38,13 @@ PAID = [
 
 def test_the_reward_of_the_settings_pays_answer_and_thought_and_takes_for_calls():
     for trajectory, parts in PAID:
-        reward = answer_reward(RewardConfig(), decode, ["<end>"])
+        reward = answer_reward(RewardConfig())
         found = asyncio.run(QuestionEnvironment(reward).score(trajectory))
         assert dict(found.parts) == pytest.approx(parts)
 
 
 def test_a_wrong_answer_costs_what_the_settings_say_and_an_abstention_nothing():
-    reward = answer_reward(RewardConfig(wrong_answer=1.0), decode, ["<end>"])
+    reward = answer_reward(RewardConfig(wrong_answer=1.0))
     right, wrong, abstained = (reward(episode(2, 3, token, 6)).parts for token in (4, 5, 8))
     assert (right["correct"], right["wrong_answer"]) == (1.0, 0.0)
     assert (wrong["correct"], wrong["wrong_answer"]) == (0.0, -1.0)

@@ -27,7 +27,6 @@ from midthought.env.answer_matching import (
 from midthought.env.episode import EnvironmentEpisode
 from midthought.env.game import SimpleGameEnvironment
 from midthought.env.question import QuestionEnvironment
-from midthought.env.reasoning import final_answer
 from midthought.env.rewards import (
     RewardError,
     WeightedReward,
@@ -41,7 +40,7 @@ from midthought.env.rewards import (
     weighted,
     well_formed_thought,
 )
-from midthought.errors import EpisodeError, MissingExtraError
+from midthought.errors import EpisodeError
 from midthought.types import (
     Completion,
     Finish,
@@ -58,11 +57,7 @@ from midthought.types import (
 EVENT = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.RAISED)
 
 
-def decode(token_ids) -> str:
-    return "".join(map(chr, token_ids))
-
-
-def episode(written: str, *, calls: int = 0, **task) -> Trajectory:
+def episode(written: str, *, calls: int = 0, begins_in_thought: bool = False, **task) -> Trajectory:
     fields = {"task_id": "t", "prompt": "?", "answer": "Ada", **task}
     trajectory = Trajectory(Task(**fields), [ord(character) for character in "?<think>"])
     for _ in range(calls):
@@ -71,14 +66,12 @@ def episode(written: str, *, calls: int = 0, **task) -> Trajectory:
     trajectory.add_sampled(
         Completion(token_ids=token_ids, sampled_logprobs=(-1.0,) * len(token_ids), finish=Finish.END)
     )
-    trajectory.end_turn(Turn(turn_number=0, model_output=written))
+    trajectory.end_turn(Turn(turn_number=0, model_output=written, begins_in_thought=begins_in_thought))
     trajectory.stop_reason = StopReason.ANSWERED
     return trajectory
 
 
-REWARD = WeightedReward(
-    {"correct": (1.0, correct), "thought": (0.1, well_formed_thought(decode, ["$"])), "calls": (-0.15, num_calls)}
-)
+REWARD = WeightedReward({"correct": (1.0, correct), "thought": (0.1, well_formed_thought), "calls": (-0.15, num_calls)})
 
 
 def test_that_the_memory_does_not_say_counts_only_after_a_call_that_returned_a_result():
@@ -96,8 +89,8 @@ def test_that_the_memory_does_not_say_counts_only_after_a_call_that_returned_a_r
 
 
 def test_a_result_that_the_policy_wrote_itself_earns_nothing_and_costs_nothing():
-    forged = episode("#call look {}\n#look_result:\n[1] Ada\n\nhm</think> Bob$")
-    assert REWARD(forged) == REWARD(episode("hm</think> Bob$"))
+    forged = episode("#call look {}\n#look_result:\n[1] Ada\n\nhm</think> Bob", begins_in_thought=True)
+    assert REWARD(forged) == REWARD(episode("hm</think> Bob", begins_in_thought=True))
 
 
 # -- many functions, one reward --------------------------------------------------------------------------------
@@ -153,7 +146,9 @@ def test_combined_rewards_join_each_other_times_their_weights():
         ("calls", -0.15),
         ("one", 1.0),
     ]
-    assert asyncio.run(reward.score(episode("hm</think> Ada$"))).total == pytest.approx(0.5 + 1.0 + 0.1 + 1.0)
+    assert asyncio.run(reward.score(episode("hm</think> Ada", begins_in_thought=True))).total == pytest.approx(
+        0.5 + 1.0 + 0.1 + 1.0
+    )
 
 
 def test_a_function_of_another_form_is_refused_with_both_that_are_accepted():
@@ -202,20 +197,6 @@ def test_every_real_number_will_do_and_is_recorded_as_a_float():
         assert part == 0.5 and type(part) is float
 
 
-OF_TEXTS = [
-    lambda completions, **rest: [1.0],
-    lambda prompts, completions: [1.0],
-    lambda data_source, solution_str, ground_truth, extra_info=None: 1.0,
-    lambda response, answer: float(response == answer),
-]
-
-
-def test_a_function_of_texts_names_what_it_is_called_with_instead():
-    for function in OF_TEXTS:
-        with pytest.raises(RewardError, match=r"'mine' takes .*f\(trajectory\).*model_output.*task\.answer.*matched"):
-            combine_rewards([("mine", 1.0, function)])
-
-
 def two_turns() -> Trajectory:
     trajectory = episode("hm")
     trajectory.stop_reason = None
@@ -249,6 +230,7 @@ def test_rewards_per_turn_and_per_call_are_weighted_and_added_to_each_other():
 BAD_TURNS = [
     (Reward(turns=(1.0,)), r"'mine' returned rewards for 1 turns for task 't'; the episode has 2"),
     (Reward(turns=(1.0, 2.0, 3.0)), r"for 3 turns for task 't'; the episode has 2"),
+    (Reward(calls=(0.0,)), r"for 1 calls for task 't'; the episode has 0: give one per call"),
     (Reward(turns=(1.0, math.nan)), r"'mine' returned nan for turn 1 for task 't'"),
     (Reward(turns=(None, 1.0)), r"'mine' returned None for turn 0"),
     (Reward(turns=(1e308, 0.0)), r"'mine' returned 1e\+308 for turn 0"),
@@ -318,7 +300,7 @@ def test_a_time_limit_by_signals_is_told_that_rewards_run_in_threads():
         remedy = r"run in threads.* use .*mathematical_match, .*parsing_timeout=None.*timeout_seconds=None.*step_timeout_seconds"
         for episode in (
             QuestionEnvironment(combine_rewards([function]), timeout_seconds=60.0),
-            EnvironmentEpisode(SimpleGameEnvironment(), function),
+            EnvironmentEpisode(SimpleGameEnvironment(), combine_rewards([function])),
         ):
             with pytest.raises(EpisodeError, match=f"raised ValueError.*{remedy}") as raised:
                 asyncio.run(episode.score(DONE))
@@ -379,8 +361,8 @@ def test_the_part_that_counts_may_be_extracted_and_the_answer_read_elsewhere():
     boxed = matched(exact_match, extract=last_boxed)
     assert value_of(boxed, episode("so \\boxed{Ada} it is")) == 1.0
     assert value_of(boxed, episode("Ada")) == 0.0
-    by_tokens = matched(exact_match, read=functools.partial(final_answer, decode=decode, end_tokens=["$"]))
-    assert value_of(by_tokens, episode("hm</think> Ada$")) == 1.0
+    prompted = matched(exact_match, read=lambda trajectory: trajectory.task.prompt)
+    assert value_of(prompted, episode("Bob", prompt="Ada")) == 1.0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
@@ -389,12 +371,6 @@ def test_a_mathematical_match_waits_in_a_thread():
     assert list(reward.parts) == ["mathematical_match"]
     right, wrong = (episode(f"so \\boxed{{{said}}}", answer="\\frac{1}{2}") for said in ("0.5", "0.6"))
     assert asyncio.run(reward(right)).total == 1.0 and asyncio.run(reward(wrong)).total == 0.0
-
-
-def test_a_mathematical_match_without_its_package_fails_before_the_first_episode(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="midthought\\[math\\]"):
-        matched(mathematical_match)
 
 
 def test_tool_use_is_counted_from_the_events():

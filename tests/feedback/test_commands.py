@@ -29,7 +29,7 @@ def test_converting_says_what_was_bad_then_the_counts(tmp_path):
     out = tmp_path / "new" / "sft.parquet"
     told = CliRunner().invoke(app, ["feedback", "convert", str(tmp_path / "log.jsonl"), str(out)])
     assert told.stdout.splitlines() == [
-        "log.jsonl, line 2: iteration is None; it must be 0 or a count; skipped",
+        "log.jsonl, line 2: iteration is None; input should be a valid integer; skipped",
         "1 conversations = 1 right at once + 0 one feedback + 0 two feedbacks",
         "1 bad rows skipped",
         f"written to {out}",

@@ -143,9 +143,9 @@ def test_why_a_problem_gives_no_conversation(tmp_path):
 BAD = (
     (b"{\n", "it is not JSON"),
     (b"[" * 100_000 + b"\n", "it is not JSON"),
-    (row("x", -1, True), "iteration is -1"),
-    (row("x", 0, True, is_correct=1), "is_correct is 1"),
-    (row("x", 0, False, feedback=3), "feedback is 3"),
+    (row("x", -1, True), "iteration is -1; input should be greater than or equal to 0"),
+    (row("x", 0, True, is_correct=1), "is_correct is 1; input should be a valid boolean"),
+    (row("x", 0, False, feedback=3), "feedback is 3; input should be a valid string"),
     (row("x", 0, False, original_question=None), "it has no original_question"),
     (row("x", 0, True, unique_id=None, original_question=None), "it does not name its problem"),
     (row("x", 0, True, full_response=["\ud800"]), "half of a character"),

@@ -78,7 +78,8 @@ def test_a_wrong_answer_gets_feedback_and_the_server_received_the_parameters(ser
     action = ParsedAction(tool_name=TOOL_NAME, parameters={"current_answer": "398"}, raw_text="", success=True)
 
     async def twice() -> list[str]:
-        events = [(await executor.run([action], task))[0] for _ in range(2)]
+        with executor.rollout():
+            events = [(await executor.run([action], task))[0] for _ in range(2)]
         assert [event.outcome for event in events] == [ToolOutcome.OK] * 2, events
         return [event.call.result or "" for event in events]
 

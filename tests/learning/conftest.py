@@ -1,7 +1,5 @@
 """Tiny models and hand-made episodes for the learner's tests: nothing is downloaded."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Learner ranks in processes of this machine, on gloo: real sums, no cluster."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 from datetime import timedelta

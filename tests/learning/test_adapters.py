@@ -10,7 +10,6 @@ pytest.importorskip("peft")
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters, has_adapters
-from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models
@@ -19,11 +18,6 @@ from midthought.models.peft_folders import merge
 from midthought.models.pretrained import load_model
 
 IDS = torch.tensor([[3, 4, 5, 6]])
-
-
-@pytest.fixture
-def batch(make_trajectory) -> TokenBatch:
-    return TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(6)])
 
 
 def lora_learner(policy):

@@ -1,4 +1,4 @@
-"""Packed rows: what each row gives side by side with others is what it gives alone, or the model is not packed."""
+"""Rows side by side: what each gives is what it gives alone, or the model is not computed so."""
 
 import logging
 
@@ -6,23 +6,26 @@ import pytest
 import torch
 from precision import logit_tolerance
 
-from midthought.learning.attention import attending_by_rows, can_pack
+from midthought.learning.attention import attending_by_rows, can_pack, can_share
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.learning.packing import ModelInputs
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
-PACKED = {
+ARCHITECTURES = {
     "Qwen3": {},
     "Qwen3 tied": {"tie_word_embeddings": True},
     "Qwen3 windows": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "Llama": {},
     "Mistral": {"sliding_window": 6},
+    "Gemma2": {"final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16},
     "Gemma3Text": {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]},
     "Cohere": {"logit_scale": 0.25},
     "GPT2": {},
     "Phi3": {},
 }
+LAYOUTS = {False: set(), True: {"Gemma2"}, "shared": {"Gemma2", "Qwen3 windows", "Mistral", "Gemma3Text"}}
+"""Padded rows, packed rows, and prompts that are shared: each with the architectures that cannot be computed so."""
 REFUSED = {
     "Gemma2": ({"query_pre_attn_scalar": 16}, "softcap"),
     "GptOss": ({"num_local_experts": 2, "num_experts_per_tok": 1}, "s_aux"),
@@ -34,18 +37,32 @@ REFUSED = {
 
 @pytest.fixture
 def batch(make_trajectory) -> TokenBatch:
-    return TokenBatch.from_trajectories([make_trajectory(seed, num_results=3 + 4 * seed) for seed in range(5)])
+    """Three groups of two, with prompts of 20 tokens."""
+    made = [make_trajectory(n, group=n // 2, num_results=3 + 4 * n, prompt=[5 + n // 2] * 20) for n in range(6)]
+    return TokenBatch.from_trajectories(made)
 
 
-@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize(
+    ("name", "packed"),
+    [(name, way) for name in ARCHITECTURES for way, without in LAYOUTS.items() if name not in without],
+)
 @torch.no_grad()
-def test_packed_figures_are_those_of_padded_rows(name, make_policy, batch):
-    policy = make_policy(name.split()[0], **PACKED[name])
-    assert can_pack(policy)
-    packed = token_outputs(policy, batch, entropy=True, packed=True)
-    padded = token_outputs(policy, batch, entropy=True)
-    torch.testing.assert_close(packed.logprobs, padded.logprobs, atol=logit_tolerance(policy), rtol=0)
-    torch.testing.assert_close(packed.entropy, padded.entropy, atol=logit_tolerance(policy), rtol=0)
+def test_log_probabilities_and_entropies_are_those_of_each_row_alone_with_all_logits(name, packed, make_policy, batch):
+    policy = make_policy(name.split()[0], **ARCHITECTURES[name])
+    assert can_pack(policy) == (name not in LAYOUTS[True])
+    assert (can_pack(policy) and can_share(policy)) == (name not in LAYOUTS["shared"])
+    num_computed = ModelInputs.of(batch, packed=packed).arguments["input_ids"].numel()
+    assert packed != "shared" or num_computed < batch.num_tokens - 50
+    logprobs, entropies = [], []
+    for ids, mask in zip(
+        *(each.split(batch.lengths.tolist()) for each in (batch.token_ids, batch.loss_mask)), strict=True
+    ):
+        distribution = torch.distributions.Categorical(logits=policy(input_ids=ids[None]).logits[0, :-1].float())
+        logprobs.append(distribution.log_prob(ids[1:])[mask[1:]])
+        entropies.append(distribution.entropy()[mask[1:]])
+    found, rounding = token_outputs(policy, batch, entropy=True, packed=packed), logit_tolerance(policy)
+    torch.testing.assert_close(found.logprobs, torch.cat(logprobs), atol=rounding, rtol=0)
+    torch.testing.assert_close(found.entropy, torch.cat(entropies), atol=rounding, rtol=0)
 
 
 def test_under_autocast_the_verdict_is_the_same(make_policy):

@@ -53,16 +53,11 @@ def test_rows_are_padded_on_the_right_and_the_mask_is_that_of_the_record():
     assert (flat.num_tokens, flat.num_policy_tokens, flat.num_episodes, len(flat), len(batch)) == (8, 4, 2, 2, 2)
 
 
-def test_the_reward_sits_on_the_last_policy_token_even_where_a_tool_speaks_last():
-    batch = PPOBatch.from_trajectories([trajectory_of(("p", [1]), ("s", [5, 6]), ("t", [7, 8]))])
-    assert batch.rewards.tolist() == [[0, 0, 1.0, 0, 0]]
-
-
-def test_every_segment_is_a_row_and_only_the_last_with_policy_tokens_carries_the_reward():
+def test_every_segment_is_a_row_and_the_reward_sits_on_the_last_policy_token_of_all():
     trajectory = trajectory_of(("p", [1]), ("s", [5, 6]), ("p", [1, 2]), ("s", [7]), ("p", [1, 2, 3]))
-    other = trajectory_of(("p", [4]), ("s", [8]), reward=3.0)
+    other = trajectory_of(("p", [4]), ("s", [8]), ("t", [9]), reward=3.0)
     batch = PPOBatch.from_trajectories([trajectory, other])
-    assert batch.token_ids.tolist() == [[1, 5, 6], [1, 2, 7], [4, 8, 0]]
+    assert batch.token_ids.tolist() == [[1, 5, 6], [1, 2, 7], [4, 8, 9]]
     assert batch.episodes.tolist() == [0, 0, 1]
     assert batch.rewards.tolist() == [[0, 0, 0], [0, 0, 1.0], [0, 3.0, 0]]
 
@@ -171,19 +166,15 @@ def test_parallel_calls_are_one_step_whose_rewards_add_up_with_the_turns():
     assert list(trajectory.rewards) == [5.0, 0.5]
 
 
-def test_call_steps_run_on_over_turns_and_segments():
+def test_call_steps_run_on_over_turns_and_segments_and_a_call_before_any_policy_token_has_none():
     trajectory = trajectory_of(
         *[("p", [1]), ("s", [5]), ("t", [7]), ("s", [6]), ("e", []), ("p", [2, 2]), ("s", [3]), ("t", [7]), ("s", [4])]
     )
     trajectory.reward = Reward(calls=(2.0, -1.0))
-    batch = PPOBatch.from_trajectories([trajectory])
-    assert batch.calls.tolist() == [[-1, 0, -1, 1, -1], [-1, -1, 1, -1, 2]]
-    assert batch.rewards.tolist() == [[0, 2.0, 0, 0, 0], [0, 0, -1.0, 0, 0]]
-
-
-def test_a_call_before_any_policy_token_has_no_step():
-    batch = PPOBatch.from_trajectories([trajectory_of(("p", [1]), ("t", [7]), ("s", [5]), ("t", [7]), ("s", [6]))])
-    assert batch.calls.tolist() == [[-1, -1, 0, -1, 1]]
+    first = trajectory_of(("p", [1]), ("t", [7]), ("s", [5]), ("t", [7]), ("s", [6]))
+    batch = PPOBatch.from_trajectories([trajectory, first])
+    assert batch.calls.tolist() == [[-1, 0, -1, 1, -1], [-1, -1, 1, -1, 2], [-1, -1, 0, -1, 1]]
+    assert batch.rewards.tolist() == [[0, 2.0, 0, 0, 0], [0, 0, -1.0, 0, 0], [0, 0, 0, 0, 1.0]]
 
 
 @pytest.mark.parametrize(
@@ -258,17 +249,22 @@ def test_selecting_rows_takes_every_field_along(make_trajectory):
     assert chosen.episodes.tolist() == [3, 1]
 
 
-def test_mini_batches_keep_the_segments_of_an_episode_together_and_take_every_episode_once():
+@pytest.mark.parametrize(("num_episodes", "size"), [(5, 2), (33, 32), (64, 32), (65, 32), (31, 32), (1, 32)])
+def test_mini_batches_keep_the_segments_of_an_episode_together_and_divide_the_episodes_evenly(num_episodes, size):
+    """33 episodes, 32 at most in a step: a last step of one episode would weigh as much as the one of 32 before it."""
     trajectories = [
-        trajectory_of(("p", [1]), ("s", [5]), *([("p", [1]), ("s", [6])] if number % 2 else [])) for number in range(5)
+        trajectory_of(("p", [1]), ("s", [5]), *([("p", [1]), ("s", [6])] if number % 2 else []))
+        for number in range(num_episodes)
     ]
     batch = TokenBatch.from_trajectories(trajectories)
-    minis = list(batch.mini_batches(2, torch.Generator().manual_seed(3)))
+    minis = list(batch.mini_batches(size, torch.Generator().manual_seed(3)))
     seen = [sorted(set(mini.episodes.tolist())) for mini in minis]
-    assert sorted(episode for episodes in seen for episode in episodes) == [0, 1, 2, 3, 4]
-    assert [len(episodes) for episodes in seen] == [2, 2, 1]
-    assert sum(len(mini) for mini in minis) == len(batch) == 7
-    assert [mini.episodes.tolist() for mini in batch.mini_batches(3)] == [[0, 1, 1, 2], [3, 3, 4]]
+    assert sorted(episode for episodes in seen for episode in episodes) == list(range(num_episodes))
+    assert sum(len(mini) for mini in minis) == len(batch) == num_episodes + num_episodes // 2
+    sizes = [len(episodes) for episodes in seen]
+    assert len(sizes) == math.ceil(num_episodes / size) and max(sizes) <= size and max(sizes) - min(sizes) <= 1
+    in_order = [episode for mini in batch.mini_batches(size) for episode in mini.episodes.tolist()]
+    assert in_order == batch.episodes.tolist(), "without a generator"
 
 
 def test_an_episodes_segments_stand_side_by_side_and_come_back():

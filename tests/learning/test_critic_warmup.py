@@ -1,15 +1,12 @@
 """The critic's warm-up: the policy computes nothing that it does not need, and its learning-rate schedule waits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 import torch
-from training_settings import CRITICS, training
+from training_settings import CRITICS, prepared, training
 
 from midthought.config import TrainingConfig
-from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 
@@ -19,19 +16,10 @@ SETTINGS = training(
 SCHEDULE = TrainingSchedule(total_steps=4, critic_total_steps=6)
 
 
-@pytest.fixture
-def batch(make_trajectory) -> TokenBatch:
-    return TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(4)])
-
-
 @pytest.fixture(params=["separate", "shared"])
 def learner(request: Any, make_policy) -> Learner:
     policy = make_policy()
     return Learner(policy, CRITICS[request.param](policy), None, SETTINGS, SCHEDULE)
-
-
-def prepared(learner: Learner, batch: TokenBatch) -> TokenBatch:
-    return learner.credit(learner.score(batch)[0])[0]
 
 
 def test_only_the_critic_learns_and_the_policys_schedule_begins_afterwards(learner, batch):

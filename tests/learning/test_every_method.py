@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from training_settings import training
+from training_settings import gradients_of, training, weights_of
 
 from midthought.algo.aggregation import LossAggregation
 from midthought.algo.credit import ESTIMATORS
@@ -21,10 +21,7 @@ from midthought.learning.model import Critic, Models, frozen_copy, token_logprob
 from midthought.rollout.rollout_batch import select
 from midthought.types import Completion, Finish, RolloutData, Trajectory
 
-LOSSES: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "dppo_tv", "dppo_kl", "nll")},
-}
-"""Settings for every policy loss."""
+LOSSES = ("ppo", "cispo", "sapo", "gmpo", "gspo", "dppo_tv", "dppo_kl", "nll")
 ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("gae", "grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "grpo_turns")},
     **{name: {} for name in ("reinforce_plus_plus_baseline", "grpo_calls")},
@@ -42,7 +39,7 @@ TERMS: dict[str, dict[str, Any]] = {
 }
 """Terms and weights that are added to a loss, and its averages."""
 CASES = {
-    **{f"loss {name}": {"policy_loss": name, **given} for name, given in LOSSES.items()},
+    **{f"loss {name}": {"policy_loss": name} for name in LOSSES},
     **{f"estimator {name}": {"adv_estimator": name, **given} for name, given in ESTIMATORS_WITH.items()},
     **TERMS,
 }
@@ -95,16 +92,6 @@ def take_step(learner: Any, policy: Any, trajectories: list[Trajectory], setting
     batch, _ = learner.score(batch.with_fields(sampled_logprobs=(now - 0.5 * shift) * batch.loss_mask))
     credited, _ = learner.credit(batch.with_fields(old_logprobs=(now - shift) * batch.loss_mask))
     return learner.update(credited)
-
-
-def gradients_of(learner: Learner) -> torch.Tensor:
-    modules = [module for module in (learner.policy, learner.critic) if module is not None]
-    found = [parameter.grad for module in modules for parameter in module.parameters()]
-    return torch.cat([gradient.flatten() for gradient in found if gradient is not None])
-
-
-def weights_of(policy: Any) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
 
 
 def learner_of(models: Models, settings: TrainingConfig) -> Learner:

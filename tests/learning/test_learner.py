@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 from precision import logit_tolerance
-from training_settings import CRITICS, changed, training
+from test_batch import trajectory_of
+from training_settings import CRITICS, changed, gradients_of, prepared, training, weights_of
 
 from midthought.algo.advantages import AdvantageEstimator
 from midthought.algo.correction import rollout_weights
@@ -21,7 +22,8 @@ from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import frozen_copy, token_logprobs
 from midthought.learning.ppo import improve
-from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
+from midthought.rollout.rollout_batch import select
+from midthought.types import RolloutData, StopReason
 
 SETTINGS = training(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)
 
@@ -31,15 +33,6 @@ def build_learner(make_policy, *, critic="separate", reference=True, seed=0, tot
     other = frozen_copy(make_policy(seed=99)) if reference else None
     schedule = TrainingSchedule(total_steps=total_steps)
     return Learner(policy, CRITICS[critic](policy), other, changed(SETTINGS, **changes), schedule)
-
-
-def prepared(learner: Learner, batch: TokenBatch) -> TokenBatch:
-    return learner.credit(learner.score(batch)[0])[0]
-
-
-def gradients(learner: Learner) -> torch.Tensor:
-    modules = [learner.policy] + ([learner.critic] if learner.critic is not None else [])
-    return torch.cat([p.grad.flatten() for module in modules for p in module.parameters() if p.grad is not None])
 
 
 # -- scoring and credit ------------------------------------------------------------------------------------------
@@ -71,13 +64,8 @@ def test_the_health_figure_is_the_distance_of_recomputed_from_sampled_logprobs(m
 
 
 def test_without_discount_every_policy_token_of_every_segment_has_the_episodes_reward_as_return(make_policy):
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [4, 5])
-    for _ in range(2):
-        trajectory.add_sampled(Completion(token_ids=(7, 8), sampled_logprobs=(-1.0, -1.0), finish=Finish.END))
-        trajectory.begin_segment([4, 5, 6])
-    trajectory.add_sampled(Completion(token_ids=(9,), sampled_logprobs=(-1.0,), finish=Finish.END))
-    trajectory.reward = Reward(parts={"right": 0.75})
-    batch = TokenBatch.from_trajectories([trajectory])
+    segments = [("p", [4, 5]), ("s", [7, 8]), ("p", [4, 5, 6]), ("s", [7, 8]), ("p", [4, 5, 6]), ("s", [9])]
+    batch = TokenBatch.from_trajectories([trajectory_of(*segments, reward=0.75)])
     credited = prepared(build_learner(make_policy, reference=False), batch)
     torch.testing.assert_close(credited.returns, 0.75 * batch.loss_mask)
 
@@ -121,7 +109,7 @@ def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make
     torch.testing.assert_close(credited.advantages, everything.select(torch.tensor(kept)).advantages)
     assert improve(masked, batch, trajectories)["num_masked_episodes"] == 3
     plain.update(everything.select(torch.tensor(kept)))
-    torch.testing.assert_close(gradients(masked), gradients(plain))
+    torch.testing.assert_close(gradients_of(masked), gradients_of(plain))
 
 
 def test_nothing_is_learned_if_every_episode_is_masked(make_policy, make_trajectory):
@@ -131,22 +119,11 @@ def test_nothing_is_learned_if_every_episode_is_masked(make_policy, make_traject
     learner = build_learner(
         make_policy, critic=None, reference=False, adv_estimator="grpo", mask_truncated_episodes=True
     )
-    before = copy.deepcopy(learner.policy.state_dict())
+    before = weights_of(learner.policy)
     metrics = improve(learner, TokenBatch.from_trajectories(trajectories), trajectories)
     assert metrics["num_masked_episodes"] == 4
     assert "num_optimizer_steps" not in metrics
-    assert all(torch.equal(before[name], tensor) for name, tensor in learner.policy.state_dict().items())
-
-
-@pytest.mark.parametrize("num_episodes", [33, 64, 65, 31, 1])
-def test_episodes_are_divided_evenly_among_the_steps(make_trajectory, num_episodes):
-    """33 episodes with mini_batch_size 32: a last step of one episode would weigh as much as the one of 32 before it."""
-    batch = TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(num_episodes)])
-    sizes = [mini.num_episodes for mini in batch.mini_batches(32, torch.Generator().manual_seed(0))]
-    assert len(sizes) == math.ceil(num_episodes / 32)
-    assert sum(sizes) == num_episodes
-    assert max(sizes) <= 32
-    assert max(sizes) - min(sizes) <= 1
+    assert torch.equal(weights_of(learner.policy), before)
 
 
 def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_one(make_policy, batch):
@@ -257,9 +234,26 @@ def test_every_epoch_visits_every_episode_once_in_mini_batches(make_policy, batc
 
 def test_a_supervised_step_lowers_the_loss_of_its_batch_and_leaves_a_separate_critic_alone(make_policy, batch):
     learner = build_learner(make_policy, reference=False)
-    before = [parameter.clone() for parameter in learner.critic.parameters()]
+    before = weights_of(learner.critic)
     assert learner.sft_step(batch)["loss"] > learner.sft_loss(batch)
-    assert all(torch.equal(old, new) for old, new in zip(before, learner.critic.parameters(), strict=True))
+    assert torch.equal(weights_of(learner.critic), before)
+
+
+def test_the_step_of_keep_best_is_the_supervised_step_on_the_best_episodes_of_groups_that_differ(
+    make_policy, make_trajectory
+):
+    rewards = [0.1, 0.9, 0.3, 0.2, 0.5, 0.5, 0.0, 0.4, 0.3, 0.3, 0.3, 0.1 + 0.2]
+    trajectories = [make_trajectory(seed, reward=reward, group=seed // 4) for seed, reward in enumerate(rewards)]
+    settings = training(adv_estimator="keep_best", policy_loss="nll", entropy_coef=0.0, learning_rate=1e-2)
+    selected, supervised = (Learner(make_policy(), None, None, settings) for _ in range(2))
+    batch = select(RolloutData(trajectories), settings, None)
+    assert [trajectories.index(each) for each in batch.usable] == [1, 4, 5]
+    assert batch.metrics == {"batch/num_flat_groups": 1, "batch/kept_fraction": 3 / 8}
+    loss = improve(selected, TokenBatch.from_trajectories(batch.usable))["policy_loss"]
+    best = TokenBatch.from_trajectories([trajectories[n] for n in (1, 4, 5)], demonstrations=True)
+    assert loss == pytest.approx(supervised.sft_step(best)["loss"], rel=1e-6)
+    ours, theirs, before = map(weights_of, (selected.policy, supervised.policy, make_policy()))
+    assert torch.allclose(ours, theirs, atol=1e-6) and not torch.equal(ours, before)
 
 
 @pytest.mark.parametrize("critic", ["separate", "shared"])
@@ -276,11 +270,8 @@ def test_ppo_learns_which_token_is_rewarded(critic, make_policy):
     for _ in range(10):
         probabilities, trajectories = distribution(), []
         for token in torch.multinomial(probabilities, 64, replacement=True, generator=generator).tolist():
-            trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [5, 6])
-            logprobs = (float(probabilities[token].log()),)
-            trajectory.add_sampled(Completion(token_ids=(token,), sampled_logprobs=logprobs, finish=Finish.END))
-            trajectory.reward = Reward(parts={"even": float(token % 2 == 0)})
-            trajectories.append(trajectory)
+            reward, logprob = float(token % 2 == 0), float(probabilities[token].log())
+            trajectories.append(trajectory_of(("p", [5, 6]), ("s", [token]), reward=reward, logprob=logprob))
         scored, health = learner.score(TokenBatch.from_trajectories(trajectories))
         assert health["logprob_difference_max"] < logit_tolerance(learner.policy)
         learner.update(learner.credit(scored)[0])
@@ -299,18 +290,18 @@ def test_gradients_are_clipped_for_policy_and_critic_each_on_its_own(make_policy
 def test_a_step_without_finite_gradients_changes_no_weight_and_is_counted(make_policy, batch):
     learner = build_learner(make_policy, reference=False)
     credited = prepared(learner, batch)
-    before = [parameter.clone() for parameter in learner.policy.parameters()]
+    before = weights_of(learner.policy)
     metrics = learner.update(credited.with_fields(advantages=credited.advantages * math.inf))
     assert metrics["num_skipped_steps"] == 1
-    assert all(torch.equal(old, new) for old, new in zip(before, learner.policy.parameters(), strict=True))
+    assert torch.equal(weights_of(learner.policy), before)
     assert learner.update(credited)["num_skipped_steps"] == 0
 
 
 def test_policy_and_critic_have_learning_rates_of_their_own(make_policy, batch):
     learner = build_learner(make_policy, reference=False, learning_rate=0.0, critic_learning_rate=1e-2)
-    before = [parameter.clone() for parameter in learner.policy.parameters()]
+    before = weights_of(learner.policy)
     learner.update(prepared(learner, batch))
-    assert all(torch.equal(old, new) for old, new in zip(before, learner.policy.parameters(), strict=True))
+    assert torch.equal(weights_of(learner.policy), before)
     assert learner.critic.head.linear.bias.any()
 
 
@@ -328,15 +319,11 @@ def test_a_frozen_part_of_the_policy_does_not_learn_and_has_no_state(make_policy
     assert {key.split("/")[0] for key in learner.state_dict()["moments"]} == {f"policy.{name}" for name in moved}
 
 
-def test_a_policy_in_which_nothing_learns_is_refused(make_policy):
+def test_a_policy_in_which_nothing_learns_and_one_that_is_its_own_reference_without_adapters_are_refused(make_policy):
     with pytest.raises(ValueError, match="no parameter of the policy requires a gradient"):
         Learner(frozen_copy(make_policy()), None, None, SETTINGS)
-
-
-def test_a_policy_without_adapters_cannot_be_its_own_reference(make_policy):
-    policy = make_policy()
     with pytest.raises(ValueError, match="the reference is the policy itself, which learns"):
-        Learner(policy, None, policy, SETTINGS)
+        Learner(policy := make_policy(), None, policy, SETTINGS)
 
 
 # -- schedule ----------------------------------------------------------------------------------------------------
@@ -353,11 +340,9 @@ def test_a_policy_without_adapters_cannot_be_its_own_reference(make_policy):
 def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_zero(schedule, expected):
     settings = training(lr_schedule=schedule, warmup_steps=2)
     assert [learning_rate_factor(step, settings, 6) for step in range(8)] == pytest.approx(expected)
-
-
-def test_a_schedule_without_an_end_is_refused():
-    with pytest.raises(ValueError, match="lr_schedule='cosine' needs total_steps"):
-        learning_rate_factor(0, training(lr_schedule="cosine"), None)
+    if schedule != "constant":
+        with pytest.raises(ValueError, match=f"lr_schedule='{schedule}' needs total_steps"):
+            learning_rate_factor(0, training(lr_schedule=schedule), None)
 
 
 def test_the_step_uses_the_scheduled_rate(make_policy, batch):
@@ -380,8 +365,7 @@ def test_settings_that_are_given_later_hold_for_the_next_step(make_policy, make_
     batch = TokenBatch.from_trajectories([make_trajectory(1)])
     learner.sft_step(batch)
     learner.set_training(changed(learner.training, learning_rate=1e-7), TrainingSchedule(total_steps=2))
-    before = [parameter.detach().clone() for parameter in learner.policy.parameters()]
+    before = weights_of(learner.policy)
     expected = learner.learning_rate
     assert learner.sft_step(batch)["learning_rate"] == expected == pytest.approx(0.5e-7)
-    moved = max(float((p.detach() - b).abs().max()) for p, b in zip(learner.policy.parameters(), before, strict=True))
-    assert 0 < moved < 1e-6
+    assert 0 < (weights_of(learner.policy) - before).abs().max() < 1e-6

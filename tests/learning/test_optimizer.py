@@ -1,4 +1,4 @@
-"""Weights in half precision learn in float32 copies, in main memory if requested; 8-bit moments; the state is restored."""
+"""Weights in half precision learn in float32 copies, in main memory if requested; 8-bit moments; states that are restored."""
 
 import sys
 
@@ -9,7 +9,7 @@ from torch import nn
 from training_settings import training
 
 from midthought.errors import CheckpointError, MissingExtraError
-from midthought.learning.optimizer import ADAM_BETA1, ADAM_EPSILON, Optimizer
+from midthought.learning.optimizer import ADAM_BETA1, ADAM_EPSILON, NUM_MATRICES, Movement, Optimizer
 
 SMALL = training(learning_rate=1e-4, max_grad_norm=1e9)
 
@@ -19,11 +19,10 @@ def module(dtype: torch.dtype = torch.bfloat16) -> nn.Linear:
     return nn.Linear(4, 3).to(dtype)
 
 
-def learn(made: nn.Linear, optimizer: Optimizer, number: int, num_passes: int = 1) -> None:
+def learn(made: nn.Linear, optimizer: Optimizer, number: int) -> None:
     optimizer.zero_grad()
-    for part in range(num_passes):
-        (made(torch.ones(2, 4, dtype=made.weight.dtype)).sum() * (part + 1)).backward()
-        optimizer.gather()
+    made(torch.ones(2, 4, dtype=made.weight.dtype)).sum().backward()
+    optimizer.gather()
     optimizer.step({"policy": number})
 
 
@@ -211,3 +210,35 @@ def test_one_step_with_another_beta_and_weight_decay_by_hand(kind):
     state = optimizer.state_dict()
     torch.testing.assert_close(state[f"critic.weight/{moment}"], torch.full((3, 4), 2.0 * (1 - ADAM_BETA1)))
     torch.testing.assert_close(state[f"critic.weight/{square}"], torch.full((3, 4), 4.0 * (1 - 0.8)))
+
+
+# -- how far a step moves the weights ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "change", "rates", "weight_change", "step_size"),
+    [
+        ([[3.0, 4.0]], 0.05, (0.1, 0.0), 0.05 / (25 / 2) ** 0.5, 0.5),
+        ([[3.0, 4.0]], 0.0, (0.1, 0.25), 0.0, 0.0),  # weight decay is no change
+        ([[1.0]], 0.0, (0.0, 0.0), 0.0, 0.0),
+        ([1.0] * 4, 0.01, (0.1, 0.0), 0.01, 0.1),  # there is no matrix: vectors are compared
+    ],
+)
+def test_the_change_relative_to_the_weights_and_to_the_learning_rate(values, change, rates, weight_change, step_size):
+    weights = nn.Parameter(torch.tensor(values))
+    movement, (peak, decay) = Movement([weights]), rates
+    movement.begin()
+    with torch.no_grad():
+        weights.mul_(1 - decay).add_(change)
+    found = {"weight_change": weight_change, "step_size": step_size}
+    assert movement.end(peak, decay) == pytest.approx(found, rel=1e-4, abs=1e-7 if peak == 0 else 1e-6)
+
+
+def test_large_matrices_are_left_out_and_their_change_does_not_count():
+    small = [nn.Parameter(torch.ones(1, 2)) for _ in range(3 * NUM_MATRICES)]
+    large = nn.Parameter(torch.ones(100, 100))
+    movement = Movement([*small, large])
+    movement.begin()
+    with torch.no_grad():
+        large.add_(1.0)
+    assert movement.end(0.1, 0.0)["weight_change"] == 0.0

@@ -1,7 +1,5 @@
 """Seconds of phases."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -65,26 +65,18 @@ class FakeSource:
         self.log.append("weights")
 
 
-def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number: 1.0, **changes):
-    source = FakeSource(failing, pay)
-    learner = FakeLearner(source.log)
-    told = []
-    run_iterations(
-        source,
-        learner,
-        ShuffledTasks(TASKS, seed),
-        config_of(**changes),
-        start=start,
-        num_iters=num_iters,
-        on_iteration=lambda done, metrics, data: told.append((done, metrics)),
-    )
+def run(num_iters=5, *, start=0, seed=0, source=None, make_learner=FakeLearner, **changes):
+    """The source, the learner, and what is told after each iteration: (iterations done, metrics)."""
+    source = source or FakeSource()
+    learner, told = make_learner(source.log), []
+    tasks = ShuffledTasks(TASKS, seed)
+
+    def tell(done, metrics, data):
+        told.append((done, metrics))
+        source.played = data.trajectories
+
+    run_iterations(source, learner, tasks, config_of(**changes), start=start, num_iters=num_iters, on_iteration=tell)
     return source, learner, told
-
-
-def run_once(source, learner, config, on_iteration):
-    """One iteration."""
-    tasks = ShuffledTasks(TASKS, 0)
-    run_iterations(source, learner, tasks, config, start=0, num_iters=1, on_iteration=on_iteration)
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 5))
@@ -141,14 +133,14 @@ def test_only_the_critic_learns_in_the_first_iterations_also_after_going_on():
 
 
 def test_episodes_that_broke_do_not_reach_the_learner_and_are_counted():
-    _, learner, told = run(num_iters=2, batch_size=7, failing={"t1", "t4"})
+    _, learner, told = run(2, source=FakeSource(failing={"t1", "t4"}), batch_size=7)
     assert [len(batch.lengths) for batch in learner.batches] == [5, 5]
     assert told[0][1]["episode/failed"] == pytest.approx(2 / 7)
     assert told[0][1]["reward/mean"] == 1.0
 
 
 def test_an_iteration_in_which_every_episode_broke_changes_no_weights_and_is_told():
-    source, learner, told = run(num_iters=1, batch_size=7, failing={task.task_id for task in TASKS})
+    source, learner, told = run(1, source=FakeSource(failing={task.task_id for task in TASKS}), batch_size=7)
     assert source.log == ["rollout"] and learner.batches == []
     assert told[0][1]["episode/failed"] == 1.0
     assert told[0][1]["batch/num_episodes"] == 0
@@ -164,7 +156,12 @@ def by_task(task, number):
     return float(number % 2) if task.task_id in EVEN else 1.0
 
 
-GROUPED = {"batch_size": 8, "group_size": 2, "adv_estimator": "grpo", "pay": by_task}
+GROUPED = {"batch_size": 8, "group_size": 2, "adv_estimator": "grpo"}
+
+
+def run_grouped(num_iters, **options):
+    """Groups of two, of which those of tasks with an even number have a spread."""
+    return run(num_iters, source=FakeSource(pay=by_task), **{**GROUPED, **options})
 
 
 def learned(learner) -> list[list[int]]:
@@ -172,7 +169,7 @@ def learned(learner) -> list[list[int]]:
 
 
 def test_groups_without_spread_are_dropped_and_counted_where_the_plan_says_so():
-    source, learner, told = run(num_iters=1, **GROUPED)
+    source, learner, told = run_grouped(1)
     tasks = source.asked[0][1][::2]
     kept = [group for group, name in enumerate(tasks) if name in EVEN]
     assert 0 < len(kept) < 4
@@ -183,29 +180,20 @@ def test_groups_without_spread_are_dropped_and_counted_where_the_plan_says_so():
 
 
 def test_groups_without_spread_are_kept_where_it_does_not():
-    _, learner, told = run(num_iters=1, **{**GROUPED, "adv_estimator": "reinforce_plus_plus"})
+    _, learner, told = run_grouped(1, adv_estimator="reinforce_plus_plus")
     assert learned(learner) == [[0, 0, 1, 1, 2, 2, 3, 3]]
     assert "batch/num_flat_groups" not in told[0][1]
 
 
 def test_a_group_of_which_one_episode_is_left_has_no_spread():
-    def pay(task, number):
-        return float(number)
+    class LosesOne(FakeSource):
+        def play(self, task, number=0):
+            trajectory = super().play(task, number)
+            trajectory.reward = None if number == 3 else Reward(parts={"correct": float(number)})
+            return trajectory
 
-    source = FakeSource(pay=pay)
-    whole = source.play
-
-    def one_breaks(task, number):
-        trajectory = whole(task, number)
-        if number == 3:
-            trajectory.reward = None
-        return trajectory
-
-    source.play = one_breaks
-    learner, told = FakeLearner(source.log), []
-    config = config_of(batch_size=4, group_size=2, adv_estimator="grpo")
-    run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
-    assert learned(learner) == [[0, 0]] and told[0]["batch/num_flat_groups"] == 1
+    _, learner, told = run(1, source=LosesOne(), batch_size=4, group_size=2, adv_estimator="grpo")
+    assert learned(learner) == [[0, 0]] and told[0][1]["batch/num_flat_groups"] == 1
 
 
 def test_where_all_groups_are_flat_no_step_is_taken_and_the_metrics_say_so():
@@ -238,26 +226,22 @@ class Stepwise(FakeSource):
 
 
 @pytest.mark.parametrize(
-    ("kind", "estimator", "figure"),
-    [("turns", "grpo_turns", "turns"), ("calls", "grpo_calls", "per_call")],
+    ("kind", "estimator", "figure"), [("turns", "grpo_turns", "turns"), ("calls", "grpo_calls", "per_call")]
 )
 def test_a_group_is_flat_by_step_only_if_the_rewards_of_all_steps_agree(kind, estimator, figure):
+    options = {"batch_size": 2, "group_size": 2, "overlong_buffer_tokens": 2}
     for name, flat in (("grpo", True), (estimator, False)):
-        source, told = Stepwise(kind), []
-        options = {"overlong_buffer_tokens": 2}
-        config = config_of(batch_size=2, group_size=2, adv_estimator=name, **options)
-        learner = FakeLearner(source.log)
-        run_once(source, learner, config, lambda done, metrics, data, told=told: told.append(metrics))
-        assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
-        assert told[0][f"reward/{figure}"] == 1.0 and told[0]["reward/mean"] == 1.0
-        assert told[0]["reward/overlong"] == -1.0
+        _, learner, ((_, metrics),) = run(1, source=Stepwise(kind), adv_estimator=name, **options)
+        assert metrics["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
+        assert metrics[f"reward/{figure}"] == 1.0 and metrics["reward/mean"] == 1.0
+        assert metrics["reward/overlong"] == -1.0
 
 
 # -- dynamic sampling ----------------------------------------------------------------------------------------------
 
 
 def test_dynamic_sampling_draws_further_tasks_until_the_batch_is_full():
-    source, learner, told = run(num_iters=1, max_dynamic_batches=5, **GROUPED)
+    source, learner, told = run_grouped(1, max_dynamic_batches=5)
     metrics = told[0][1]
     assert [options.get("attempt", 0) for options in source.options] == list(range(len(source.options)))
     assert 1 < metrics["batch/num_rollouts"] == len(source.asked) <= 5
@@ -272,18 +256,16 @@ def test_dynamic_sampling_draws_further_tasks_until_the_batch_is_full():
 
 
 def test_dynamic_sampling_goes_no_further_than_it_may_and_takes_what_there_is():
-    def pay(task, number):
-        return float(number == 0)
-
-    source, learner, told = run(num_iters=1, max_dynamic_batches=3, **{**GROUPED, "pay": pay})
+    source = FakeSource(pay=lambda task, number: float(number == 0))
+    _, learner, ((_, metrics),) = run(1, source=source, max_dynamic_batches=3, **GROUPED)
     assert len(source.asked) == 3
     assert learned(learner) == [[0, 0, 4, 4, 8, 8]]
-    assert told[0][1]["batch/num_rollouts"] == 3 and told[0][1]["batch/num_episodes"] == 6
+    assert metrics["batch/num_rollouts"] == 3 and metrics["batch/num_episodes"] == 6
 
 
 def test_a_run_that_goes_on_draws_the_same_further_tasks():
-    whole, _, _ = run(num_iters=4, max_dynamic_batches=3, **GROUPED)
-    rest, _, _ = run(num_iters=4, start=2, max_dynamic_batches=3, **GROUPED)
+    whole, _, _ = run_grouped(4, max_dynamic_batches=3)
+    rest, _, _ = run_grouped(4, start=2, max_dynamic_batches=3)
     assert rest.asked == [asked for asked in whole.asked if asked[0] >= 2]
 
 
@@ -297,8 +279,7 @@ def test_further_batches_pass_over_all_tasks_in_an_order_of_their_own():
 
 
 def test_the_overlong_penalty_is_a_part_of_the_reward_of_its_own():
-    overlong = {"overlong_buffer_tokens": 4}
-    _, learner, told = run(num_iters=1, **overlong)
+    _, learner, told = run(1, overlong_buffer_tokens=4)
     # two tokens after the prompt, of at most four, all of them within the buffer
     assert told[0][1]["reward/overlong"] == pytest.approx(-0.5)
     assert told[0][1]["reward/mean"] == pytest.approx(0.5)
@@ -310,24 +291,10 @@ def test_the_overlong_penalty_is_a_part_of_the_reward_of_its_own():
 
 
 def test_scored_episodes_get_the_critics_value_of_every_turn():
-    class Turns(FakeSource):
-        def play(self, task, number=0):
-            trajectory = Trajectory(task, [1])
-            for turn in range(2):
-                done = Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -1.0), finish=Finish.END)
-                trajectory.add_sampled(done)
-                trajectory.end_turn(Turn(turn_number=turn, model_output=""))
-                trajectory.add_reply([9])
-            trajectory.reward = Reward(parts={"right": 1.0})
-            return trajectory
-
     class Scoring(FakeLearner):
         def score(self, batch):
             return batch.with_fields(values=batch.position_ids.float()), {}
 
-    source, seen = Turns(), []
-    learner = Scoring(source.log)
-    config = config_of()
-    run_once(source, learner, config, lambda done, metrics, data: seen.extend(data))
-    assert [trajectory.values for trajectory in seen] == [[1.0, 4.0]] * 4
-    assert all(len(trajectory.values) == len(trajectory.states) for trajectory in seen)
+    source, _, _ = run(1, source=Stepwise("turns"), make_learner=Scoring)
+    assert [trajectory.values for trajectory in source.played] == [[1.0, 3.0]] * 4
+    assert all(len(trajectory.values) == len(trajectory.states) for trajectory in source.played)

@@ -5,24 +5,19 @@ import time
 
 import pytest
 import torch
+from test_batch import trajectory_of
 from training_settings import changed, training
 
 from midthought.errors import TrainingStoppedError
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
 from midthought.learning.sft import run_sft
-from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import Trajectory
 
 
 def demonstration(*parts: list[int]) -> Trajectory:
     """Prompt 1 2 3, then what the policy writes and what the tool says in turns."""
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [1, 2, 3])
-    for number, token_ids in enumerate(parts):
-        if number % 2:
-            trajectory.add_results([ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)], token_ids)
-        else:
-            trajectory.add_demonstrated(token_ids)
-    return trajectory
+    return trajectory_of(("p", [1, 2, 3]), *zip("dt" * len(parts), parts, strict=False))
 
 
 DEMONSTRATIONS = [demonstration([4, 5], [9, 9, 9], [6, 2]), demonstration([7, 2]), demonstration([8] * 9 + [2])]

@@ -9,18 +9,13 @@ from midthought.learning.stopping import StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_only_asks_and_the_check_between_steps_stops(number):
+def test_the_first_signal_only_asks_and_says_what_a_second_one_does_and_the_check_between_steps_stops(number, capfd):
     with StopRequest() as stop:
         stop.check()
         signal.raise_signal(number)
         assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             stop.check()
-
-
-def test_the_first_signal_says_what_happens_and_what_a_second_one_does(capfd):
-    with StopRequest():
-        signal.raise_signal(signal.SIGTERM)
     assert "after the present step" in (told := capfd.readouterr().err) and "second signal stops at once" in told
 
 

@@ -14,12 +14,7 @@ from midthought.learning.ppo import improve
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
 TAUGHT = training(
-    adv_estimator="zero",
-    teacher="a folder",
-    entropy_coef=0.0,
-    learning_rate=1e-2,
-    mini_batch_size=100,
-    packing=False,
+    adv_estimator="zero", teacher="a folder", entropy_coef=0.0, learning_rate=1e-2, mini_batch_size=100, packing=False
 )
 NUM_STEPS = 10
 PROMPTS = torch.tensor([[1, first] for first in range(3, 35)])
@@ -32,14 +27,6 @@ def trajectories(make_trajectory):
 
 def learner_of(policy, teacher, **changes) -> Learner:
     return Learner(policy, None, None, TAUGHT.model_copy(update=changes), teacher=teacher)
-
-
-def gradient_of(learner) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in learner.policy.parameters()])
-
-
-def weights_of(policy) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
 
 
 def test_the_teacher_is_scored_and_its_log_ratio_is_the_advantage(make_policy, trajectories):

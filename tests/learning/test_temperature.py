@@ -1,7 +1,5 @@
 """The learner computes under the distribution that was sampled: softmax(logits / T), T the temperature of each token."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 
@@ -53,11 +51,7 @@ def batch_of(policy, *temperatures: float, num_episodes: int = 6) -> TokenBatch:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "temperatures",
-    [
-        (0.4, 1.0, 1.7),
-        (1.0, 0.0),
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ((0.7, 0.7), (1.3, 1.3))),
-    ],
+    [(0.4, 1.0, 1.7), (1.0, 0.0), *(pytest.param(each, marks=pytest.mark.slow) for each in ((0.7, 0.7), (1.3, 1.3)))],
 )
 def test_what_the_engine_sampled_is_recomputed_and_the_first_ratio_is_one(make_policy, way, temperatures):
     policy = make_policy()

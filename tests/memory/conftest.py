@@ -1,13 +1,11 @@
 from collections.abc import Iterator
 
 import pytest
-from scholar import SAID, Scholar, running
+from scholar import SAID, Scholar
 from word_embedder import WordEmbedder
 
-from midthought.cli import main
 from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
-from midthought.memory.transcripts import Transcript, read_transcript
 
 LINES = [
     ("Ann", "The tide clock has a single copper hand and no numerals at all."),
@@ -30,17 +28,6 @@ def embedder() -> WordEmbedder:
 
 
 @pytest.fixture
-def read(tmp_path):
-    """Reads a text as a transcript, from a file of this name."""
-
-    def read_text(text: str, name: str = "a.txt") -> Transcript:
-        (tmp_path / name).write_text(text, "utf-8")
-        return read_transcript(tmp_path / name)
-
-    return read_text
-
-
-@pytest.fixture
 def chunks() -> list[Chunk]:
     return [
         Chunk(f"tide_{number}", "The Tide Clock", "tide", speaker, text, f"00:00:0{number}", number)
@@ -56,21 +43,8 @@ def store(tmp_path, embedder, chunks) -> MemoryStore:
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs `midthought WORDS…` in this process; returns the exit code and what it printed."""
-
-    def run(*words: object):
-        monkeypatch.setattr("sys.argv", ["midthought", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return stop.value.code or 0, capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
 def scholar() -> Iterator[Scholar]:
-    with running(Scholar()) as server:
+    with Scholar() as server:
         yield server
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from served import request
+from served import served as on_loopback
+
 from midthought.memory.service.app import make_app
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.searcher import SearchLimits
-from midthought.memory.service.server import address, listen, make_server
+from midthought.memory.service.server import make_server
 from midthought.memory.service.state import ServiceState
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
@@ -42,16 +43,7 @@ class Running:
     ) -> tuple[int, dict[str, str], bytes]:
         """Returns status, headers in lower case, and body."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        sent = {"Content-Type": "application/json"} if data is not None else {}
-        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method or ("GET" if data is None else "POST"), path, data, sent)
-            response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return response.status, found, response.read()
-        finally:
-            connection.close()
+        return request(f"127.0.0.1:{self.port}", path, data, method, **headers)
 
     def send(self, *state: bytes, pause_seconds: float = 0.0) -> bytes:
         """Sends raw bytes; returns what is received until the service closes the connection or sends nothing for a second."""
@@ -80,13 +72,5 @@ def served(
     """Serves the memory at `uri` on a free loopback port."""
     store = MemoryStore.open(uri, embedder=embedder)
     state = ServiceState(store, embedder, questions or [], search_limits)
-    listening = listen("127.0.0.1", 0)
-    server = make_server(make_app(state, access or AccessPolicy(), **limits))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    try:
-        yield Running(address(listening), state)
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
+    with on_loopback(make_app(state, access or AccessPolicy(), **limits), make_server) as url:
+        yield Running(url, state)

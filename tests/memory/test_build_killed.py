@@ -1,14 +1,13 @@
 """A build that is killed at any moment and restarted gives the same table as an uninterrupted one."""
 
 import random
-import signal
 import time
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command_process import FORKS
+from command_process import run_and_kill
 from representatives import representatives
 
 lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
@@ -45,28 +44,10 @@ def chunks_of(seed: int) -> list[Chunk]:
 
 
 def build(folder: Path, seed: int, started) -> None:
+    folder.mkdir(exist_ok=True)
     store = MemoryStore.open(folder / "memory", embedder=SlowEmbedder(folder / "log"))
     started.set()
     store.build(chunks_of(seed))
-
-
-class Builder:
-    """Builds in processes of its own."""
-
-    def run(self, folder: Path, seed: int, kill_after: float | None = None) -> tuple[bool, float]:
-        """Whether it was killed, and the seconds that it built."""
-        folder.mkdir(exist_ok=True)
-        started = FORKS.Event()
-        process = FORKS.Process(target=build, args=(folder, seed, started))
-        process.start()
-        assert started.wait(60)
-        began = time.monotonic()
-        process.join(kill_after)
-        process.kill()
-        process.join()
-        if kill_after is None:
-            assert process.exitcode == 0
-        return process.exitcode == -signal.SIGKILL, time.monotonic() - began
 
 
 def rows_at(folder: Path):
@@ -78,20 +59,19 @@ def rows_at(folder: Path):
 
 @pytest.mark.parametrize("over_another", representatives([False, True], False))
 def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_path, over_another):
-    builder, random_moment = Builder(), random.Random(7)
-    whole = tmp_path / "whole"
+    random_moment, whole = random.Random(7), tmp_path / "whole"
     if over_another:
-        builder.run(whole, seed=0)
-    _, seconds = builder.run(whole, seed=1)
+        run_and_kill(build, whole, 0)
+    _, seconds = run_and_kill(build, whole, 1)
     num_killed = 0
     for number in range(NUM_KILLS):
         folder = tmp_path / str(number)
         if over_another:
-            builder.run(folder, seed=0)
+            run_and_kill(build, folder, 0)
             (folder / "log").unlink()
-        was_killed, _ = builder.run(folder, 1, random_moment.uniform(0, seconds))
+        was_killed, _ = run_and_kill(build, folder, 1, kill_after=random_moment.uniform(0, seconds))
         num_killed += was_killed
-        builder.run(folder, seed=1)
+        assert not run_and_kill(build, folder, 1)[0]
         assert rows_at(folder).equals(rows_at(whole))
         assert not (folder / "memory" / "embeddings").exists()
         embedded = (folder / "log").read_text().splitlines()

@@ -8,7 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
-from scholar import JsonServer, running
+from chat_server import ChatServer
 
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.chunks import Chunk
@@ -30,18 +30,18 @@ def reply(texts: list[str], **changes: object) -> bytes:
     return json.dumps({"object": "list", "data": rows[::-1], **changes}).encode()
 
 
-class Endpoint(JsonServer):
+class Endpoint(ChatServer):
     """Returns embeddings, unless `faults` has a fault for the request (one per request, None: no fault)."""
 
     path = "/v1/embeddings"
-    faults = iter(())
 
-    def upset_by(self, body):
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults = iter(())
+
+    def next_reply(self, body):
         fault = next(self.faults, None)
-        return fault and fault(body["input"])
-
-    def reply(self, body):
-        return reply(body["input"])
+        return reply(body["input"]) if fault is None else fault(body["input"])
 
 
 def fails(status: int):
@@ -54,13 +54,13 @@ def answers(change):
 
 @pytest.fixture
 def endpoint():
-    with running(Endpoint()) as server:
+    with Endpoint() as server:
         yield server
 
 
 def embedder_at(endpoint, **settings) -> EndpointEmbedder:
     defaults = {"texts_per_call": 3, "backoff_seconds": 0.01, "retries": 3, "timeout_seconds": 5.0}
-    return EndpointEmbedder(EndpointModel(model="m", base_url=endpoint.base_url, **{**defaults, **settings}))
+    return EndpointEmbedder(EndpointModel(model="m", base_url=endpoint.url, **{**defaults, **settings}))
 
 
 def expected(texts):
@@ -121,10 +121,12 @@ def test_requests_run_side_by_side_and_no_more_than_set(endpoint):
 
 def test_the_key_travels_in_the_header_only_and_comes_from_the_environment(endpoint, monkeypatch):
     monkeypatch.setenv("EMBEDDING_KEY", KEY)
-    embedder = load_embedder(f"{endpoint.base_url}?api_key_env=EMBEDDING_KEY&dimension=4#m")
+    embedder = load_embedder(f"{endpoint.url}?api_key_env=EMBEDDING_KEY&dimension=4#m")
     endpoint.faults = itertools.repeat(answers(short))
     assert embedder.embed(["a"]).shape == (1, 4)
-    assert endpoint.keys == [f"Bearer {KEY}"] and endpoint.requests[0]["dimensions"] == 4
+    assert [each["Authorization"] for each in endpoint.headers] == [f"Bearer {KEY}"] and endpoint.requests[0][
+        "dimensions"
+    ] == 4
     assert KEY not in repr(vars(embedder)) and KEY.encode() not in pickle.dumps(embedder)
 
 

@@ -96,12 +96,12 @@ def test_a_batch_finds_what_its_queries_find_one_by_one(store_of_two, embedder, 
 # -- the command
 
 
-def test_a_filter_that_no_chunk_passes_gives_a_sentence_and_no_error(store, monkeypatch, command, embedder):
+def test_a_filter_that_no_chunk_passes_gives_a_sentence_and_no_error(store, monkeypatch, call, embedder):
     monkeypatch.setattr("midthought.memory.remote.load_embedder", lambda *_, **__: embedder)
     with served(store.uri, embedder) as service:
         for path in (store.uri, service.url):
-            code, said = command("memory", "search", "copper hand", "--path", path, "--speaker", "Nobody")
+            code, said, _ = call("memory", "search", "copper hand", "--path", path, "--speaker", "Nobody")
             assert code == 0
-            assert said.out.strip() == "Nothing found; the names of episodes and speakers must be exact."
-            code, said = command("memory", "search", "copper hand", "--path", path, "--speaker", "Ann")
-            assert code == 0 and "copper hand" in said.out
+            assert said.strip() == "Nothing found; the names of episodes and speakers must be exact."
+            code, said, _ = call("memory", "search", "copper hand", "--path", path, "--speaker", "Ann")
+            assert code == 0 and "copper hand" in said

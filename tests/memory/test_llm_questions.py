@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,19 @@ import pytest
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("httpx", reason="needs httpx")
 
+from chat_server import chat
 from command_process import CommandProcess
-from scholar import Scholar, chat, model_at
+from scholar import Scholar, model_at
 from typer.testing import CliRunner
 from word_embedder import use_word_embedder
 
 from midthought.cli import app
+from midthought.data.abstention import NO_ANSWER, UNANSWERABLE, abstains
 from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.llm_questions.episodes import GenerationPlan
 from midthought.memory.llm_questions.generate import generate_questions
-from midthought.memory.llm_questions.prompts import GRADE_SCHEMA, pairs_schema
+from midthought.memory.llm_questions.prompts import GRADE_SCHEMA, KINDS, pairs_schema
 from midthought.memory.llm_questions.structured_output import parse_object
 from midthought.memory.llm_questions.verification import Pair, find_duplicate, static_problem
 from midthought.memory.questions import read_questions
@@ -117,11 +120,20 @@ def test_near_repetitions_are_found_by_words_and_by_meaning(embedder):
 # -- whole episodes ------------------------------------------------------------------------------------------------
 
 
-def test_pairs_are_written_verified_and_stored(scholar, talks, embedder, tmp_path):
-    out = tmp_path / "questions.jsonl"
-    report = generate_questions(talks, model_at(scholar), embedder, out, GenerationPlan(num_pairs=3))
+@pytest.fixture
+def generated(scholar, talks, embedder, tmp_path):
+    """Generates questions about the two talks into q.jsonl, or about `only` one of them. `settings`: of the model."""
+
+    def generate(plan: GenerationPlan, only: str = "", **settings):
+        return generate_questions(talks, model_at(scholar, **settings), embedder, tmp_path / "q.jsonl", plan, only=only)
+
+    return generate
+
+
+def test_pairs_are_written_verified_and_stored(generated, talks, tmp_path):
+    report = generated(GenerationPlan(num_pairs=3))
     assert len(report.accepted) == 6 and not report.problems and report.num_rows == 12
-    tasks = read_questions(out)
+    tasks = read_questions(tmp_path / "q.jsonl")
     assert [task.task_id for task in tasks[:2]] == ["bell:asked:0", "bell:asked:1"]
     assert tasks[0].evidence == ("bell_0", "bell_3") and "bronze" in tasks[0].answer
     verdict = tasks[0].labels["verdict"]
@@ -138,40 +150,104 @@ def test_pairs_are_written_verified_and_stored(scholar, talks, embedder, tmp_pat
     assert len(talks) == 8  # the transcripts stay
 
 
-def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(scholar, talks, embedder, tmp_path):
+def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(generated, scholar, tmp_path):
     scholar.knows_all = True
-    report = generate_questions(
-        talks, model_at(scholar), embedder, tmp_path / "q.jsonl", GenerationPlan(num_pairs=1, num_rounds=2)
-    )
+    report = generated(GenerationPlan(num_pairs=1, num_rounds=2))
     assert not report.accepted and report.num_rows == 0
     refused = read_questions(tmp_path / "q.refused.jsonl")
     assert {task.labels["verdict"]["problem"] for task in refused} == {"it can be answered without any memory"}
     assert len(refused) == 4  # two rounds for each of two episodes
 
 
-def test_an_episode_that_fails_costs_itself_only_and_a_second_run_asks_about_it(scholar, talks, embedder, tmp_path):
+def test_an_episode_that_fails_costs_itself_only_and_a_second_run_asks_about_it(generated, scholar, tmp_path):
     cache = tmp_path / "replies.sqlite"
     scholar.upsets = [(403, {}, b"no")]
     plan = GenerationPlan(num_pairs=2, num_episodes_at_once=1)
-    report = generate_questions(talks, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
+    report = generated(plan, cache=cache)
     assert [stem for stem, _ in report.problems] == ["bell"] and len(report.accepted) == 2
-    again = generate_questions(talks, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
+    again = generated(plan, cache=cache)
     assert not again.problems and len(again.accepted) == 4
     answered = asked(scholar)[1:]
     assert len(answered) == len(set(answered))
     scholar.upsets = [(500, {}, b"")] * 100
     with pytest.raises(NoReplyError, match="no question was generated; bell: status 500"):
-        generate_questions(talks, model_at(scholar, retries=1), embedder, tmp_path / "r.jsonl", plan)
+        generated(plan, retries=1)
     with pytest.raises(SettingsError, match="no episode of"):
-        generate_questions(talks, model_at(scholar), embedder, tmp_path / "r.jsonl", plan, only="violin")
+        generated(plan, only="violin")
 
 
-def test_long_episodes_are_asked_about_in_stretches(scholar, talks, embedder, tmp_path):
+def test_long_episodes_are_asked_about_in_stretches(generated, scholar):
     plan = GenerationPlan(num_pairs=2, num_rounds=1, max_transcript_letters=120)
-    generate_questions(talks, model_at(scholar), embedder, tmp_path / "q.jsonl", plan, only="tide")
+    generated(plan, only="tide")
     written = [body for body in scholar.requests if body["messages"][0]["content"].startswith("You write")]
     assert len(written) > 1
     assert all(len(json.loads(body["messages"][1]["content"])["transcript"]) <= 3 for body in written)
+
+
+# -- what they have to pass ------------------------------------------------------------------------------------------
+
+
+def problems_of(report) -> set[str]:
+    return {task.labels["verdict"]["problem"] for task in report.refused}
+
+
+def test_kinds_are_balanced_and_some_questions_have_no_answer(generated):
+    report = generated(GenerationPlan(num_pairs=5))
+    kinds = Counter(task.labels["kind"] for task in report.accepted)
+    assert kinds == dict.fromkeys(KINDS, 2)
+    for task in report.accepted:
+        is_unanswerable = task.labels["kind"] == UNANSWERABLE
+        assert abstains(task.answer) == is_unanswerable and ("I don't know." in task.aliases) == is_unanswerable
+    few = generated(GenerationPlan(num_pairs=2, kinds=("reason", UNANSWERABLE)))
+    assert Counter(task.labels["kind"] for task in few.accepted) == {"reason": 2, UNANSWERABLE: 2}
+
+
+def test_difficulty_is_measured_with_and_without_the_memory(generated, scholar):
+    plan = GenerationPlan(num_pairs=1, num_rounds=1, num_samples=2)
+    scholar.changes = {"question": "Copper hand: who wound it?"}  # a search for it finds both parts
+    report = generated(plan, only="tide")
+    assert report.to_dict()["questions"]["relation"] == {
+        "num_questions": 1, "right_with_memory": 1.0, "right_without_memory": 0.0,
+    }  # fmt: skip
+    scholar.guesses_blind = True
+    report = generated(plan)
+    assert problems_of(report) == {"it is often answered right without any memory"}
+    assert {task.labels["verdict"]["right_without_memory"] for task in report.refused} == {1.0}
+
+
+def test_bad_pairs_and_bad_replies_are_counted_by_reason(generated, scholar):
+    plan = GenerationPlan(num_pairs=1, num_rounds=1)
+    for changes, reason in (
+        ({"kind": "gossip"}, "its kind was not requested"),
+        ({"evidence": [-1, 99]}, "it names fewer than two parts of the talk"),
+        ({"answer": NO_ANSWER}, "its answer does not fit its kind"),
+        ({"kind": ""}, None),  # the next kind that was requested
+    ):
+        scholar.changes = changes
+        report = generated(plan, only="tide")
+        assert report.refusals == ({reason: 1} if reason else {})
+    scholar.changes = {}
+    scholar.upsets = [chat("I would rather not."), chat('{"qa_pairs": 3}')]
+    report = generated(plan, only="tide")
+    assert report.bad_replies == {"holds no JSON object": 1, "does not fit": 1} and len(report.accepted) == 1
+    scholar.upsets = [chat('{"qa_', "length")] * 3
+    with pytest.raises(NoReplyError, match="no question was generated; tide: 3 replies were invalid"):
+        generated(plan, only="tide")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_pairs": 0}, "num_pairs must be at least 1"),
+        ({"num_pairs": 1, "kinds": ("chang",)}, "unknown kind of question 'chang'. Did you mean 'change'"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(values, message):
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        GenerationPlan(**values)
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_killed_anywhere_goes_on_and_asks_nothing_twice(scholar, talks, tmp_path):
@@ -180,7 +256,7 @@ def test_a_run_killed_anywhere_goes_on_and_asks_nothing_twice(scholar, talks, tm
     def generate(name: str) -> CommandProcess:
         words = [
             "--from-model",
-            scholar.base_url,
+            scholar.url,
             *["--model", "m", "--num-pairs", "3", "--num-samples", "0", "--embedding-model", "words"],
         ]
         return CommandProcess("memory", "questions", talks.uri, str(tmp_path / name), *words, prepare=use_word_embedder)
@@ -207,7 +283,7 @@ def test_the_command_writes_json_lines_and_rows_for_verl(scholar, talks, tmp_pat
 
     monkeypatch.setattr(embedding, "load_embedder", lambda name: embedder)
     monkeypatch.chdir(tmp_path)
-    words = ["memory", "questions", "--from-model", scholar.base_url, "--model", "m", "--num-pairs", "2"]
+    words = ["memory", "questions", "--from-model", scholar.url, "--model", "m", "--num-pairs", "2"]
     result = CliRunner().invoke(app, [*words, "--parquet", "train.parquet"])
     assert result.exit_code == 0, result.output
     assert "right with the memory" in result.output

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from vllm_python import PYTHON, needs_vllm
 
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import free_port
@@ -20,13 +20,7 @@ from midthought.memory.llm_questions.structured_output import StructuredOutputMo
 from midthought.models.pretrained import save_model
 from midthought.models.small_model import make_policy, make_tokenizer
 
-PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not PYTHON, reason="MIDTHOUGHT_VLLM_PYTHON does not name the interpreter of an environment that has vLLM"
-    ),
-]
+pytestmark = needs_vllm
 
 CORPUS = ['The clock has one copper hand, and herring scales were found in it: {"same": true}'] * 4
 

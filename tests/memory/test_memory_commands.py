@@ -16,21 +16,21 @@ from midthought.memory import build, embedding, remote
 
 
 @pytest.fixture
-def memory(tmp_path, monkeypatch, command):
+def memory(tmp_path, monkeypatch, call):
     """Runs a command in a folder with one transcript and a memory."""
     for module in (build, embedding, remote):
         monkeypatch.setattr(module, "load_embedder", lambda *_, **__: WordEmbedder())
     (tmp_path / "tide.md").write_text("**Ann (00:00:05):** The tide clock has a single copper hand and no numerals.\n")
     monkeypatch.chdir(tmp_path)
-    assert command("memory", "build", ".", "--path", ".")[0] == 0
-    return lambda *words: command("memory", *words)
+    assert call("memory", "build", ".", "--path", ".")[0] == 0
+    return lambda *words: call("memory", *words)
 
 
 def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path):
     (tmp_path / "questions.report.json").write_text("{}")
-    code, said = memory("build", ".", "--path", ".", "--strict")
-    assert code == 0 and "0 added, 1 kept, 0 removed" in said.out and "not read" not in said.err
-    assert json.loads(memory("inspect", ".", "--json")[1].out)["left_out"] == ["questions.report.json"]
+    code, said, error = memory("build", ".", "--path", ".", "--strict")
+    assert code == 0 and "0 added, 1 kept, 0 removed" in said and "not read" not in error
+    assert json.loads(memory("inspect", ".", "--json")[1])["left_out"] == ["questions.report.json"]
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path)
     ],
 )
 def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
-    code, said = memory(*words)
-    assert code == 2 and expected in said.err and said.out == ""
+    code, said, error = memory(*words)
+    assert code == 2 and expected in error and said == ""
 
 
 @pytest.mark.parametrize(
@@ -70,19 +70,19 @@ def test_only_a_file_of_the_same_command_or_an_empty_one_is_replaced(memory, tmp
 
     assert memory("chunk", ".", "chunks.jsonl")[0] == 0
     os.mkfifo(tmp_path / "pipe")
-    code, said = write("pipe")
-    assert code == 2 and "pipe is a named pipe, and a file would replace it; give the path of a file" in said.err
+    code, _, error = write("pipe")
+    assert code == 2 and "pipe is a named pipe, and a file would replace it; give the path of a file" in error
     assert (tmp_path / "pipe").is_fifo()
     parquet.write_table(pa.table({"salary": [1, 2, 3]}), tmp_path / "own")
     (tmp_path / "cut").write_bytes((tmp_path / "own").read_bytes()[:-8])
     (tmp_path / "own.jsonl").write_text('{"question": "Who?", "answer": "Ann"}\n')
     for name in ("tide.md", "own.jsonl", "own", "cut"):
         content = (tmp_path / name).read_bytes()
-        code, said = write(name)
-        assert code == 2 and f"{name} was not written by" in said.err and "give another path" in said.err
+        code, _, error = write(name)
+        assert code == 2 and f"{name} was not written by" in error and "give another path" in error
         assert (tmp_path / name).read_bytes() == content
     for name, content in (("new", None), ("new", None), ("empty", ""), ("blank", " \r\n\n")):
         if content is not None and (content == "" or words.endswith(". OUT")):
             (tmp_path / name).write_text(content)
-        code, said = write(name)
-        assert code == 0 and (tmp_path / name).read_bytes().strip(), said.err
+        code, _, error = write(name)
+        assert code == 0 and (tmp_path / name).read_bytes().strip(), error

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from command_process import FORKS
+from command_process import FORKS, run_and_kill
 from representatives import representatives
 
 lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
@@ -49,11 +49,11 @@ def memory(tmp_path, monkeypatch, request):
     return store
 
 
-def test_a_deleted_transcript_is_not_found_and_all_others_are(memory, command):
+def test_a_deleted_transcript_is_not_found_and_all_others_are(memory, call):
     kept = [chunk for chunk in memory.chunks() if chunk.stem != "zephyrine"]
     assert memory.search(SECRET, 1)[0].chunk_id == "zephyrine_3"
-    code, said = command("memory", "delete", "zephyrine", "--path", memory.uri)
-    assert code == 0 and "12 chunks deleted" in said.out
+    code, said, _ = call("memory", "delete", "zephyrine", "--path", memory.uri)
+    assert code == 0 and "12 chunks deleted" in said
     memory.refresh()
     assert memory.chunks() == kept
     for mode in ("full_text", "vector", "hybrid"):
@@ -156,15 +156,9 @@ def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_o
     for number in range(NUM_KILLS + 1):
         store = MemoryStore.open(uri, embedder=WordEmbedder())
         store.build(first)
-        started = FORKS.Event()
-        process = FORKS.Process(target=change, args=(uri, min_rows, what, started))
-        process.start()
-        assert started.wait(60)
-        began = time.monotonic()
-        process.join(rng.uniform(0, seconds) if number else None)
-        process.kill()
-        process.join()
-        seconds = seconds if number else time.monotonic() - began
+        kill_after = rng.uniform(0, seconds) if number else None
+        _, passed = run_and_kill(change, uri, min_rows, what, kill_after=kill_after)
+        seconds = seconds if number else passed
         again = MemoryStore.open(uri, embedder=WordEmbedder())
         chunks = again.chunks()
         assert chunks in (first, after), f"{len(chunks)} chunks"

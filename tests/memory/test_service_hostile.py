@@ -83,6 +83,7 @@ def test_a_body_that_drips_is_given_up(service):
     )
 
 
+@pytest.mark.slow
 def test_requests_made_from_the_schema_never_break_the_service(service, caplog):
     schemathesis = pytest.importorskip("schemathesis")
     import hypothesis

@@ -24,8 +24,8 @@ def memory_of(*words: str) -> Memory:
 
 
 def model_of(memory: Memory) -> Any:
-    policy = make_policy(memory.shape, getattr(torch, memory.settings.dtype))
-    return add_adapters(policy, memory.settings.lora_rank, 16) if memory.settings.lora_rank else policy
+    policy = make_policy(memory.shape, getattr(torch, memory.dtype))
+    return add_adapters(policy, memory.lora_rank, 16) if memory.lora_rank else policy
 
 
 def alive_bytes() -> int:

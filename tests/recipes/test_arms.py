@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from midthought.recipes.arms import Oracle, Shuffled
+from midthought.recipes.arms import Proofs, shuffled
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.registry import ToolRegistry
@@ -55,51 +55,39 @@ def test_a_tool_that_is_off_answers_with_an_error_that_the_model_reads(registry)
 
 
 def test_the_oracle_gives_the_proof_whatever_was_asked(registry):
-    event = ask(Oracle(registry, proof), TASKS[5])
+    event = ask(Proofs(registry, proof), TASKS[5])
     assert event.outcome is ToolOutcome.OK
     assert event.call.result == proof(TASKS[5]) and event.metadata == {"chunk_ids": ["Bob_1"]}
 
 
-@pytest.mark.parametrize("arm", [Oracle, lambda registry, proof: Shuffled(registry, proof, TASKS, 0)])
-def test_a_call_that_is_not_sound_fails_in_an_arm_as_it_does_with_the_tool(registry, arm):
-    executor = arm(registry, proof)
+def test_a_call_that_is_not_sound_fails_in_an_arm_as_it_does_with_the_tool(registry):
+    executor = Proofs(registry, proof)
     bad = ParsedAction(tool_name="look", parameters={}, raw_text="", success=True)
     assert ask(executor, TASKS[0], bad).outcome is ToolOutcome.BAD_ARGUMENTS
     unknown = ParsedAction(tool_name="find", parameters={"query": "x"}, raw_text="", success=True)
     assert ask(executor, TASKS[0], unknown).outcome is ToolOutcome.UNKNOWN_TOOL
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_a_shuffled_result_never_holds_the_answer_and_is_another_questions_proof_of_the_same_kind(registry, seed):
-    executor = Shuffled(registry, proof, TASKS, seed)
+def test_a_shuffled_result_never_holds_the_answer_and_is_another_questions_proof_of_the_same_kind(registry):
     proofs = {proof(task): task for task in TASKS}
-    for task in TASKS:
-        event = ask(executor, task)
-        other = proofs[event.call.result]
-        for truth in (task.answer, *task.aliases):
-            assert truth.casefold() not in event.call.result.casefold()
-        assert other.labels["kind"] == task.labels["kind"]
-        assert event.metadata == {"chunk_ids": list(other.evidence)}
+    for seed in range(10):
+        executor = Proofs(registry, proof, shuffled(TASKS, proof, seed))
+        for task in TASKS:
+            event = ask(executor, task)
+            other = proofs[event.call.result]
+            for truth in (task.answer, *task.aliases):
+                assert truth.casefold() not in event.call.result.casefold()
+            assert other.labels["kind"] == task.labels["kind"]
+            assert event.metadata == {"chunk_ids": list(other.evidence)}
 
 
-def test_shuffling_is_a_function_of_the_seed_and_the_task(registry):
-    def results(seed, tasks):
-        executor = Shuffled(registry, proof, tasks, seed)
-        return {task.task_id: ask(executor, task).call.result for task in TASKS}
-
-    assert results(0, TASKS) == results(0, TASKS)
-    assert results(0, TASKS) != results(1, TASKS)
+def test_shuffling_is_a_function_of_the_seed_and_the_task():
+    assert shuffled(TASKS, proof, 0) == shuffled(TASKS, proof, 0) != shuffled(TASKS, proof, 1)
 
 
-def test_tasks_that_all_have_one_answer_cannot_be_shuffled(registry):
-    with pytest.raises(ValueError, match="no other task has another answer than 'Ann'; give more tasks"):
-        Shuffled(registry, proof, TASKS[:4], 0)
-
-
-def test_a_few_tasks_of_one_answer_are_shuffled_with_the_proofs_of_further_tasks(registry):
+def test_tasks_of_one_answer_are_shuffled_with_further_tasks_or_not_at_all():
     few, more = TASKS[:4], TASKS[4:]
-    assert {task.answer for task in few} == {"Ann"}
-    executor = Shuffled(registry, proof, few, 0, more=more)
-    for task in few:
-        result = ask(executor, task).call.result
-        assert "ann" not in result.casefold() and result in map(proof, more)
+    with pytest.raises(ValueError, match="no other task has another answer than 'Ann'; give more tasks"):
+        shuffled(few, proof, 0)
+    for other in shuffled(few, proof, 0, more=more).values():
+        assert "ann" not in proof(other).casefold() and other in more

@@ -58,8 +58,12 @@ ARMS = ("rft", "rft_seconds", "retry_only", "clean")
 
 
 @pytest.mark.slow
-def test_every_arm_is_evaluated_as_the_run(compared):
-    run, _ = compared
+def test_every_arm_is_evaluated_as_the_run_and_shown_beside_it(compared):
+    run, output = compared
+    heading = next(line for line in output.splitlines() if "before RL" in line)
+    assert heading.split() == ["before", "RL", "after", "RL", *ARMS]
+    page = (run / "report.html").read_text("utf-8")
+    assert "Control arms" in page and 'href="arms/rft/report.html"' in page
     summary = summary_of(run)
     after = {key.removeprefix("after.") for key in summary if key.startswith("after.")}
     assert {"exact_match", "sampled.exact_match", "none.exact_match", "wrong.exact_match"} <= after
@@ -113,15 +117,6 @@ def test_an_arm_is_a_run_folder_whose_policy_can_be_evaluated(compared, tmp_path
     again, own = summary_of(path), summary_of(run)
     assert again["after.exact_match"] == own["arms.rft.exact_match"]
     assert again["after.sampled.exact_match"] == own["arms.rft.sampled.exact_match"]
-
-
-@pytest.mark.slow
-def test_the_last_table_and_the_report_show_the_arms_side_by_side(compared):
-    run, output = compared
-    heading = next(line for line in output.splitlines() if "before RL" in line)
-    assert heading.split() == ["before", "RL", "after", "RL", *ARMS]
-    page = (run / "report.html").read_text("utf-8")
-    assert "Control arms" in page and 'href="arms/rft/report.html"' in page
 
 
 @pytest.mark.slow

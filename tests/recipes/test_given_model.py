@@ -2,23 +2,17 @@
 
 import pytest
 import yaml
+from small_runs import FEEDBACK
 from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.config import ModelConfig
 from midthought.errors import SettingsError
-from midthought.learning.adapters import has_adapters
 from midthought.models.pretrained import save_model
 from midthought.plan.hardware import Hardware
 from midthought.recipes.feedback.policy import make_small_policy
-from midthought.trainer import trainer as trainer_module
 
-FEEDBACK = [
-    *("inference.max_tokens=60", "training.num_train_iters=1", "training.batch_size=4", "training.group_size=2"),
-    *("training.mini_batch_size=4", "training.validate_every=0", "evaluation.arms=[]"),
-    *("problems.num_train=12", "problems.num_validation=2", "problems.num_test=2"),
-    *("sft.num_steps=1", "sft.batch_tokens=256"),
-]
+SMALL = [*FEEDBACK, "training.num_train_iters=1", "training.validate_every=0", "evaluation.arms=[]", "sft.num_steps=1"]
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +48,12 @@ def on_gpu(monkeypatch):
 
 
 def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(model, tmp_path, on_gpu, monkeypatch):
-    learners = []
-    made = trainer_module.make_learner
-    monkeypatch.setattr(trainer_module, "make_learner", lambda *given: learners.append(made(*given)) or learners[-1])
     on_gpu(24)
     words = ("--run", str(tmp_path / "run"), f"model.local_path={model}")
-    result = train("feedback", *words, *FEEDBACK)
+    result = train("feedback", *words, *SMALL)
     assert result.exit_code == 0, result.output
     assert "Chosen for a GPU (24.0 GiB): model.dtype=bfloat16" in " ".join(result.output.split())
     assert recorded(tmp_path / "run") == ON_GPU
-    (learner,) = learners
-    assert has_adapters(learner.policy) or learner.policy.dtype.itemsize == 2  # merged at the end
-    assert not learner.training.recomputes_layers
     monkeypatch.undo()  # this CPU again
     assert train("feedback", *words, "--resume").exit_code == 0
     assert recorded(tmp_path / "run") == ON_GPU

@@ -4,7 +4,9 @@ import math
 
 import pytest
 
+from midthought.data.abstention import NO_ANSWER
 from midthought.recipes.metrics import (
+    balanced_accuracy,
     call_rate,
     calls_per_question,
     constant_guess,
@@ -32,22 +34,14 @@ def is_right(trajectory):
 
 
 def test_shares_and_means_by_hand():
-    done = [episode("a", "b", right=True), episode(), episode("a"), episode(right=True)]
-    assert exact_match(done, is_right) == 0.5
-    assert call_rate(done) == 0.5
-    assert calls_per_question(done) == 0.75
-
-
-def test_unfinished_episodes_are_those_that_did_not_end_with_an_answer():
-    done = [episode() for _ in range(5)]
+    done = [episode("a", "b", right=True), episode(), episode("a"), episode(right=True), episode(answer=NO_ANSWER)]
+    assert exact_match(done, is_right) == 0.4 and calls_per_question(done) == 0.6 and call_rate(done) == 0.4
+    assert constant_guess([each.task for each in done]) == 0.8
+    assert balanced_accuracy(done, is_right) == {"balanced_accuracy": (2 / 4 + 0) / 2}
+    assert balanced_accuracy(done[:4], is_right) == {}
     for each, reason in zip(done, [*(StopReason.ANSWERED,) * 2, StopReason.LENGTH, StopReason.FAILED], strict=False):
         each.stop_reason = reason
     assert unfinished(done) == 3 / 5
-
-
-def test_the_constant_guess_is_the_share_of_the_most_frequent_answer():
-    answers = ["Ada", "Bob", "Ada", "Cara"]
-    assert constant_guess([Task(task_id="t", prompt="?", answer=answer) for answer in answers]) == 0.5
 
 
 @pytest.mark.parametrize(

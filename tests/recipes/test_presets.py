@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from midthought import Trainer
-from midthought.config import RecipeConfig
+from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import CheckpointError, SettingsError
 from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import Hardware
@@ -74,27 +74,24 @@ def test_tiny_is_refused_for_a_given_model(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_a_given_model_learns_ten_times_more_gently_than_one_that_knows_nothing(recipe, on_gpu):
-    tiny, own = started(recipe), choose(started(recipe, "model.local_path=some/model"), on_gpu=on_gpu)
-    assert own.training.learning_rate <= tiny.training.learning_rate / 10
-    assert getattr(own, RATE[recipe]).learning_rate < getattr(tiny, RATE[recipe]).learning_rate / 10
+def test_a_given_model_learns_more_gently_than_one_that_knows_nothing_and_a_larger_one_more_so(recipe):
+    tiny = started(recipe)
+    for on_gpu in (False, True):
+        own = choose(started(recipe, "model.local_path=some/model"), on_gpu=on_gpu)
+        assert own.training.learning_rate <= tiny.training.learning_rate / 10
+        assert getattr(own, RATE[recipe]).learning_rate < getattr(tiny, RATE[recipe]).learning_rate / 10
+    config, machine = started(recipe, "model.local_path=some/model", "model.lora_rank=0"), Hardware("cpu", "a", 512.0)
+    for size, rate in (("0.6B", 6.9e-5), ("8B", 1.8e-5)):
+        resolved = resolve(config, machine, source=f"Qwen/Qwen3-{size}").config
+        assert getattr(resolved, RATE[recipe]).learning_rate == rate
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_the_warm_up_of_a_smaller_given_model_has_a_higher_rate(recipe):
-    config = started(recipe, "model.local_path=some/model", "model.lora_rank=0")
-    rates = [
-        getattr(resolve(config, Hardware("cpu", "a machine", 512.0), source=f"Qwen/Qwen3-{size}").config, RATE[recipe])
-        for size in ("0.6B", "8B")
-    ]
-    assert [rate.learning_rate for rate in rates] == [6.9e-5, 1.8e-5]
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_values_of_other_presets_stay_as_they_are(recipe):
+def test_values_of_other_presets_stay_as_they_are_and_come_back_from_their_yaml(recipe, yaml):
     for name in ("seed", "cluster"):
-        config = choose(started(recipe, config=Path(name)), on_gpu=True)
+        config = started(recipe, config=Path(name))
+        assert find_recipe(recipe).config_class()().merged(read_yaml(yaml(config.to_yaml()))) == config
+        config = choose(config, on_gpu=True)
         assert (config.model.dtype, config.model.lora_rank) == ("bfloat16", 0)
         assert config.training.learning_rate < 2e-5
 

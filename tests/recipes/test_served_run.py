@@ -12,7 +12,7 @@ from fresh_module import fresh_module
 from midthought.errors import CheckpointError, ModelPathError, SettingsError
 from midthought.files.manifest import MANIFEST
 from midthought.recipes import served_run
-from midthought.recipes.served_run import Overrides, open_run
+from midthought.recipes.served_run import open_run
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.tools.call_formats import registry
 from midthought.tools.definition import Tool, ToolDefinition
@@ -80,9 +80,9 @@ def test_a_run_folder_starts_no_code_by_itself(own):
     reference = f"{__name__}:Look"
     with pytest.raises(SettingsError, match=f"tools look.*--tools {reference}.*--no-tools"):
         open_run(own)
-    assert open_run(own, Overrides(tools=[])).policy.executor.registry.names() == []
+    assert open_run(own, tools=[]).policy.executor.registry.names() == []
     sys.modules.setdefault(__name__, sys.modules[Look.__module__])
-    assert open_run(own, Overrides(tools=[reference])).policy.executor.registry.names() == ["look"]
+    assert open_run(own, tools=[reference]).policy.executor.registry.names() == ["look"]
     record = json.loads((own / FILE).read_text())
     other = own.parent / "hostile"
     shutil.copytree(own, other, dirs_exist_ok=True)
@@ -98,7 +98,7 @@ def test_a_call_format_of_the_user_is_named_as_a_tool_is(tmp_path, monkeypatch):
     with pytest.raises(SettingsError, match="a call format of your own; add --call-format MODULE:NAME"):
         open_run(run)
     monkeypatch.setitem(sys.modules, "shout", sys.modules[__name__])
-    opened = open_run(run, Overrides(call_format="shout:ShoutParser"))
+    opened = open_run(run, call_format="shout:ShoutParser")
     assert str(opened.policy.call_format) == "parser: ShoutParser"
 
 
@@ -123,7 +123,7 @@ def test_a_run_records_the_name_of_a_registered_parser_and_imports_no_module_for
 )
 def test_what_is_no_tool_is_an_error_that_names_it(run, reference, told):
     with pytest.raises(SettingsError, match=told):
-        open_run(run, Overrides(tools=[reference]))
+        open_run(run, tools=[reference])
 
 
 def test_changed_files_are_refused(run, tmp_path):
@@ -147,7 +147,7 @@ def test_a_run_without_its_record_needs_its_tools_and_a_model_folder_has_none(ru
         (copy / name).unlink()
     with pytest.raises(SettingsError, match="--recipe"):
         open_run(copy)
-    opened = open_run(copy, Overrides(tools=["midthought.tools.builtin.calculate:CalculateTool"], call_format="react"))
+    opened = open_run(copy, tools=["midthought.tools.builtin.calculate:CalculateTool"], call_format="react")
     assert opened.policy.executor.registry.names() == ["calculate"]
     shutil.copytree(run / "policy", tmp_path / "model")
     assert open_run(tmp_path / "model").policy.executor.registry.names() == []

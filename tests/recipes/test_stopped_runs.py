@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
-from small_runs import FEEDBACK, PODCAST
+from small_runs import FEEDBACK, PODCAST, small_embedding_model
 
 from midthought.cli import main
 from midthought.report.trackers import TRACKERS, Tracker
@@ -27,7 +27,7 @@ DIVERGING = ["sft.learning_rate=1", "training.max_grad_norm=.inf", "sft.warmup_s
 
 def train(monkeypatch: pytest.MonkeyPatch, recipe: str, run: Path, *words: str) -> int | str | None:
     """The exit code of the command."""
-    small = {"feedback": FEEDBACK, "podcast": PODCAST}[recipe]
+    small = FEEDBACK if recipe == "feedback" else [*PODCAST, small_embedding_model()]
     monkeypatch.setattr(sys, "argv", ["midthought", "train", recipe, "--run", str(run), "--quiet", *small, *words])
     with pytest.raises(SystemExit) as end:
         main()

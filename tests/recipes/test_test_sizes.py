@@ -8,8 +8,6 @@ import pytest
 from midthought.plan.choices import ARM_WORK, MIN_QUESTIONS, as_recorded, choose, resolve
 from midthought.plan.hardware import Hardware
 from midthought.recipes import find_recipe
-from midthought.recipes.feedback.problems import prepare_problems
-from midthought.recipes.feedback.settings import ProblemsSection
 
 MOST = {
     ("podcast", "questions", "num_test"): 440,
@@ -33,7 +31,10 @@ def chosen(recipe: str, source: str, *words: str, hardware: Hardware = LAPTOP):
     return resolve(config, hardware, source=source, is_given=bool(source), has_vllm=False)
 
 
-@pytest.mark.parametrize(("recipe", "section", "key"), MOST)
+every = pytest.mark.parametrize(("recipe", "section", "key"), MOST)
+
+
+@every
 def test_the_small_model_of_the_demo_and_a_run_without_a_plan_play_all_questions(recipe, section, key):
     most = MOST[recipe, section, key]
     made = chosen(recipe, "")
@@ -43,20 +44,20 @@ def test_the_small_model_of_the_demo_and_a_run_without_a_plan_play_all_questions
         assert getattr(getattr(config, section), key) == most
 
 
-@pytest.mark.parametrize(("recipe", "section", "key"), MOST)
+@every
 def test_a_slower_model_plays_fewer_questions_but_enough_for_an_interval(recipe, section, key, tmp_path):
     most, numbers = MOST[recipe, section, key], []
     for num_layers in (1, 8, 14, 20, 26, 60):
         choice = chosen(recipe, model(tmp_path / f"{num_layers}", 384, num_layers))
         numbers.append(getattr(getattr(choice.config, section), key))
-        work = choice.plan.shape.computing_parameters * choice.plan.settings.tokens_of_episode
+        work = choice.plan.shape.computing_parameters * choice.plan.tokens_of_episode
         assert numbers[-1] == min(most, max(MIN_QUESTIONS, int(ARM_WORK["cpu"] / work)))
         assert f"{section}.{key}={numbers[-1]}" in choice.table()
     assert (numbers[0], numbers[-1]) == (most, MIN_QUESTIONS)
     assert numbers == sorted(numbers, reverse=True) and len(set(numbers)) > 2
 
 
-@pytest.mark.parametrize(("recipe", "section", "key"), MOST)
+@every
 def test_a_number_that_is_set_or_that_the_run_started_with_stays(recipe, section, key, tmp_path):
     slow = model(tmp_path / "slow", 768, 40)
     given = chosen(recipe, slow, f"{section}.{key}=321")
@@ -66,7 +67,3 @@ def test_a_number_that_is_set_or_that_the_run_started_with_stays(recipe, section
     faster = Hardware("gpu", "NVIDIA H100 80GB HBM3", 79.2)
     again = resolve(as_recorded(config, tmp_path / "config.yaml"), faster, source=slow, has_vllm=False)
     assert getattr(getattr(again.config, section), key) == MIN_QUESTIONS
-
-
-def test_settings_that_no_run_has_chosen_mean_all_questions():
-    assert len(prepare_problems(ProblemsSection(num_train=5, num_validation=5), 0)["test"]) == 800

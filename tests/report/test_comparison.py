@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from midthought.cli import app
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError, SettingsError
-from midthought.report.comparison import Comparison, Row, compare
+from midthought.report.comparison import Comparison, Row, compare, paired_permutation
 from midthought.report.run_folder import RunFolder
 
 
@@ -74,7 +75,7 @@ def test_two_runs_are_compared_by_question(tmp_path: Path) -> None:
     found = rows["exact_match"]
     assert (found.run, found.arm, found.baseline, found.value) == ("large", "after", 2 / 12, 9 / 12)
     assert found.test is not None and found.test.num_pairs == 12
-    assert found.test.p_value == pytest.approx(2 * (1 + 9) / 512)  # 8 wrong→right, 1 right→wrong
+    assert found.test.p_value == pytest.approx(2 * (1 + 9) / 512)  # McNemar: 8 wrong→right, 1 right→wrong
     assert rows["calls"].test is not None and rows["calls"].test.p_value == 1.0 and rows["policy_tokens"].value == 10.5
     reward = rows["training_reward"]
     assert (reward.baseline, reward.value, reward.test, reward.arm) == (0.2, 0.2, None, "")
@@ -121,6 +122,19 @@ def test_wrong_runs_are_refused_with_their_path(tmp_path: Path) -> None:
 def test_the_command_prints_one_table_or_json(tmp_path: Path) -> None:
     runs = [str(write_run(tmp_path / "a", [True, False] * 4)), str(write_run(tmp_path / "b", [False, True] * 4))]
     shown = CliRunner().invoke(app, ["compare", *runs]).stdout
-    assert "4 wrong→right, 4 right→wrong, n = 8" in shown and "exact match, after" in shown
+    assert "paired permutation, n = 8" in shown and "exact match, after" in shown
     as_json = json.loads(CliRunner().invoke(app, ["compare", *runs, "--json"]).stdout)
     assert as_json["rows"][0]["test"]["num_pairs"] == 8
+
+
+def test_few_signs_are_flipped_in_all_ways_and_many_in_the_same_sample() -> None:
+    assert paired_permutation([0.0] * 3, [1.0, 2.0, 3.0]).p_value == pytest.approx(
+        2 / 8
+    )  # of 8, +++ and --- are as far
+    assert paired_permutation([0.5] * 5, [0.5] * 5).p_value == 1.0
+    source = random.Random(3)
+    drawn = [source.gauss(0, 1) for _ in range(200)]
+    noise = [value - sum(drawn) / len(drawn) + 0.05 for value in drawn]
+    same, shifted = paired_permutation([0.0] * 200, noise), paired_permutation([-0.5] * 200, noise)
+    assert paired_permutation([0.0] * 200, noise) == same and same.p_value > 0.05 and same.low < 0 < same.high
+    assert shifted.p_value < 0.001 and shifted.low > 0

@@ -230,16 +230,17 @@ def test_do_engine_and_learner_compute_the_same_probabilities(reader: Reader) ->
     assert number(reader.point_at_token(".t.minus")["recomputed − sampled"]) == pytest.approx(-0.5)
 
 
-def test_where_has_the_policy_left_the_reference(reader: Reader) -> None:
-    reader.pick("KL to the reference model", LAST)
-    reader.choose("Color tokens by", "policy − reference")
-    assert number(reader.point_at_token(".t.plus")["policy − reference"]) == pytest.approx(0.7)
-
-
-def test_where_is_the_policy_sure_of_everything(reader: Reader) -> None:
-    reader.pick("Entropy", LAST)
-    reader.choose("Color tokens by", "entropy")
-    assert number(reader.point_at_token(".policy .t")["entropy"]) == pytest.approx(0.01)
+@pytest.mark.parametrize(
+    ("curve", "quantity", "token", "value"),
+    [("KL to the reference model", "policy − reference", ".t.plus", 0.7), ("Entropy", "entropy", ".policy .t", 0.01)],
+    ids=["where has the policy left the reference", "where is it sure of everything"],
+)
+def test_a_point_of_a_curve_leads_to_the_tokens(
+    reader: Reader, curve: str, quantity: str, token: str, value: float
+) -> None:
+    reader.pick(curve, LAST)
+    reader.choose("Color tokens by", quantity)
+    assert number(reader.point_at_token(token)[quantity]) == pytest.approx(value)
 
 
 def test_what_did_a_check_report_and_which_episodes_show_it(reader: Reader) -> None:

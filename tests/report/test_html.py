@@ -14,9 +14,8 @@ import pytest
 from midthought.config import Change, RecipeConfig
 from midthought.errors import CheckpointError
 from midthought.report.html import write_report
-from midthought.report.quantities import token_quantities
+from midthought.report.quantities import QUANTITIES
 from midthought.report.run_folder import RunFolder
-from midthought.report.run_record import is_right
 
 
 class Page(HTMLParser):
@@ -131,12 +130,6 @@ def test_the_page_can_be_written_at_every_point_of_a_run(tmp_path: Path, run_pat
         write_report(run_path)
 
 
-def test_whether_an_answer_was_right_is_said_or_read_from_the_reward_or_unknown() -> None:
-    assert is_right({"exact_match": False, "reward": {"parts": {"correct": 1.0}}}) is False
-    assert is_right({"exact_match": None, "reward": {"parts": {"format": 0.1, "correct": 1.0}}}) is True
-    assert is_right({"reward": None}) is None
-
-
 def test_doubtful_transcripts_are_listed_once(run_path):
     row = {"check": "doubtful transcript", "subject": "talks/a.txt", "observation": "the time goes back", "step": 0}
     RunFolder(run_path).findings.append([row, row])
@@ -146,6 +139,4 @@ def test_doubtful_transcripts_are_listed_once(run_path):
 
 def test_the_documentation_lists_the_quantities_of_a_token() -> None:
     page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text("utf-8")
-    assert [f"| {each.label} | {each.meaning} |" in page for each in token_quantities()] == [True] * len(
-        token_quantities()
-    )
+    assert [f"| {each.label} | {each.meaning} |" in page for each in QUANTITIES] == [True] * len(QUANTITIES)

@@ -98,9 +98,9 @@ def test_a_line_without_an_end_is_not_read_into_memory(tmp_path):
 @pytest.mark.parametrize(
     ("words", "row"),
     [
-        (["guard"], {"stage": "ppo"}),
-        (["report"], {"stage": "ppo", "step": "x"}),
-        (["watch", "--once"], {"stage": [], "step": 1}),
+        (["guard"], {"stage": "ppo", "step": "x"}),
+        (["report"], {"stage": "ppo", "step": [1]}),
+        (["watch", "--once"], {"step": 1}),
     ],
 )
 def test_a_row_without_a_value_or_with_one_of_another_type_is_named_with_its_run(words, row, run):

@@ -14,7 +14,7 @@ import pytest
 from browser_page import inspected, listed, until
 
 from midthought.report.html import write_report
-from midthought.report.quantities import token_quantities
+from midthought.report.quantities import QUANTITIES
 from midthought.report.recorded_episodes import RecordedSegment, read_recording
 from midthought.report.run_folder import RunFolder
 
@@ -28,8 +28,6 @@ TOKENS_OF = """async (number) => { const row = await episode(number); return Arr
 
 @pytest.fixture(scope="module")
 def report(recorded_run: Path) -> Path:
-    finding = {"check": "tool_fails", "policy": "warn", "observation": "?", "start_step": 2, "step": 3}
-    RunFolder(recorded_run).findings.append([finding])
     return write_report(recorded_run)
 
 
@@ -59,11 +57,11 @@ def values_of(segment: RecordedSegment, place: int) -> list[Any]:
     own["in_loss"] = int(segment.in_loss[place])
     own["policy_version"] = int(segment.policy_versions[place]) if own["author"] == "policy" else None
     numbers = {name: np.float64(column[place]) for name, column in segment.columns.items()}
-    for each in token_quantities():
+    for each in QUANTITIES:
         if each.column:
             value = numbers[each.column] - (numbers[each.minus] if each.minus else 0.0)
             own[each.name] = None if math.isnan(value) else float(value)
-    return [own[each.name] for each in token_quantities()]
+    return [own[each.name] for each in QUANTITIES]
 
 
 def test_pointing_at_a_token_shows_its_values_and_the_address_leads_back_to_it(
@@ -169,15 +167,6 @@ def test_keys_move_through_episodes_and_tokens(page: Any) -> None:
     )
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.name") == "text"
-
-
-def test_a_curve_and_a_finding_lead_to_the_episodes_of_an_iteration(page: Any) -> None:
-    page.locator("[data-step]").click()
-    assert set(listed(page)) == {f"train 2 who-00{n}" for n in range(3)}
-    figure = page.locator("[data-chart]").first
-    figure.evaluate("""(figure) => { for (const key of ['Home', 'Enter'])
-        figure.querySelector('svg').dispatchEvent(new KeyboardEvent('keydown', { key })); }""")
-    assert set(listed(page)) == {f"train 1 who-00{n}" for n in range(3)}
 
 
 def test_only_the_visible_rows_of_the_list_are_in_the_page(page: Any) -> None:

@@ -47,12 +47,12 @@ def test_a_resumed_run_writes_the_same_metrics_as_one_that_never_stopped(tmp_pat
         train(whole, range(1, 7))
     with RunFolder(tmp_path / "stopped") as stopped:
         train(stopped, range(1, 4))
-        cursor = stopped.metrics.num_lines
+        cursor = stopped.log_position
         train(stopped, range(4, 6))
     with stopped.metrics_path.open("a") as file:
         file.write('{"stage": "ppo", "st')
     with RunFolder(tmp_path / "stopped") as resumed:
-        resumed.keep_metric_lines(cursor)
+        resumed.forget_after(cursor)
         train(resumed, range(4, 7))
     assert resumed.metrics_path.read_bytes() == whole.metrics_path.read_bytes()
     for stage in ("ppo", "validation"):

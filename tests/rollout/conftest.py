@@ -1,7 +1,5 @@
 """A small byte-level tokenizer for the tests of rollouts."""
 
-from __future__ import annotations
-
 import pytest
 from small_tokenizer import small_tokenizer
 

@@ -1,7 +1,5 @@
 """Small models with random weights, a Qwen3 for tests with vLLM, and the settings of its training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

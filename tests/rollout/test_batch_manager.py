@@ -1,7 +1,5 @@
 """Many prompts through one engine: the same as one call, whatever the size of the batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

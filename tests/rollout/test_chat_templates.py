@@ -1,7 +1,5 @@
 """Published chat templates: calls are found, run and answered as the template writes them, token by token."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -12,6 +10,7 @@ import pytest
 from playing import play_turns
 from published_templates import PUBLISHED, Published
 
+from midthought import tool
 from midthought.env.reasoning import last_answer
 from midthought.errors import SettingsError
 from midthought.rollout.demonstration import demonstration
@@ -46,6 +45,15 @@ class Look(Tool):
         return self._result or (RESULT if limit > 1 else query)
 
 
+@tool
+def now() -> str:
+    """Tells the time."""
+    return "noon"
+
+
+DEFINITIONS = [Look.definition, now.definition]
+
+
 def named(published: Published) -> str:
     return published.name
 
@@ -53,7 +61,7 @@ def named(published: Published) -> str:
 @functools.cache
 def chosen(published: Published, **arguments: Any) -> ChosenCallFormat:
     """The call format that is found by probing the template, once for all tests."""
-    return choose_call_format(Renderer(published.tokenizer(), arguments), [Look.definition])
+    return choose_call_format(Renderer(published.tokenizer(), arguments), DEFINITIONS)
 
 
 def play(
@@ -68,7 +76,7 @@ def play(
         choice.renderer,
         replies=replies,
         call_format=choice.call_format,
-        tools=[Look(result)],
+        tools=[Look(result), now],
         messages=lambda task: first_messages(choice),
         max_segment_length=2000,
         **limits,
@@ -82,10 +90,8 @@ def native(choice: ChosenCallFormat) -> NativeCallFormat:
     return choice.call_format
 
 
-def call_turn(
-    published: Published, choice: ChosenCallFormat, thought: str, calls: Sequence[Any], before: int = 0
-) -> str:
-    written = native(choice).render_calls(calls, before)
+def call_turn(published: Published, thought: str, calls: Sequence[Any], before: int = 0) -> str:
+    written = native(chosen(published)).render_calls(calls, before)
     return published.thought.format(thought) + written + (published.call_end or published.eos)
 
 
@@ -93,13 +99,15 @@ def answer_turn(published: Published, text: str) -> str:
     return published.before_answer.format("Now I know.") + text + (published.answer_end or published.eos)
 
 
-def said_by_assistant(
-    published: Published, choice: ChosenCallFormat, thought: str, calls: Sequence[Any], before: int
-) -> Any:
-    ids = [native(choice).syntax.make_id(name, number) for number, (name, _) in enumerate(calls, before)]
+def call_ids(published: Published, calls: Sequence[Any], before: int) -> list[str]:
+    make_id = native(chosen(published)).syntax.make_id
+    return [make_id(name, number) for number, (name, _) in enumerate(calls, before)]
+
+
+def said_by_assistant(published: Published, thought: str, calls: Sequence[Any], before: int = 0) -> Any:
     tool_calls = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        for call_id, (name, arguments) in zip(ids, calls, strict=True)
+        for call_id, (name, arguments) in zip(call_ids(published, calls, before), calls, strict=True)
     ]
     thoughts = {"reasoning_content": thought} if published.thought else {}
     return {"role": "assistant", "content": "", "tool_calls": tool_calls, **thoughts}
@@ -110,29 +118,27 @@ def answer(published: Published, text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **thought}
 
 
-def results(
-    choice: ChosenCallFormat, calls: Sequence[Any], texts: Sequence[str], before: int = 0
-) -> list[dict[str, Any]]:
+def results(published: Published, calls: Sequence[Any], texts: Sequence[str], before: int = 0) -> list[dict[str, Any]]:
     return [
-        {"role": "tool", "name": name, "tool_call_id": native(choice).syntax.make_id(name, number), "content": text}
-        for number, ((name, _), text) in enumerate(zip(calls, texts, strict=True), before)
+        {"role": "tool", "name": name, "tool_call_id": call_id, "content": text}
+        for (name, _), call_id, text in zip(calls, call_ids(published, calls, before), texts, strict=True)
     ]
 
 
-def expected_ids(published: Published, choice: ChosenCallFormat, messages: Sequence[Any]) -> list[int]:
+def expected_ids(published: Published, messages: Sequence[Any]) -> list[int]:
     """What transformers' own `apply_chat_template` gives for the whole conversation."""
     tokenizer = published.tokenizer()
-    described = native(choice).describes_tools
+    described = native(chosen(published)).describes_tools
     if published.name.startswith("deepseek"):  # its template takes the arguments as JSON text
         messages = json.loads(json.dumps(messages))
         for call in (call for message in messages for call in message.get("tool_calls", [])):
             call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-    tools = {"tools": [Look.definition.json_schema()]} if described else {}
+    tools = {"tools": [definition.json_schema() for definition in DEFINITIONS]} if described else {}
     return tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **tools)
 
 
-def assert_same(published: Published, choice: ChosenCallFormat, ours: Sequence[int], messages: Sequence[Any]) -> None:
-    expected = expected_ids(published, choice, messages)
+def assert_same(published: Published, ours: Sequence[int], messages: Sequence[Any]) -> None:
+    choice, expected = chosen(published), expected_ids(published, messages)
     decode = choice.renderer.decode
     if not native(choice).describes_tools:  # our instructions are foreign text, which has no control tokens
         user = choice.renderer.control("<|user|>")[0]
@@ -146,8 +152,20 @@ def assert_same(published: Published, choice: ChosenCallFormat, ours: Sequence[i
 
 
 def first_messages(choice: ChosenCallFormat) -> list[dict[str, Any]]:
-    system = "\n\n".join(filter(None, ("Be brief.", choice.call_format.instructions([Look.definition]))))
+    system = "\n\n".join(filter(None, ("Be brief.", choice.call_format.instructions(DEFINITIONS))))
     return [{"role": "system", "content": system}, {"role": "user", "content": QUESTION}]
+
+
+def exchange(published: Published, thought: str, *calls: tuple[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The policy's turns, one for each call and an answer, and the conversation up to the answer."""
+    turns, said = [], []
+    for number, call in enumerate(calls or [("look_up", ARGUMENTS)]):
+        turns.append(call_turn(published, thought, [call], number))
+        result = RESULT if call[1].get("limit", 1) > 1 else call[1]["query"]
+        said.append(said_by_assistant(published, thought, [call], number))
+        said += results(published, [call], [result], number)
+    turns.append(answer_turn(published, "Tides."))
+    return turns, [*first_messages(chosen(published)), *said, answer(published, "Tides.")]
 
 
 # -- detection -------------------------------------------------------------------------------------------------
@@ -166,7 +184,7 @@ def test_a_call_is_written_as_the_template_writes_it_and_read_back(published: Pu
     call_format = native(choice)
     calls = [("look_up", ARGUMENTS), ("look_up", {"query": "b"})][: 1 + published.is_parallel]
     user = {"role": "user", "content": "a"}
-    text = choice.renderer.chat_template.text([user, said_by_assistant(published, choice, "", calls, 0)])
+    text = choice.renderer.chat_template.text([user, said_by_assistant(published, "", calls, 0)])
     assert call_format.render_calls(calls) in text
     for arguments in (ARGUMENTS, {}, {"query": "true"}, {"query": "12"}, {"query": "</s> ] } x"}):
         calls = [("look_up", arguments), ("other.tool", {"query": "b"})][: 1 + published.is_parallel]
@@ -181,58 +199,45 @@ def test_a_call_is_written_as_the_template_writes_it_and_read_back(published: Pu
 
 
 @pytest.mark.parametrize("published", WITH_CALLS, ids=named)
-def test_an_episode_has_the_tokens_of_the_whole_conversation_and_trains_on_what_was_sampled(
-    published: Published,
-) -> None:
-    choice = chosen(published)
-    rounds = [[("look_up", ARGUMENTS)], [("look_up", {"query": "the sea"})]]
-    turns = [
-        call_turn(published, choice, "I look it up.", rounds[0]),
-        call_turn(published, choice, "Once more.", rounds[1], before=1),
-        answer_turn(published, "It is about the tide."),
-    ]
-    trajectory = play(choice, turns)
-    assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.OK] * 2
-    assert trajectory.tool_events[0].call.parameters == ARGUMENTS
-    messages = [
-        *first_messages(choice),
-        said_by_assistant(published, choice, "I look it up.", rounds[0], 0),
-        *results(choice, rounds[0], [RESULT]),
-        said_by_assistant(published, choice, "Once more.", rounds[1], 1),
-        *results(choice, rounds[1], ["the sea"], before=1),
-        answer(published, "It is about the tide."),
-    ]
-    assert_same(published, choice, trajectory.token_ids, messages)
-    sampled = [choice.renderer.decode(run) for run in trajectory.sampled_runs()]
-    assert sampled == turns
-    assert last_answer(trajectory) == "It is about the tide."
-    assert sum(trajectory.loss_mask) == sum(len(choice.renderer.control(turn)) for turn in turns)
+def test_an_episode_and_a_demonstration_have_the_tokens_of_the_whole_conversation_and_train_on_what_the_policy_wrote(
+    published,
+):
+    choice, calls = chosen(published), [("look_up", ARGUMENTS), ("look_up", {"query": "the sea"})]
+    turns, messages = exchange(published, "I look it up.", *calls)
+    episode, decode = play(choice, turns), choice.renderer.decode
+    assert [event.outcome for event in episode.tool_events] == [ToolOutcome.OK] * 2
+    assert [event.call.parameters for event in episode.tool_events] == [parameters for _, parameters in calls]
+    assert_same(published, episode.token_ids, messages)
+    assert [decode(run) for run in episode.sampled_runs()] == turns
+    assert sum(episode.loss_mask) == sum(len(choice.renderer.control(turn)) for turn in turns)
+    assert [turn.answer for turn in episode.turns] == [None, None, "Tides."] and last_answer(episode) == "Tides."
+    for number in (2, 4):  # as OpenAI writes it
+        (call,) = messages[number]["tool_calls"]
+        call["id"] = messages[number + 1]["tool_call_id"] = f"call_of_openai_{number}"
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    shown = demonstration(episode.task, messages, choice.renderer, native(choice))
+    assert decode(shown.token_ids) == decode(episode.token_ids)
+    assert (shown.token_ids, shown.loss_mask) == (episode.token_ids, episode.loss_mask)
+    assert [event.call.parameters for event in shown.tool_events] == [parameters for _, parameters in calls]
 
 
-@pytest.mark.parametrize("published", WITH_CALLS, ids=named)
-def test_the_answer_of_a_turn_is_its_text_without_thought_and_marks_and_none_if_there_is_none(
-    published: Published,
-) -> None:
-    choice = chosen(published)
-    turns, _ = one_call(published, choice, "I look it up.")
-    trajectory = play(choice, turns)
-    assert [turn.answer for turn in trajectory.turns] == [None, "Tides."]
-    if not published.thought:
-        return
+@pytest.mark.parametrize("published", [published for published in WITH_CALLS if published.thought], ids=named)
+def test_the_answer_of_a_turn_is_its_text_without_the_thought_and_none_if_the_thought_does_not_end(published):
     thoughtful = published.thought if "{}" not in published.before_answer else published.before_answer
     if published.name in ("gpt_oss", "command_r7b"):
         thoughtful += published.before_answer
-    said = thoughtful.format("A thought.") + "Tides." + (published.answer_end or published.eos)
-    assert play(choice, [said]).turns[-1].answer == "Tides."
-    begun = said[: said.index("A thought") + 3] + (published.answer_end or published.eos)
-    assert play(choice, [begun]).turns[-1].answer is None
+    end = published.answer_end or published.eos
+    said = thoughtful.format("A thought.") + "Tides." + end
+    assert play(chosen(published), [said]).turns[-1].answer == "Tides."
+    begun = said[: said.index("A thought") + 3] + end
+    assert play(chosen(published), [begun]).turns[-1].answer is None
 
 
 @pytest.mark.parametrize("published", WITH_CALLS, ids=named)
 def test_a_result_that_spells_control_tokens_contains_none(published: Published) -> None:
     choice = chosen(published)
     spelled = f"{published.eos}{''.join(published.tokens)}<think>"
-    turns = [call_turn(published, choice, "x", [("look_up", {"query": "sea"})]), answer_turn(published, "Done.")]
+    turns = [call_turn(published, "x", [("look_up", {"query": "sea"})]), answer_turn(published, "Done.")]
 
     def control_tokens(result: str) -> list[int]:
         trajectory = play(choice, turns, result=result)
@@ -249,26 +254,13 @@ KEEPS_ANSWERS = [published for published in WITH_CALLS if published.name not in 
 """Templates that write an answer without a thought in the same way when another message follows."""
 
 
-def one_call(published: Published, choice: ChosenCallFormat, thought: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """The policy's turns of a call and an answer, and the conversation up to the answer."""
-    calls = [("look_up", ARGUMENTS)]
-    turns = [call_turn(published, choice, thought, calls), answer_turn(published, "Tides.")]
-    messages = [
-        *first_messages(choice),
-        said_by_assistant(published, choice, thought, calls, 0),
-        *results(choice, calls, [RESULT]),
-        answer(published, "Tides."),
-    ]
-    return turns, messages
-
-
 @pytest.mark.parametrize("published", [p for p in KEEPS_ANSWERS if not p.thought], ids=named)
 def test_a_reply_is_appended_as_the_template_writes_it(published: Published) -> None:
     choice = chosen(published)
-    turns, messages = one_call(published, choice, "")
+    turns, messages = exchange(published, "")
     trajectory = play(choice, [*turns, answer_turn(published, "Yes.")], replies=["\n  Sure?"])
     messages += [{"role": "user", "content": "\n  Sure?"}, answer(published, "Yes.")]
-    assert_same(published, choice, trajectory.token_ids, messages)
+    assert_same(published, trajectory.token_ids, messages)
 
 
 @pytest.mark.parametrize(
@@ -276,12 +268,12 @@ def test_a_reply_is_appended_as_the_template_writes_it(published: Published) -> 
 )
 def test_without_earlier_thoughts_a_reply_starts_a_segment_that_the_template_would_write(published: Published) -> None:
     choice = chosen(published)
-    turns, messages = one_call(published, choice, "I look it up.")
+    turns, messages = exchange(published, "I look it up.")
     trajectory = play(choice, [*turns, answer_turn(published, "Yes.")], replies=["Sure?"], keep_thoughts=False)
     assert len(trajectory.segments) == 2
     second = trajectory.segments[1]
     conversation = [*messages, {"role": "user", "content": "Sure?"}]
-    tools = [Look.definition.json_schema()]
+    tools = [definition.json_schema() for definition in DEFINITIONS]
     expected = published.tokenizer().apply_chat_template(
         conversation, tools=tools, add_generation_prompt=True, return_dict=False
     )
@@ -296,20 +288,6 @@ def test_a_template_that_repeats_the_tools_before_the_last_message_does_not_only
 
 
 # -- demonstrations --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("published", WITH_CALLS, ids=named)
-def test_a_demonstration_has_the_tokens_and_the_mask_of_an_episode(published: Published) -> None:
-    choice = chosen(published)
-    turns, messages = one_call(published, choice, "I look it up.")
-    episode = play(choice, turns)
-    messages = json.loads(json.dumps(messages))
-    messages[2]["tool_calls"][0]["id"] = messages[3]["tool_call_id"] = "call_of_openai"
-    messages[2]["tool_calls"][0]["function"]["arguments"] = json.dumps(ARGUMENTS, ensure_ascii=False)
-    shown = demonstration(episode.task, messages, choice.renderer, native(choice))
-    assert choice.renderer.decode(shown.token_ids) == choice.renderer.decode(episode.token_ids)
-    assert (shown.token_ids, shown.loss_mask) == (episode.token_ids, episode.loss_mask)
-    assert shown.tool_events[0].call.parameters == ARGUMENTS
 
 
 def test_an_answer_that_does_not_continue_its_prompt_is_an_error() -> None:

@@ -1,7 +1,5 @@
 """Conversations in OpenAI's form become the record of an episode with the same texts, in formats that write calls as text."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -12,6 +12,7 @@ from playing import parts_of
 
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.in_flight import InFlightEpisodes
+from midthought.rollout.pace import Pace
 from midthought.rollout.trajectory_json import trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -97,7 +98,9 @@ def task(number, words):
 class Bench:
     """A stream with its engine, loop and tool."""
 
-    def __init__(self, renderer, *, deterministic=False, seconds=0.0, environment=Question, other_tool=None, **limits):
+    def __init__(
+        self, renderer, *, deterministic=False, seconds=0.0, environment=Question, other_tool=None, max_staleness=2
+    ):
         self.asked = 0
         self.engine = Writer(renderer)
         self.loop = BackgroundLoop("test-stream")
@@ -121,8 +124,8 @@ class Bench:
             environment=lambda task: environment(),
             max_segment_length=32,
         )
-        limits = {"max_carry_overs": 2, **limits}
-        self.stream = InFlightEpisodes(parts, self.loop, seed=1, deterministic=deterministic, **limits)
+        pace = Pace(num_groups=4, max_staleness=max_staleness, max_open=6, max_taken=4)
+        self.stream = InFlightEpisodes(parts, self.loop, pace, seed=1, deterministic=deterministic)
 
     def close(self):
         self.stream.drop()
@@ -130,22 +133,29 @@ class Bench:
 
     def carry_over_a_call(self, has_begun):
         """Takes a short episode while another one waits for its tool."""
-        self.stream.begin(task(0, "5 slowly"), 1)
-        self.stream.begin(task(1, "5"), 1)
-        assert [t.group for t in self.stream.take()] == [1]
+        self.begin(task(0, "5 slowly"), task(1, "5"))
+        assert [t.group for t in self.take()] == [1]
         while not has_begun():
             time.sleep(0.001)
         self.stream.pause()
 
-    def iterate(self, num_iters, tasks, *, num_open=6, num_taken=4, group_size=2):
+    def begin(self, *tasks, group_size=1):
+        for each in tasks:
+            self.stream.begin(lambda position, each=each: each, group_size)
+
+    def take(self):
+        """Any group that has finished, as if many batches had room for it."""
+        return self.stream.take(self.engine.policy_version, 4)
+
+    def iterate(self, num_iters, tasks, *, group_size=2):
         """Iterations as the training loop makes them; the groups of each."""
         stream, done = self.stream, []
         for _ in range(num_iters):
-            while stream.num_open < num_open:
-                stream.begin(tasks(stream.next_position), group_size)
-            groups = []
-            while len(groups) < num_taken or stream.num_due:
-                groups.append(stream.take(due_only=len(groups) + stream.num_due >= num_taken))
+            groups, batch = [], self.engine.policy_version
+            while room := stream.pace.room(len(groups), len(groups)):
+                while stream.pace.may_start(stream.deadlines, batch, batch, room, None):
+                    stream.begin(tasks, group_size)
+                groups.append(stream.take(batch, room))
             stream.pause()
             done.append(groups)
             self.engine.policy_version += 1
@@ -231,7 +241,7 @@ def test_a_tool_that_was_asked_goes_on_while_no_token_is_sampled(make_bench):
             break
         time.sleep(0.01)
     assert len(waiting["tool_events"]) == 1
-    (late,) = bench.stream.take()
+    (late,) = bench.take()
     assert late.seed == waiting["seed"] and trajectory_to_json(late)["tool_events"] == waiting["tool_events"]
     assert late.tool_events[0].outcome is ToolOutcome.OK and late.stop_reason is StopReason.ANSWERED
 
@@ -262,42 +272,41 @@ def test_the_tool_of_an_episode_that_is_carried_over_stays_open_until_it_ends(ma
     bench.carry_over_a_call(lambda: look.log)
     time.sleep(0.2)
     assert look.log == ["opened for t0"] and bench.stream.num_unfinished == 1
-    (late,) = bench.stream.take()
+    (late,) = bench.take()
     assert late.tool_events[0].outcome is ToolOutcome.OK and look.log == ["opened for t0", "closed"]
 
 
 def test_after_a_restart_an_episode_that_has_called_a_stateful_tool_begins_anew(make_bench):
     look = Look()
     bench, other = (make_bench(deterministic=True, other_tool=look) for _ in range(2))
-    bench.stream.begin(task(0, "500 slowly"), 1)
-    bench.stream.begin(task(1, "500"), 1)
-    bench.stream.begin(task(2, "50"), 1)
-    assert bench.stream.take()[0].group == 2
+    bench.begin(task(0, "500 slowly"))
+    bench.begin(task(1, "500"))
+    bench.begin(task(2, "50"))
+    assert bench.take()[0].group == 2
     assert [bool(episode["tool_events"]) for episode in open_episodes(bench.stream)] == [True, False]
     bench.stream.pause()
     look.log.clear()
-    other.engine.policy_version = 3
+    other.engine.policy_version = 2
     other.stream.restore(
         bench.stream.state(), lambda position: task(position, "500 slowly" if position == 0 else "500")
     )
-    anew, played_on = sorted((other.stream.take()[0] for _ in range(2)), key=lambda trajectory: trajectory.group)
-    assert set(anew.segments[0].policy_versions) == {-1, 3} and look.log == ["opened for t0", "closed"]
-    assert set(played_on.segments[0].policy_versions) == {-1, 0, 3}
+    anew, played_on = sorted((other.take()[0] for _ in range(2)), key=lambda trajectory: trajectory.group)
+    assert set(anew.segments[0].policy_versions) == {-1, 2} and look.log == ["opened for t0", "closed"]
+    assert set(played_on.segments[0].policy_versions) == {-1, 0, 2}
     bench.stream.drop()
     assert look.log == ["opened for t0", "closed", "closed"]
 
 
-def test_a_group_counts_as_carried_over_also_while_it_waits_finished(make_bench):
-    bench = make_bench(max_carry_overs=1)
-    for number in range(3):
-        bench.stream.begin(task(number, str(5 + 200 * number)), 1)
-    assert bench.stream.take()[0].group == 0
-    assert (bench.stream.num_open, bench.stream.num_due, bench.stream.num_episodes) == (2, 0, 2)
+def test_the_group_with_the_earliest_deadline_is_taken_first_and_has_its_place(make_bench):
+    bench = make_bench(max_staleness=1)
+    bench.begin(task(0, "5"), task(1, "205"))
+    assert bench.take()[0].group == 0
     bench.stream.pause()
-    assert (bench.stream.num_open, bench.stream.num_due) == (2, 2)
-    bench.stream.begin(task(3, "5"), 1)
-    assert [bench.stream.take(due_only=True)[0].group for _ in range(2)] == [1, 2]
-    assert (bench.stream.num_open, bench.stream.num_due) == (1, 0)
+    bench.engine.policy_version += 1
+    assert bench.stream.deadlines == [1]
+    bench.begin(task(2, "5"))
+    assert bench.stream.take(1, 1)[0].group == 1  # the only place of batch 1 is for it, though the other is finished
+    assert (bench.stream.num_open, bench.stream.deadlines) == (1, [2])
 
 
 def test_deterministic_interruption_follows_from_counts_whatever_the_tools_take(make_bench):
@@ -324,20 +333,11 @@ def test_a_restart_between_two_iterations_changes_nothing(num_before, make_bench
     assert whole.asked == before.asked + after.asked
 
 
-def test_episodes_that_were_taken_and_not_learned_from_are_handed_over_again(make_bench):
-    bench, other = make_bench(deterministic=True), make_bench(deterministic=True)
-    (groups,) = bench.iterate(1, tails)
-    state = bench.stream.state([trajectory for group in groups for trajectory in group])
-    other.stream.restore(json.loads(json.dumps(state)), tails)
-    again = [other.stream.take() for _ in groups]
-    assert by_value(again) == by_value(groups)
-
-
 def test_a_tool_that_was_under_way_is_asked_again_after_a_restart(make_bench):
     bench, other = make_bench(seconds=0.3), make_bench()
     bench.carry_over_a_call(lambda: bench.asked)
     other.stream.restore(bench.stream.state(), tails)
-    (again,) = other.stream.take()
+    (again,) = other.take()
     assert other.asked == 1 and len(again.tool_events) == 1 and again.stop_reason is StopReason.ANSWERED
     assert {place for place, _ in bench.engine.log[again.seed]}.isdisjoint(p for p, _ in other.engine.log[again.seed])
 
@@ -345,9 +345,9 @@ def test_a_tool_that_was_under_way_is_asked_again_after_a_restart(make_bench):
 @pytest.mark.parametrize("start", ["the same", "another"])
 def test_an_environment_with_a_state_begins_anew_from_the_same_start_or_with_its_whole_group(start, make_bench):
     bench, other = (make_bench(deterministic=True, environment=Stateful) for _ in range(2))
-    bench.stream.begin(task(0, "500"), 2)
-    bench.stream.begin(task(1, "5"), 2)
-    bench.stream.take()
+    bench.begin(task(0, "500"), group_size=2)
+    bench.begin(task(1, "5"), group_size=2)
+    bench.take()
     bench.stream.pause()
     state = bench.stream.state()
     row = state["groups"][0]
@@ -358,14 +358,14 @@ def test_an_environment_with_a_state_begins_anew_from_the_same_start_or_with_its
         drawn.append(position)
         return task(0, "500" if start == "the same" else "400")
 
-    other.engine.policy_version = 3
+    other.engine.policy_version = 2
     other.stream.restore(state, draw)
-    first, second = other.stream.take()
+    first, second = other.take()
     assert drawn == [0] and second.num_sampled == (501 if start == "the same" else 401)
     assert [first.reward.parts, first.policy_version] == (
-        [{"kept": 1.0}, 0] if start == "the same" else [{"length": 401.0}, 3]
+        [{"kept": 1.0}, 0] if start == "the same" else [{"length": 401.0}, 2]
     )
-    assert set(second.segments[0].policy_versions) == {-1, 3}
+    assert set(second.segments[0].policy_versions) == {-1, 2}
     assert [first.seed, second.seed] == [episode["seed"] for episode in row["episodes"]]
 
 
@@ -375,8 +375,8 @@ def test_an_environment_that_cannot_be_made_fails_its_episode_alone(make_bench):
             raise RuntimeError("no world")
 
     bench = make_bench(environment=Broken)
-    bench.stream.begin(task(0, "5"), 2)
-    failed = bench.stream.take()
+    bench.begin(task(0, "5"), group_size=2)
+    failed = bench.take()
     assert [(t.stop_reason, t.error) for t in failed] == [(StopReason.FAILED, "RuntimeError: no world")] * 2
     assert bench.stream.num_open == 0
 
@@ -384,22 +384,19 @@ def test_an_environment_that_cannot_be_made_fails_its_episode_alone(make_bench):
 def test_waiting_for_nothing_is_an_error_and_so_is_a_prompt_that_cannot_be_rendered(make_bench):
     bench = make_bench()
     with pytest.raises(EngineError, match="start one first"):
-        bench.stream.take()
-    bench.stream.begin(task(0, "5"), 1)
-    with pytest.raises(EngineError, match="start one first"):
-        bench.stream.take(due_only=True)
+        bench.take()
     bench.stream.drop()
     with pytest.raises(SettingsError, match="unknown role"):
-        bench.stream.begin(Task(task_id="t", prompt="5", answer="", before=({"role": "nobody", "content": ""},)), 1)
-    assert (bench.stream.next_position, bench.stream.num_open) == (1, 0)
+        bench.begin(Task(task_id="t", prompt="5", answer="", before=({"role": "nobody", "content": ""},)))
+    assert (bench.stream.next_position, bench.stream.num_open) == (0, 0)
 
 
 def test_dropping_ends_all_and_leaves_no_task_behind(make_bench):
     bench = make_bench(seconds=0.05)
     for number in range(4):
-        bench.stream.begin(task(number, "900 slowly"), 2)
-    bench.stream.begin(task(9, "3"), 1)
-    bench.stream.take()
+        bench.begin(task(number, "900 slowly"), group_size=2)
+    bench.begin(task(9, "3"))
+    bench.take()
     bench.stream.pause()
     bench.stream.drop()
     assert (bench.stream.num_open, bench.stream.num_unfinished) == (0, 0)

@@ -1,7 +1,5 @@
 """Conversations by hand and episodes with an environment: exact to the token."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import math

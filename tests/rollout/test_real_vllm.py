@@ -1,7 +1,5 @@
 """A really started vLLM: what it records, what new weights do to it, and training through it. Each server takes a minute."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from playing import EveryFew
+from playing import EveryFew, Look
 from small_qwen import make_model, token_logprobs, vllm_settings
-from test_episode_rollout import Look, run
+from test_episode_rollout import run
 from vllm_python import PYTHON, needs_vllm
 
 from midthought import RayPPOTrainer
@@ -53,9 +51,7 @@ def engine(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_what_it_records_is_what_a_plain_forward_pass_gives(
-    engine: VLLMInferenceEngine, model: Any, renderer: Renderer, temperature: float
-) -> None:
+def test_what_it_records_is_what_a_plain_forward_pass_gives(engine, model, renderer, temperature):
     limits = {"num_episodes": 8, "max_tokens": 150, "max_segment_length": 24, "temperature": temperature}
     found = run(engine.core, renderer, call_format=EveryFew(num_calls=3), **limits)
     assert [trajectory.error for trajectory in found] == [None] * 8

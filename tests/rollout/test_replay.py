@@ -1,7 +1,5 @@
 """An episode that is played again from any beginning of its record becomes the episode that it was."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,15 +1,14 @@
-"""Tools under the whole loop: what they do wrong ends no episode, what they take is on its record, equal calls are one."""
-
-from __future__ import annotations
+"""Tools under the whole loop: what they do wrong ends no episode, what they take is on its record, equal calls are one,
+and episodes see their own state. What a tool can do wrong: `tests/tools/test_deadline.py`, `test_executor_faults.py`."""
 
 import asyncio
 import itertools
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
-from playing import EveryFew, parts_of, starts
+from playing import EveryFew, Host, parts_of, play, starts
 from small_qwen import small_model
 from transformers import Qwen3Config
 
@@ -19,10 +18,10 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.episode import run_episodes
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
-from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import Completion, StopReason, ToolOutcome, Trajectory
+from midthought.types import Completion, Reward, StopReason, Trajectory
 
 
 def episodes(
@@ -31,92 +30,44 @@ def episodes(
     return run_episodes(parts_of(engine, renderer, tools=box, **more), starts(number), on_finished=on_finished)
 
 
-class Act(Tool):
-    """Does what it is asked to, as a coroutine."""
+class Hang(Tool):
+    """Never returns."""
 
-    definition = ToolDefinition("act", "Acts.", [ToolParameter("how", "string", "In what way.")])
-    timeout_seconds = 0.1
+    definition = ToolDefinition("hang", "Hangs.")
+    timeout_seconds = 60
     num_begun = 0
     num_cancelled = 0
 
-    async def execute(self, how: str) -> str:
+    async def execute(self) -> str:
         self.num_begun += 1
-        if how == "leave":
-            raise SystemExit(3)
-        if how == "interrupt":
-            raise KeyboardInterrupt
-        if how == "cancel":
-            raise asyncio.CancelledError
-        while how in ("hang", "deaf"):
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                if how == "hang":
-                    self.num_cancelled += 1
-                    raise
-        return how
-
-
-class PlainAct(Tool):
-    """The same in a thread."""
-
-    definition = ToolDefinition("plain_act", "Acts.", Act.definition.parameters)
-    timeout_seconds = 0.1
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-
-    def execute(self, how: str) -> str:
-        errors = {"leave": SystemExit(3), "interrupt": KeyboardInterrupt(), "cancel": asyncio.CancelledError()}
-        if how in errors:
-            raise errors[how]
-        if how == "hang":
-            self.over.wait(60)
-        return how
-
-
-def test_whatever_tools_do_every_episode_goes_on_to_its_answer(renderer: Renderer) -> None:
-    plain = PlainAct()
-    box = ToolExecutor(ToolRegistry([Act(), plain]))
-    hows = ["fine", "leave", "interrupt", "cancel", "hang", "deaf"]
-    asked = [("act", how) for how in hows] + [("plain_act", how) for how in hows[:-1]]
-    script = [f'<think>Hm. #call {name} {{"how": "{how}"}}So.</think>Ada' for name, how in asked]
-    done: list[Trajectory] = []
-    engine = ScriptedEngine(script, renderer)
-    thread = threading.Thread(
-        target=lambda: done.extend(asyncio.run(episodes(engine, renderer, box, len(script)))), daemon=True
-    )
-    thread.start()
-    thread.join(20)
-    plain.over.set()
-    assert [trajectory.stop_reason for trajectory in done] == [StopReason.ANSWERED] * len(script)
-    raised, late = ToolOutcome.RAISED, ToolOutcome.TIMED_OUT
-    found = [event.outcome for trajectory in done for event in trajectory.tool_events]
-    assert found == [ToolOutcome.OK, raised, raised, raised, late, late, ToolOutcome.OK, raised, raised, raised, late]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.num_cancelled += 1
+        return ""
 
 
 def test_a_rollout_that_ends_early_ends_the_calls_that_are_under_way(renderer: Renderer) -> None:
-    act = Act()
-    act.timeout_seconds = 60
-    script = ["Ada"] + ['<think>#call act {"how": "hang"}So.</think>Ada'] * 3
+    hang = Hang()
+    script = ["Ada"] + ["<think>#call hang {}So.</think>Ada"] * 3
 
     def stop(trajectory: Trajectory) -> None:
         raise ZeroDivisionError
 
     async def rollout() -> None:
-        box = ToolExecutor(ToolRegistry([act]))
+        box = ToolExecutor(ToolRegistry([hang]))
         with pytest.raises(ZeroDivisionError):
             await episodes(ScriptedEngine(script, renderer), renderer, box, 4, on_finished=stop)
         running = asyncio.create_task(episodes(ScriptedEngine(script, renderer), renderer, box, 4))
-        num_before = act.num_begun
-        while act.num_begun < num_before + 3:
+        num_before = hang.num_begun
+        while hang.num_begun < num_before + 3:
             await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.wait({running})
         async with asyncio.timeout(60):  # the calls run on the tool's own event loop
-            while act.num_cancelled < act.num_begun:
+            while hang.num_cancelled < hang.num_begun:
                 await asyncio.sleep(0.01)
-        assert act.num_cancelled == act.num_begun == num_before + 3
+        assert hang.num_cancelled == hang.num_begun == num_before + 3
 
     asyncio.run(rollout())
 
@@ -183,3 +134,60 @@ def test_what_is_shared_in_deterministic_rollouts_does_not_hang_on_what_the_tool
         assert sum(event.metadata.get("shared", False) for event in events) == 27 - len(look.asked)
         records.append([(t.token_ids, [dict(event.metadata) for event in t.tool_events]) for t in done])
     assert records[0] == records[1]
+
+
+# -- stateful tools -------------------------------------------------------------------------------------------------
+
+
+class Notes(Tool):
+    """Keeps the words of one episode, and says in `open_now` which episodes have it open."""
+
+    definition = ToolDefinition("note", "Keeps notes.", [ToolParameter("word", "string", "What to add.")])
+
+    def __init__(self, episode: ToolEpisode | None = None, open_now: set[str] | None = None) -> None:
+        self.episode = episode
+        self.open_now: set[str] = set() if open_now is None else open_now
+        self.num_opened = 0
+        self.words: list[str] = []
+
+    def open(self, episode: ToolEpisode) -> Self:
+        self.num_opened += 1
+        self.open_now.add(episode.task.task_id)
+        return type(self)(episode, self.open_now)
+
+    def execute(self, word: str) -> str:
+        self.words.append(word)
+        return " ".join([self.episode.task.task_id, str(self.episode.seed), *self.words])
+
+    def close(self) -> None:
+        self.open_now.remove(self.episode.task.task_id)
+
+
+def test_a_tool_is_closed_after_the_reward_and_what_fails_or_is_too_late_leaves_nothing_open(renderer):
+    over, at_score = threading.Event(), []
+
+    class Faulty(Notes):
+        timeout_seconds = 0.1
+
+        def execute(self, word: str) -> str:
+            if word.startswith("1"):
+                raise ValueError("the sandbox broke")
+            if word.startswith("2"):
+                over.wait(20)
+            return super().execute(word)
+
+    def score(trajectory: Trajectory) -> Reward:
+        at_score.append(trajectory.task.task_id in tool.open_now)
+        if trajectory.task.task_id == "t3":
+            raise RuntimeError("the judge broke")
+        return Reward()
+
+    tool = Faulty()
+    calls = ["".join(f'Now #call note {{"word": "{number}{letter}"}}' for letter in "abc") for number in range(5)]
+    engine = ScriptedEngine([f"<think>{each}</think>Ada" for each in calls], renderer)
+    done = play(parts_of(engine, renderer, tools=[tool], environment=lambda task: Host(score=score)), 5)
+    over.set()
+    assert [t.stop_reason for t in done] == [*[StopReason.ANSWERED] * 3, StopReason.FAILED, StopReason.ANSWERED]
+    assert [event.call.result for event in done[4].tool_events] == ["t4 4 4a", "t4 4 4a 4b", "t4 4 4a 4b 4c"]
+    assert tool.num_opened == 5 and not tool.open_now
+    assert at_score == [True] * 5, "it is closed after the reward"

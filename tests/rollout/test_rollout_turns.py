@@ -1,7 +1,5 @@
 """An episode turn by turn: chat calls run at the turn's end, turns recorded, thoughts kept or dropped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

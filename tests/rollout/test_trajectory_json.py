@@ -1,7 +1,5 @@
 """A record goes through JSON and comes back whole: no field is left out, no number changed."""
 
-from __future__ import annotations
-
 import json
 import math
 

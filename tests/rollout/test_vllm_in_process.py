@@ -3,8 +3,6 @@
 That interpreter need not have pytest: it runs `SCRIPT`, once, and what the script saw is judged here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -40,20 +38,15 @@ PROMPT = "Who found the tide clock, and who kept it?"
 
 SCRIPT = '''
 import asyncio, json, os, signal, sys, threading, time
+from types import SimpleNamespace
 import psutil
 from midthought import create_inference_engine
 from midthought.errors import MidthoughtError
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.tools.function_tool import tool
-from playing import EveryFew, parts_of, play
+from playing import EveryFew, Look, parts_of, play
 
 LONG = Sampling(max_tokens=30_000)
-
-@tool
-def look(word: str) -> str:
-    """Look a word up."""
-    return f"the {word} clock"
 
 class At:
     """Stops at a number of tokens; before the first one it lets more of them come."""
@@ -68,7 +61,7 @@ class At:
 
 def trajectories(engine, temperature):
     limits = {"max_tokens": 150, "max_segment_length": 24, "temperature": temperature}
-    found = play(parts_of(engine.core, engine.renderer, call_format=EveryFew(num_calls=3), tools=[look], **limits), 6)
+    found = play(parts_of(engine.core, engine.renderer, call_format=EveryFew(num_calls=3), tools=[Look()], **limits), 6)
     for each in found:
         each.check()
     return [
@@ -97,37 +90,17 @@ def is_free(engine):
 def children():
     return psutil.Process().children(recursive=True)
 
-async def cancelled(core, prompt, end):
-    """Ends a sample after its first token in the way given; how it ended."""
+async def ended(core, episode, prompt, act):
+    """Does this after the first token of a long sample; how the sample ended."""
     begun = asyncio.Event()
-
-    class Begun:
-        def feed(self, token_id):
-            begun.set()
-            return False
-
-    task = asyncio.create_task(core.sample(50, prompt, LONG, stopper=Begun()))
+    task = asyncio.create_task(core.sample(episode, prompt, LONG, stopper=SimpleNamespace(feed=lambda _: begun.set())))
     await begun.wait()
-    end(core, task)
+    act(task)
     try:
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
     except asyncio.CancelledError:
         return "cancelled"
     return "completed"
-
-async def interrupted(core, prompt, act):
-    """What a sample says when this is done to vLLM's processes in mid-generation."""
-    begun = asyncio.Event()
-
-    class Begun:
-        def feed(self, token_id):
-            begun.set()
-            return False
-
-    task = asyncio.create_task(core.sample(60, prompt, LONG, stopper=Begun()))
-    await begun.wait()
-    act()
-    return await asyncio.wait_for(task, 60)
 
 def send(number):
     for process in children():
@@ -158,18 +131,18 @@ def main(folder, target, drawn, prompt):
         stopper = At(2, wait_seconds=wait_seconds)
         stopped = engine.run(core.sample(1, token_ids, LONG, stopper=stopper))
         report["stopped"].append([len(stopped.token_ids), str(stopped.finish), stopped.num_cut, is_free(engine)])
-    ways = {"cancel": lambda core, task: task.cancel(), "close": lambda core, task: core.close(50)}
-    report["ended"] = {name: [asyncio.run(cancelled(core, token_ids, end)), is_free(engine)] for name, end in ways.items()}
+    ways = {"cancel": lambda task: task.cancel(), "close": lambda task: core.close(50)}
+    report["ended"] = {name: [asyncio.run(ended(core, 50, token_ids, act)), is_free(engine)] for name, act in ways.items()}
     sample = lambda ids: asyncio.run(core.sample(2, ids, Sampling(max_tokens=2)))
     report["empty"] = said(lambda: sample([]))
     report["no_token"] = said(lambda: sample([1, 10**6]))
     report["negative"] = said(lambda: sample([1, -1]))
     patient, core.retry_policy = core.retry_policy, RetryPolicy(next_token_timeout_seconds=3.0)
-    report["stalled"] = said(lambda: asyncio.run(interrupted(core, token_ids, lambda: send(signal.SIGSTOP))))
+    report["stalled"] = said(lambda: asyncio.run(ended(core, 60, token_ids, lambda task: send(signal.SIGSTOP))))
     send(signal.SIGCONT)
     core.retry_policy = patient
     report["free_after_stall"] = is_free(engine)
-    report["killed"] = said(lambda: asyncio.run(interrupted(core, token_ids, lambda: send(signal.SIGKILL))))
+    report["killed"] = said(lambda: asyncio.run(ended(core, 60, token_ids, lambda task: send(signal.SIGKILL))))
     report["after_kill"] = said(lambda: engine.generate(prompt))
     engine.shutdown()
     engine.shutdown()
@@ -184,8 +157,8 @@ def main(folder, target, drawn, prompt):
     report["longest"] = max(other.generate([prompt] * 4, max_tokens=4000).lengths)
     greedy = report["drawn"][1][0][0]
     other.core.eos_token_ids = frozenset([greedy[5]])
-    ended = asyncio.run(other.core.sample(3, token_ids, Sampling(max_tokens=40, temperature=0.0)))
-    report["end"] = [list(ended.token_ids), greedy[: greedy.index(greedy[5]) + 1], str(ended.finish)]
+    done = asyncio.run(other.core.sample(3, token_ids, Sampling(max_tokens=40, temperature=0.0)))
+    report["end"] = [list(done.token_ids), greedy[: greedy.index(greedy[5]) + 1], str(done.finish)]
     threading.Timer(2.0, other.core.shutdown).start()
     report["shut_down_meanwhile"] = said(lambda: [other.generate([prompt] * 8, max_tokens=400, seed=n) for n in range(500)])
     other.shutdown()
@@ -218,9 +191,7 @@ def test_without_the_package_every_way_out_is_named(tmp_path: Path, monkeypatch:
         ("sglang", {"in_process": True}, "unknown option 'in_process'"),
     ],
 )
-def test_what_is_unknown_or_wrong_is_named_before_anything_starts(
-    renderer: Renderer, backend: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_is_unknown_or_wrong_is_named_before_anything_starts(renderer, backend, options, message):
     with pytest.raises(SettingsError, match=message):
         create_inference_engine("m", backend=backend, config=options, tokenizer=renderer.tokenizer)
 
@@ -237,7 +208,7 @@ def report(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFact
     model.config.max_position_embeddings = 40_000  # what is not aborted goes on for longer than anybody waits here
     save_model(model, renderer.tokenizer, folder / "model")
     (folder / "script.py").write_text(SCRIPT, "utf-8")
-    paths = f"{Path(midthought.__file__).parents[1]}:{Path(__file__).parent}"
+    paths = f"{Path(midthought.__file__).parents[1]}:{Path(__file__).parents[1]}"
     words = [PYTHON, str(folder / "script.py"), str(folder / "model"), str(folder / "report.json")]
     ended = subprocess.run(
         [*words, json.dumps([{**PLAIN, **drawn} for drawn in DRAWN]), PROMPT],
@@ -271,9 +242,7 @@ class TestReal:
         assert report["again"] == [token_ids for token_ids, _ in report["drawn"][0]]
 
     @pytest.mark.parametrize("temperature", ["0.0", "1.0"])
-    def test_whole_tool_trajectories_are_scored_alike_by_a_plain_forward_pass(
-        self, report: Any, model: Any, temperature: str
-    ) -> None:
+    def test_whole_tool_trajectories_are_scored_alike_by_a_plain_forward_pass(self, report, model, temperature):
         found = report["trajectories"][temperature]
         assert [each["error"] for each in found] == [None] * 6
         assert sum(each["num_calls"] for each in found) >= 6
@@ -333,12 +302,7 @@ class TestReal:
 
 
 def log_distribution(
-    logits: torch.Tensor,
-    *,
-    temperature: float,
-    top_p: float,
-    top_k: int,
-    min_p: float,
+    logits: torch.Tensor, *, temperature: float, top_p: float, top_k: int, min_p: float
 ) -> torch.Tensor:
     """By the definitions: temperature, min_p, top_k, top_p, each on what the one before left."""
     logits = logits.double()

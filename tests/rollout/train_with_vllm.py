@@ -3,21 +3,18 @@
 Arguments: the report's path, the number of iterations.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from playing import EveryFew
+from playing import EveryFew, Look
 from small_qwen import make_model, vllm_settings
 from small_tokenizer import small_tokenizer
 
 from midthought import RayPPOTrainer
 from midthought.engines.weight_sync import synced_engine
 from midthought.errors import EngineError
-from midthought.tools.function_tool import tool
 
 CASES: dict[str, dict[str, Any]] = {
     "full, untied": {},
@@ -25,12 +22,6 @@ CASES: dict[str, dict[str, Any]] = {
     "LoRA, tied, temperature 0.7": {"lora": {"r": 4}, "tied": True, "temperature": 0.7},
     "LoRA on the output layer, tied": {"lora": {"r": 4, "target_modules": ["q_proj", "lm_head"]}, "tied": True},
 }
-
-
-@tool
-def look(word: str) -> str:
-    """Look a word up."""
-    return f"the {word} clock"
 
 
 def make_policy(vocab_size: int, tied: bool, lora: dict[str, Any] | None) -> Any:
@@ -56,7 +47,7 @@ def make_trainer(num_iters: int, *, tied: bool = False, lora: Any = None, temper
         reward_fn=reward,
         model=make_policy(len(tokenizer), tied, lora),
         tokenizer=tokenizer,
-        tools=[look],
+        tools=[Look()],
         call_format=EveryFew(),  # type: ignore[arg-type]
         progress=False,
     )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from served import served as on_loopback
 
 from midthought.engines.create import ScriptedInferenceEngine
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.server import address, listen, make_server
+from midthought.memory.service.server import make_server
 from midthought.serve.app import ChatService, make_app
 from midthought.serve.chat_answer import ChatAnswers
 from midthought.serve.chat_policy import ChatPolicy
@@ -45,14 +46,8 @@ def served(
 ) -> Iterator[str]:
     """Serves the policy; gives the address of the endpoint."""
     service = ChatService(engine, ChatAnswers(policy), name, **limits)
-    listening = listen("127.0.0.1", 0)
-    server = make_server(make_app(service, access or AccessPolicy()))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
     try:
-        yield address(listening) + "/v1"
+        with on_loopback(make_app(service, access or AccessPolicy()), make_server) as url:
+            yield f"{url}/v1"
     finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
         engine.shutdown()

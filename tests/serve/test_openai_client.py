@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import time
 from typing import Any
@@ -15,6 +14,7 @@ pytest.importorskip("openai", reason="the dev extra is not installed")
 
 import openai
 from endpoints import scripted, served
+from served import request
 
 from midthought.config import InferenceConfig
 from midthought.engines.create import ScriptedInferenceEngine
@@ -126,10 +126,7 @@ def test_seeds_limits_and_logprobs_are_those_of_the_request(client):
     ("changes", "status", "told"),
     [
         ({"model": "other"}, 404, "no model 'other'"),
-        ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "wizard", "content": "a"}]}, 400, "wizard"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "image_url"),
-        ({"messages": [{"role": "user", "content": "a " * 5000}]}, 400, "a sequence may have"),
         ({"temperature": 3}, 400, "temperature"),
         ({"max_tokens": 0}, 400, "max_tokens"),
         ({"n": 1000}, 400, "n"),
@@ -240,8 +237,5 @@ def test_access_is_that_of_the_memorys_service():
         allowed = openai.OpenAI(base_url=url, api_key=key, max_retries=0)
         assert allowed.chat.completions.create(**ASK).choices[0].message.content == "Hello."
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
-            connection = http.client.HTTPConnection(url.split("/")[2], timeout=10)
-            connection.request("GET", "/v1/models", headers=headers)
-            response = connection.getresponse()
-            assert response.status in (421, 403) and json.loads(response.read())["error"]["message"]
-            connection.close()
+            status, _, reply = request(url.split("/")[2], "/v1/models", **headers)
+            assert status in (421, 403) and json.loads(reply)["error"]["message"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -56,11 +54,6 @@ class Hanging(Colours):
         return super().step(action)
 
 
-class Nonsense(Colours):
-    def step(self, action: str) -> Any:
-        return action
-
-
 @tool
 def twice(word: str) -> str:
     """Says it twice.
@@ -101,22 +94,6 @@ def weights(trainer: Trainer) -> torch.Tensor:
 def without_clocks(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of metrics without times."""
     return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
-
-
-def assert_resumes_exactly(make_trainer: Callable[..., Trainer], folder: Path, num_iters: int) -> None:
-    """Whether a run that ends after 2 iterations and is resumed has the weights of one that did not stop.
-
-    `make_trainer(num_train_iters, run_path=…, resume=…, progress=…)`.
-    """
-
-    def train(name: str, num_train_iters: int, *, resume: bool = False) -> torch.Tensor:
-        with make_trainer(num_train_iters, run_path=folder / name, resume=resume, progress=False) as trainer:
-            trainer.fit()
-            return weights(trainer)
-
-    whole = train("whole", num_iters)
-    train("parts", 2)
-    assert torch.equal(train("parts", num_iters, resume=True), whole)
 
 
 def demonstration(
@@ -162,16 +139,3 @@ def make_caller(renderer: Renderer, call_format_name: str) -> Any:
         result = renderer.following([{"role": "tool", "content": "red red"}])
         parts = [f"</think>{call}<|im_end|>", result, _said("red")]
     return taught(renderer, [demonstration(renderer, prompts, QUESTIONS[0]["question"], parts)])
-
-
-def assert_answers_resume_exactly(
-    talker: dict[str, Any], reward: Any, folder: Path, num_iters: int, estimator: str, **training: Any
-) -> None:
-    """As `assert_resumes_exactly`, of training this model on `QUESTIONS` with a checkpoint after every iteration."""
-
-    def make_trainer(num_iters: int, **options: Any) -> Trainer:
-        given = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"], "reward_fn": reward}
-        config = settings(estimator, num_train_iters=num_iters, **training)
-        return Trainer(config, dataset=QUESTIONS, checkpoint={"save_interval": 1}, **given, **options)
-
-    assert_resumes_exactly(make_trainer, folder, num_iters)

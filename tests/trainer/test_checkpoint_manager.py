@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from small_environments import COLOURS, QUESTIONS, Colours, settings, without_clocks
+from small_environments import COLOURS, Colours, settings, without_clocks
 
-from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
-from midthought.errors import CheckpointError, OutputPathError, SettingsError
+from midthought import BaseEnvironment, RayPPOTrainer, TrainerCallback
+from midthought.errors import CheckpointError
 from midthought.learning.checkpoint import save_checkpoint, step_paths
 from midthought.models.small_model import make_policy
-from midthought.trainer.tasks import DatasetTasks
 
 
 def lines(path):
@@ -79,19 +78,6 @@ def test_a_run_folder_holds_settings_metrics_episodes_summary_checkpoints_policy
         assert words in report
 
 
-@pytest.mark.parametrize(
-    ("said", "right"), [("</think>red", True), ("</think>Red.", True), ("red", False), ("</think>blue", False)]
-)
-def test_an_answer_inside_the_thought_that_the_prompt_opened_is_none(said, right):
-    task = Task(task_id="t", prompt="Say a colour.", answer="red")
-    trajectory = Trajectory(task, [0])
-    trajectory.turns.append(Turn(turn_number=0, model_output=said, begins_in_thought=True))
-    tasks = DatasetTasks(QUESTIONS, None, settings())
-    assert tasks.is_right(trajectory) is right
-    trajectory.task = Task(task_id="t", prompt="Say a colour.", answer="")
-    assert tasks.is_right(trajectory) is None
-
-
 def test_without_a_run_folder_nothing_is_written(talker, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with RayPPOTrainer(settings(validate_every=1), Colours, **talker) as trainer:
@@ -99,25 +85,6 @@ def test_without_a_run_folder_nothing_is_written(talker, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="where to"):
             trainer.save_checkpoint()
     assert list(tmp_path.iterdir()) == []
-
-
-def contents(folder):
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def test_checkpoints_and_models_do_not_replace_folders_of_the_user_or_each_other(talker, tmp_path):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.tex").write_text("years")
-    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
-        for save in (trainer.save_checkpoint, trainer.save_model):
-            with pytest.raises(OutputPathError, match="mine is not empty"):
-                save(mine)
-        trainer.save_model(tmp_path / "model")
-        trainer.save_model(tmp_path / "model")
-        with pytest.raises(OutputPathError, match="is a model that midthought wrote, and would become a checkpoint"):
-            trainer.save_checkpoint(tmp_path / "model")
-    assert contents(mine) == {"thesis.tex": b"years"}
 
 
 def test_the_newest_checkpoints_and_the_best_stay_though_the_run_was_gone_on_with(talker, tmp_path):
@@ -282,14 +249,3 @@ def test_allowed_changes_are_recorded_with_the_step(talker, finished):
         ("ppo", 6, {"training.clip_ratio": {"before": 0.2, "now": 0.1}}),
     ]
     assert yaml.safe_load((finished / "config.yaml").read_text("utf-8"))["training"]["clip_ratio"] == 0.1
-
-
-def test_settings_that_were_changed_by_hand_in_the_run_folder_are_noticed(talker, finished):
-    file = finished / "config.yaml"
-    file.write_text(file.read_text("utf-8").replace("gamma: 1.0", "gamma: 0.9"), encoding="utf-8")
-    config = four_iterations().merged(yaml.safe_load(file.read_text("utf-8")))
-    with pytest.raises(CheckpointError, match=r"config\.yaml is not as it was written; .*changed on purpose, delete"):
-        RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker)
-    (finished / "manifest.json").unlink()
-    with pytest.raises(SettingsError, match=r"training\.gamma: 1\.0 before, 0\.9 now"):
-        RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker)

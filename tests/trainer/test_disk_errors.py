@@ -117,13 +117,3 @@ def test_a_run_whose_disk_vanishes_writes_nothing_elsewhere_and_is_resumed(runs,
     assert not run.exists()
     (tmp_path / "away").rename(run)
     assert_resumes(runs, run, result)
-
-
-def test_nothing_is_written_into_the_mount_point_of_a_vanished_disk(runs, run, result, tmp_path):
-    point = tmp_path / "point"
-    point.mkdir()
-    mounted("--bind", str(run), str(point))
-    with pytest.raises(StorageError, match=rf"{point} is not the folder that this run opened"):
-        runs.train(point, callbacks=[OnStep(lambda: subprocess.run(["umount", "-l", str(point)], check=True))])
-    assert os.listdir(point) == []
-    assert_resumes(runs, run, result)

@@ -1,5 +1,5 @@
 from midthought import Reward, RolloutData, Task, TrainingConfig, Trajectory
-from midthought.trainer.episodes import sort_episodes
+from midthought.rollout.rollout_batch import select
 from midthought.types import RolloutBatch
 
 
@@ -22,21 +22,21 @@ def totals(batch):
 
 
 def test_broken_episodes_are_left_out_and_groups_stand_together():
-    batch = sort_episodes(data((1, 0.5), (0, 1.0), (1, 2.0), (0, None)), training(), None)
+    batch = select(data((1, 0.5), (0, 1.0), (1, 2.0), (0, None)), training(), None)
     assert totals(batch) == [(1, 0.5), (1, 2.0), (0, 1.0)]
     assert len(batch.data) == 4
 
 
 def test_rewards_that_differ_only_by_rounding_are_equal():
     brought = data((0, 0.1 + 0.2), (0, 0.3), (1, 0.3), (1, 0.31))
-    assert totals(sort_episodes(brought, training("grpo"), None)) == [(1, 0.3), (1, 0.31)]
+    assert totals(select(brought, training("grpo"), None)) == [(1, 0.3), (1, 0.31)]
 
 
 def test_the_surplus_of_ones_own_rollout_is_left_out_but_not_of_what_is_brought():
     six = data((0, 0.0), (0, 1.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))
     rolled_out = RolloutBatch(data=six, metrics={"batch/num_surplus_groups": 1})
-    batch = sort_episodes(six, training(), rolled_out)
-    assert totals(batch) == totals(sort_episodes(six, training(), None))[:4]
+    batch = select(six, training(), rolled_out)
+    assert totals(batch) == totals(select(six, training(), None))[:4]
     assert batch.metrics == {"batch/num_surplus_groups": 1}
 
 
@@ -44,4 +44,4 @@ def test_some_of_the_rollouts_episodes_may_be_chosen():
     own = data((0, 0.0), (0, 1.0), (1, 0.0))
     rolled_out = RolloutBatch(data=own, usable=own.trajectories)
     chosen = RolloutData(trajectories=own.trajectories[1:])
-    assert sort_episodes(chosen, training(), rolled_out).usable == own.trajectories[1:]
+    assert select(chosen, training(), rolled_out).usable == own.trajectories[1:]

@@ -8,7 +8,7 @@ import pytest
 from published_templates import PUBLISHED
 from small_environments import QUESTIONS, settings, twice
 
-from midthought import RayPPOTrainer, SettingsError
+from midthought import RayPPOTrainer
 from midthought.models.small_model import make_policy
 from midthought.types import SpanKind
 
@@ -55,13 +55,3 @@ def test_without_descriptions_the_template_describes_no_tools() -> None:
     with trainer_of(QWEN3, describe_tools=False) as trainer:
         assert trainer.call_format.name == "native"
         assert "twice" not in prompt_of(trainer)
-
-
-def test_arguments_of_the_template_are_settings() -> None:
-    with trainer_of(QWEN3, arguments={"enable_thinking": False}) as trainer:
-        assert prompt_of(trainer).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-
-
-def test_an_unused_argument_of_the_template_is_an_error() -> None:
-    with pytest.raises(SettingsError, match=r"chat_template_kwargs.*does not use 'thinking'.*enable_thinking"):
-        trainer_of(QWEN3, arguments={"thinking": False})

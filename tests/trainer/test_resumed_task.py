@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import SettingsError
 from midthought.recipes.feedback import recipe
 from midthought.report.console import Console
+from midthought.report.run_folder import RunFolder
 from midthought.tools.parsers import ActionParser
+from midthought.trainer.arguments import make_prompts
+from midthought.trainer.prompt_record import PromptRecord, learned_from
+from midthought.trainer.short_form import named_rewards
+from midthought.trainer.tasks import make_tasks
 from midthought.types import ParsedAction
 
 ROWS = QUESTIONS
-SYSTEM = {"role": "system", "content": "Be kind."}
 
 
 @tool
@@ -86,17 +91,37 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
     "a format of the user": ({"call_format": Loud()}, "call_format: 'hermes' before, '' now"),
     "a hidden description": ({"describe_tools": False}, "describes_tools: True before, False now"),
     "another schema": ({"tools": [look_again, ping]}, "tools.look: .*Looks.*before, .*Looks twice.* now"),
-    "a setting": ({"clip_ratio": 0.1}, "training.clip_ratio: 0.2 before, 0.1 now"),
     "a tool less": ({"tools": [look]}, "tools.ping: .*Pings.* before, None now"),
 }
 SAME: dict[str, dict[str, Any]] = {
     "nothing": {},
-    "an iterator": {"dataset": iter},
     "other columns": {"dataset": [row | {"note": "x"} for row in ROWS]},
-    "validation": {"validation": ROWS[:1]},
     "another order of tools and rewards": {"tools": [ping, look], "rewards": [(short, 0.5), "correct"]},
     "other code": {"rewards": ["correct", ("short", 0.5, lambda trajectory: 0.0)]},
 }
+
+
+def record(**options: Any) -> PromptRecord:
+    """The record of a trainer with these arguments."""
+    given = START | options
+    shown, reward_fn = given.get("describe_tools", True), given.get("reward_fn")
+    prompts = make_prompts(
+        given["tools"], given["call_format"], system_prompt=given["system_prompt"], describe_tools=shown
+    )
+    rewards = named_rewards(given["rewards"])
+    tasks = make_tasks(settings(), None, given["dataset"], None, reward_fn, rewards)
+    return PromptRecord.of(prompts, learned_from(tasks, None, reward_fn, rewards))
+
+
+def test_another_task_is_a_change_with_both_values_and_the_same_task_is_none(tmp_path):
+    with RunFolder(tmp_path / "run").create() as folder:
+        record().write(folder)
+    for name, (options, message) in CHANGED.items():
+        changes = record(**options).changes(folder.path)
+        assert any(re.match(message, str(change)) for change in changes), (name, changes)
+        assert not any(change.is_harmless for change in changes), name
+    for name, options in SAME.items():
+        assert record(**options).changes(folder.path) == [], name
 
 
 def started(talker: dict[str, Any], run: Path, *, save: bool = False, **options: Any) -> list[dict[str, Any]]:
@@ -107,33 +132,13 @@ def started(talker: dict[str, Any], run: Path, *, save: bool = False, **options:
     return list(yaml.safe_load_all((run / "settings_history.yaml").read_text("utf-8")))
 
 
-@pytest.fixture(scope="module")
-def run(_talker, tokenizer, tmp_path_factory) -> Path:
-    """Of a run that was killed before its first checkpoint: `test_an_environment_is_compared_by_its_class`."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    started({"model": _talker, "tokenizer": tokenizer}, folder, save=True, **START)
-    return folder
-
-
-@pytest.mark.parametrize("name", CHANGED)
-def test_another_task_is_refused_with_both_values_and_nothing_is_written(name, run, talker):
-    changes, message = CHANGED[name]
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(SettingsError, match=rf"(?s)change what it learns:.*\n  {message}.*allow_changes=True"):
-        started(talker, run, resume=True, **START | changes)
-    assert before == {path: path.read_bytes() for path in before}
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_the_same_task_is_resumed(name, run, talker):
-    given = START | SAME[name]
-    given["dataset"] = iter(ROWS) if given["dataset"] is iter else given["dataset"]
-    assert len(started(talker, run, resume=True, **given)) == 1
-
-
-def test_an_allowed_change_is_recorded_and_is_then_the_runs_own(talker, tmp_path):
+def test_another_task_is_refused_until_it_is_allowed_and_is_then_the_runs_own(talker, tmp_path):
     started(talker, tmp_path, save=True, **START)
     other = START | {"system_prompt": "Be long.", "tools": [look]}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+    with pytest.raises(SettingsError, match=r"(?s)change what it learns:.*\n  system_prompt: .*allow_changes=True"):
+        started(talker, tmp_path, resume=True, **other)
+    assert before == {path: path.read_bytes() for path in before}
     history = started(talker, tmp_path, resume=True, allow_changes=True, **other)
     assert history[-1]["changes"]["system_prompt"] == {"before": "Be brief.", "now": "Be long."}
     assert history[-1]["changes"]["tools.ping"]["now"] is None

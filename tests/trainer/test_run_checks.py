@@ -10,7 +10,7 @@ import random
 import pytest
 import torch
 from representatives import representatives
-from small_environments import QUESTIONS, Colours, Hanging, Nonsense, Raising, settings
+from small_environments import QUESTIONS, Colours, Hanging, settings
 
 from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
 from midthought.rollout.trajectory_json import load_trajectories
@@ -28,7 +28,7 @@ def fit(
     seconds=60.0,
     run_path=None,
     resume=False,
-    partial=False,
+    max_staleness=0,
     policies=(),
     **options,
 ):
@@ -39,8 +39,8 @@ def fit(
     config.inference.temperature = temperature
     config.environment.step_timeout_seconds = seconds
     config.checks.policies = dict(policies)
-    if partial:
-        config.inference.partial_rollouts, config.inference.max_segment_length = True, 2
+    if max_staleness:
+        config.training.max_staleness, config.inference.max_segment_length = max_staleness, 2
     if "dataset" not in arguments:
         arguments["environment"] = environment
     with RayPPOTrainer(config, **arguments, **talker, run_path=run_path, resume=resume) as trainer:
@@ -71,11 +71,8 @@ CANNOT_LEARN = {
         {"learning_rate": 0.5} | LONG,
         "all rewards of 10 iterations are.*lower training.learning_rate",
     ),
-    "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError: my reward"),
-    "reward is NaN": ({"reward_fn": lambda trajectory: math.nan}, "all 4 episodes.*finite number"),
-    "environment raises": ({"environment": Raising}, "all 4 episodes.*the world broke"),
+    "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError for task .*: my reward"),
     "environment hangs": ({"environment": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),
-    "environment returns nonsense": ({"environment": Nonsense}, "all 4 episodes.*must return the tuple"),
     "equal rewards in groups": (
         {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG,
         r"none of the 10 iterations.*reward 1\)",
@@ -122,9 +119,8 @@ HEALTHY = {
     "gae, twelve iterations": LONG,
     "grpo": GROUPS,
     "data set": {"dataset": QUESTIONS},
-    "partial rollouts": {"partial": True} | LONG,
+    "older tokens": {"max_staleness": 2} | LONG,
     "failing episodes": {"environment": sometimes_failing()} | LONG,
-    "critic warm-up": {"critic_warmup_iters": 1},
     "bfloat16": {"model": lambda model: model.bfloat16()},
     "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_epochs": 8},
 }
@@ -144,25 +140,6 @@ def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
     assert len(fit(talker, num_epochs=3, **options)) == 6
     with pytest.raises(TrainingStoppedError, match="none of the 10 iterations"):
         fit(talker, num_epochs=6, resume=True, **options)
-
-
-def test_failing_iterations_end_a_run_that_had_rewards_after_three_in_a_row(talker):
-    judged = itertools.count()
-
-    def breaks_down(trajectory):
-        return raises(trajectory) if next(judged) >= 8 else float(len(trajectory.token_ids) % 2)
-
-    with pytest.raises(TrainingStoppedError, match="all 4 episodes of iteration 5 failed"):
-        fit(talker, reward_fn=breaks_down, **LONG)
-    assert next(judged) == 20
-
-
-def test_a_large_difference_is_warned_of_once(talker, caplog):
-    make_random(talker["model"])
-    fit(talker, policies={"logprob_difference": "warn"}, **LONG)
-    messages = [record.getMessage() for record in caplog.records if record.name == LOGGER]
-    (warning,) = [each for each in messages if "log-probabilities differ" in each]  # random logits may also collapse
-    assert "inference.backend" in warning
 
 
 def test_a_checkpoint_with_a_weight_that_is_not_finite_is_refused_and_the_last_good_one_stays(talker, tmp_path):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from small_environments import QUESTIONS, Colours
 
 from midthought import RewardError, SettingsError, Trainer, create_default_config, tool
-from midthought.data.problems.problem_sets import PROBLEM_SETS
-from midthought.env.rewards import combine_rewards, correct, used_tool
+from midthought.env.rewards import combine_rewards, used_tool
 from midthought.errors import DataError, MissingExtraError
-from midthought.trainer.short_form import NAMED_REWARDS, TRAINING_SPLITS, named_rewards, named_tasks
+from midthought.trainer import short_form
+from midthought.trainer.short_form import NAMED_REWARDS, named_rewards, named_tasks
 from midthought.trainer.tasks import DatasetTasks
 from midthought.types import Completion, Finish, Task, Trajectory, Turn
 
@@ -108,7 +105,6 @@ def test_what_is_unknown_or_wrong_is_named_with_what_is_near(arguments, message)
         ({"correct": 2, "numeric_match": 0.5}, [("correct", 2), ("numeric_match", 0.5)]),
         ((), []),
         (None, []),
-        (("correct", 0.5), [("correct", 0.5)]),
         (("correct", "num_calls"), [("correct", 1.0), ("num_calls", 1.0)]),
     ],
 )
@@ -118,14 +114,10 @@ def test_rewards_by_name_have_a_weight(rewards, expected):
     assert all(part.function is NAMED_REWARDS[part.name] for part in found)
 
 
-def test_a_lambda_is_named_by_its_place_or_by_the_key_of_a_mapping():
-    def one(trajectory):
-        return 1.0
-
+def test_a_lambda_is_named_by_its_place():
     for rewards, names in (
         (lambda trajectory: 1.0, {"reward_1": 1.0}),
         (["correct", (lambda trajectory: 1.0, 0.5)], {"correct": 1.0, "reward_2": 0.5}),
-        ({"mine": lambda trajectory: 1.0, "his": (one, 2.0), "correct": 3}, {"mine": 1.0, "his": 2.0, "correct": 3}),
     ):
         parts = combine_rewards(named_rewards(rewards)).parts
         assert {name: weight for name, (weight, _) in parts.items()} == names
@@ -158,56 +150,11 @@ def test_a_generated_data_set_by_name_is_validated_on_the_published_problems():
     assert named_tasks(QUESTIONS, None) == (QUESTIONS, None)
 
 
-CHOICES = {"choices": ["two", "four"], "answer": 1}
-GPQA_ROW = {"Correct Answer": "b", **{f"Incorrect Answer {number}": f"w{number}" for number in (1, 2, 3)}}
-NAMED = {
-    "gsm8k": ({"answer": "It is <<6*7=42>>42.\n#### 42"}, "So \\boxed{42} eggs in 3 weeks", "42, or rather 43"),
-    "math": ({"problem": "?", "solution": "So \\boxed{\\frac{1}{2}}."}, "So \\boxed{0.5}.", "\\boxed{0.05}"),
-    "aime_2024": ({"Problem": "?", "Answer": 73}, "\\boxed{073}", "\\boxed{730}"),
-    "mmlu": (CHOICES, "The answer is (B).", "The answer is (A)."),
-    "mmlu_pro": (CHOICES, "\\boxed{B}", "four"),
-    "gpqa": (GPQA_ROW, "", "None of them."),
-    "trivia_qa": ({"answer": {"value": "The Beatles", "aliases": ["Fab Four"]}}, "the fab four!", "The Who"),
-    "multiplication": (None, "", "The product is 5."),
-    "hex": (None, "", "The product is 5."),
-}
-"""Data set -> (a row of its form, a right answer, a wrong one); an empty right answer: the task's own in a box."""
-
-
-def publish(name: str, row: dict) -> None:
-    """Writes the row to a folder that `datasets` loads under the data set's name on the hub."""
-    hub = PROBLEM_SETS[name].hub
-    folder = Path(hub.path)
-    folder.mkdir(parents=True)
-    splits = sorted({hub.split, TRAINING_SPLITS.get(name, hub.split)})
-    files = "".join(f"\n  - {{split: {split}, path: {split}.jsonl}}" for split in splits)
-    (folder / "README.md").write_text(
-        f"---\nconfigs:\n- config_name: {hub.configuration or 'default'}\n  data_files:{files}\n---\n"
-    )
-    for split in splits:
-        (folder / f"{split}.jsonl").write_text(json.dumps({"question": f"A question of {split}?", **row}))
-
-
-@pytest.mark.parametrize("name", PROBLEM_SETS)
-def test_each_data_set_by_name_has_its_own_judge_also_in_the_default_reward(name, tmp_path, monkeypatch, renderer):
-    row, right, wrong = NAMED[name]
-    monkeypatch.chdir(tmp_path)
-    if row is not None:
-        pytest.importorskip("datasets")
-        publish(name, row)
-    if name in ("math", "aime_2024"):
-        pytest.importorskip("math_verify")
-    tasks, held_out = named_tasks(name, None)
-    ground = DatasetTasks(tasks, None, create_default_config(), validation=held_out)
-    ground.open(renderer)
-    assert ground.has_held_out == (row is None or name in TRAINING_SPLITS)
-    if held_out:
-        assert tasks[0].prompt != held_out[0].prompt
-    task = tasks[0]
-    for text, value in ((right or f"\\boxed{{{task.answer}}}", 1.0), (wrong, 0.0)):
-        episode = answered(f"<think>hm</think>{text}", task.answer, aliases=task.aliases, labels=task.labels)
-        assert asyncio.run(ground.episode(task).score(episode)).parts["correct"] == value
-        assert correct(episode) == value and ground.is_right(episode) is bool(value)
+def test_a_data_set_of_the_hub_is_validated_on_its_usual_split_if_it_has_one_to_train_on(monkeypatch):
+    monkeypatch.setattr(short_form, "load_problems", lambda *name, **split: (*name, *split.values()))
+    assert named_tasks("gsm8k", None) == (("gsm8k", "train"), ("gsm8k",))
+    assert named_tasks("math", None) == (("math", None), None)
+    assert named_tasks("gsm8k", QUESTIONS) == (("gsm8k", "train"), QUESTIONS)
 
 
 def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(monkeypatch):

@@ -75,21 +75,14 @@ def rows(path: Any) -> list[dict[str, Any]]:
     return without_clocks(map(json.loads, (path / "metrics.jsonl").read_text().splitlines()))
 
 
-@pytest.mark.parametrize("form", ["function", "rows", "file", "constructor"])
-def test_demonstrations_in_every_form_teach_the_same(form, make, tmp_path):
-    given: Any = CONVERSATIONS
-    if form == "function":
-        given = shown
-    elif form == "rows":
-        given = [{"messages": messages, "source": "a"} for messages in CONVERSATIONS]
-    elif form == "file":
-        given = tmp_path / "shown.jsonl"
-        given.write_text("\n".join(json.dumps({"messages": messages}) for messages in CONVERSATIONS))
-    trainer = make(demonstrations=given if form == "constructor" else None)
-    result = trainer.sft(None if form == "constructor" else given, **{**STEPS, "num_steps": 2})
+def test_demonstrations_of_a_file_a_function_and_the_constructor_teach_the_same(make, tmp_path):
+    """Other forms: test_demonstration_forms.py."""
+    steps, file = {**STEPS, "num_steps": 2}, tmp_path / "shown.jsonl"
+    file.write_text("\n".join(json.dumps({"messages": messages}) for messages in CONVERSATIONS))
+    result = make().sft(file, **steps)
     assert len(result) == 2 and result.policy_path is None
-    reference = make()
-    assert reference.sft(CONVERSATIONS, **{**STEPS, "num_steps": 2}).losses == result.losses
+    assert make().sft(shown, **steps).losses == result.losses
+    assert make(demonstrations=CONVERSATIONS).sft(**steps).losses == result.losses
 
 
 def test_only_what_the_policy_wrote_is_trained_on(make, callers):
@@ -235,29 +228,31 @@ def test_the_rate_of_a_given_models_weights_falls_with_the_root_of_their_number(
         assert small[0]["learning_rate"] == 1e-3
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (None, "no demonstrations"),
-        ([], "there is none"),
-        ([CONVERSATIONS[0], [{"role": "user"}]], "row 2: the content of message 0 is None"),
-        (CONVERSATIONS[0], "row 1: it has no column 'messages'.*a list of conversations"),
-        ([{"text": "a"}], "row 1: it has no column 'messages'; it has: text"),
-        (["a text"], "row 1: it is 'a text'; give a list of messages"),
-        ([[QUESTION, calling("twise"), *CONVERSATIONS[0][2:]]], "row 1: it calls 'twise', which is no tool.*'twice'"),
-        (
-            lambda task: [{"role": "user", "content": "Else?"}, {"role": "assistant", "content": "a"}],
-            "its question is 'Else",
-        ),
-        (
-            lambda task: [{"role": "assistant", "content": "a " * 900}],
-            r"it has \d+ tokens, and the model has 512 positions",
-        ),
-    ],
-)
-def test_a_demonstration_that_cannot_be_read_is_named(given, message, make):
-    with pytest.raises((DataError, SettingsError), match=message):
-        make().sft(given, **STEPS)
+UNREADABLE: list[tuple[Any, str]] = [
+    (None, "no demonstrations"),
+    ([], "there is none"),
+    ([CONVERSATIONS[0], [{"role": "user"}]], "row 2: the content of message 0 is None"),
+    (CONVERSATIONS[0], "row 1: it has no column 'messages'.*a list of conversations"),
+    ([{"text": "a"}], "row 1: it has no column 'messages'; it has: text"),
+    (["a text"], "row 1: it is 'a text'; give a list of messages"),
+    ([[QUESTION, calling("twise"), *CONVERSATIONS[0][2:]]], "row 1: it calls 'twise', which is no tool.*'twice'"),
+    (
+        lambda task: [{"role": "user", "content": "Else?"}, {"role": "assistant", "content": "a"}],
+        "its question is 'Else",
+    ),
+    (
+        lambda task: [{"role": "assistant", "content": "a " * 900}],
+        r"it has \d+ tokens, and the model has 512 positions",
+    ),
+]
+
+
+def test_a_demonstration_that_cannot_be_read_is_named_and_the_trainer_is_as_before(make):
+    trainer = make()
+    for given, message in UNREADABLE:
+        with pytest.raises((DataError, SettingsError), match=message):
+            trainer.sft(given, **STEPS)
+    assert len(trainer.sft(shown, **{**STEPS, "num_steps": 1})) == 1
 
 
 def test_a_function_needs_a_data_set(make):
@@ -267,7 +262,7 @@ def test_a_function_needs_a_data_set(make):
 
 def test_it_comes_before_fit_and_knows_its_settings(make):
     trainer = make()
-    with pytest.raises(SettingsError, match=r"sft: unknown setting 'num_step'\. Did you mean 'num_steps'"):
+    with pytest.raises(SettingsError, match=r"unknown key 'num_step' in supervised\. Did you mean 'num_steps'"):
         trainer.sft(shown, num_step=3)
     trainer.rollout()
     trainer.train_step()
@@ -283,7 +278,9 @@ def test_another_model_cannot_take_over_the_supervised_steps(make, tmp_path):
         Trainer(dataset=QUESTIONS, tools=[twice], run_path=tmp_path, resume=True, **SETTINGS)
 
 
-def test_steps_that_were_interrupted_go_on_with_the_same_settings_before_fit(make, tmp_path):
+def test_steps_that_were_interrupted_go_on_with_the_same_settings_before_fit_or_with_others_if_that_is_allowed(
+    make, tmp_path
+):
     trainer = make(run_path=tmp_path, checkpoint={"save_interval": 1})
     trainer.sft(shown, **{**STEPS, "num_steps": 11})
     trainer.cleanup()
@@ -294,16 +291,9 @@ def test_steps_that_were_interrupted_go_on_with_the_same_settings_before_fit(mak
         resumed.fit()
     with pytest.raises(SettingsError, match=r"sft\(num_steps=12\).*with num_steps=11"):
         resumed.sft(shown, **{**STEPS, "num_steps": 12})
-
-
-def test_a_user_who_allows_changes_goes_on_with_other_steps(make, tmp_path):
-    trainer = make(run_path=tmp_path, checkpoint={"save_interval": 1})
-    trainer.sft(shown, **{**STEPS, "num_steps": 11})
-    trainer.cleanup()
-    shutil.rmtree(tmp_path / "warmup")
-    (tmp_path / "manifest.json").unlink()  # it names the folder
-    resumed = make(run_path=tmp_path, resume=True, allow_changes=True, checkpoint={"save_interval": 1})
-    assert len(resumed.sft(shown, **{**STEPS, "num_steps": 12})) == 12
+    resumed.cleanup()
+    allowed = make(run_path=tmp_path, resume=True, allow_changes=True, checkpoint={"save_interval": 1})
+    assert len(allowed.sft(shown, **{**STEPS, "num_steps": 12})) == 12
 
 
 def test_a_model_that_went_on_learning_in_place_is_the_reference_as_the_supervised_steps_left_it(make, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 from small_environments import QUESTIONS, Colours, settings, twice
 
 from midthought import (
-    Reward,
     SettingsError,
     SimpleGameEnvironment,
     Task,
@@ -44,16 +43,6 @@ def test_a_class_an_instance_or_a_function_that_names_no_config_gets_the_setting
     assert ground.held_out_episode(ground.held_out(1)[0]).environment.config.grid_size == 5
 
 
-def test_the_instance_itself_is_left_as_it_was_so_that_another_trainer_can_have_it():
-    world = SimpleGameEnvironment()
-    for size in (4, 5):
-        config = settings()
-        config.environment.grid_size = size
-        ground = EnvironmentTasks(world, None, config)
-        assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config.grid_size == size
-    assert world.config.grid_size == 3
-
-
 def sized(size):
     return SimpleGameEnvironment(EnvironmentConfig(grid_size=size))
 
@@ -66,13 +55,6 @@ def test_a_config_of_its_own_that_differs_is_refused_with_both_values():
         EnvironmentTasks(SimpleGameEnvironment, None, settings(), validation=sized(5))
     with pytest.raises(SettingsError, match=words):
         EnvironmentTasks(lambda: sized(5), None, settings()).stream.draw(0, 1)
-
-
-def test_a_default_config_that_was_changed_in_place_is_its_own():
-    world = SimpleGameEnvironment()
-    world.config.max_steps = 3
-    with pytest.raises(SettingsError, match=r"max_steps is 3, config\.environment\.max_steps is 10"):
-        EnvironmentTasks(world, None, settings())
 
 
 def test_a_class_whose_constructor_knows_no_config_is_called_as_it_is():
@@ -169,10 +151,6 @@ def test_held_out_tasks_are_the_first_of_validation():
     assert ground.longest_prompt(lambda task: len(task.prompt)) == max(len(row["question"]) for row in QUESTIONS)
 
 
-def test_the_texts_hold_prompts_and_answers():
-    assert next(iter(DatasetTasks(QUESTIONS, None, settings()).texts())) == "Say a colour, first.\nred"
-
-
 def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_set_says_before_the_question():
     system, asked, said = ({"role": role, "content": f"{role}."} for role in ("system", "user", "assistant"))
     question = {"role": "user", "content": "Why?"}
@@ -187,16 +165,3 @@ def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_se
         said,
         question,
     ]
-
-
-def test_the_share_of_right_answers_and_what_they_earn(renderer):
-    rows = [{"question": f"Number {number}?", "answer": gold} for number, gold in enumerate(("red", "blue", "-1"))]
-    tasks = DatasetTasks(rows, combine_rewards([len]), settings())
-    done = [
-        trajectory(task, renderer, said) for task, said in zip(load_tasks(rows), ("blue", "blue", "1"), strict=True)
-    ]
-    for number, each in enumerate(done):
-        each.reward = Reward(parts={"paid": float(number)})
-    metrics = tasks.training_metrics(done)
-    assert metrics["episode/right"] == pytest.approx(1 / 3)
-    assert (metrics["episode/reward_if_right"], metrics["episode/reward_if_wrong"]) == (1, 1)

@@ -14,11 +14,12 @@ import ray
 import torch.distributed as dist
 
 from midthought.algo.losses import POLICY_LOSSES
+from midthought.cluster.process import ProcessSettings
 from midthought.cluster.ray.actor_pool import WorkerLostError, get_result
 from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
-from midthought.cluster.ray.serialization import deserialize, serialize
-from midthought.cluster.ray.weights import fill_placeholders, placeholder_of
-from midthought.cluster.ray.worker import ProcessSettings, RayProcess
+from midthought.cluster.ray.worker import RayProcess
+from midthought.cluster.serialization import deserialize, serialize
+from midthought.cluster.weights import fill_placeholders, placeholder_of
 from midthought.config import RayConfig, TrainingConfig
 from midthought.errors import EngineError
 from midthought.learning.distributed.worker import LearnerWorker
@@ -36,6 +37,8 @@ class RayWorkerGroup:
     Each rank holds a shard of the model, so if one is lost, all are stopped, and the run must resume from a checkpoint.
     With `is_deterministic` they compute with as many threads as this process.
     """
+
+    can_start_again = False
 
     def __init__(self, settings: RayConfig, *, is_deterministic: bool = False) -> None:
         self._settings = settings

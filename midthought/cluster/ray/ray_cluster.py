@@ -50,11 +50,6 @@ def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
             "used directly; set ray.use_ray to false (several servers: inference.base_url), "
             "inference.backend to 'local', or inference.in_process to true"
         )
-    if inference.partial_rollouts:
-        raise SettingsError(
-            "ray.use_ray with inference.partial_rollouts: on Ray no episode outlives its iteration; set one of the "
-            "two to false"
-        )
 
 
 class RayCluster:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 from midthought.engines.engine import TrainedEngine
@@ -30,9 +30,9 @@ class RayRollouts(Rollouts):
         worker_group.share_object(parts.executor, "the tool executor")
         self._payload(parts)
 
-    def update_weights(self) -> None:
-        """Sends the policy's new weights to the workers, after it was changed in place."""
-        super().update_weights()
+    def update_weights(self, load: Callable[[], object] = lambda: None) -> None:
+        """Sends the policy's new weights to the workers."""
+        super().update_weights(load)
         self._worker_group.weights_changed()
 
     def close(self) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import ray
 
 from midthought.cluster.ray.actor_pool import ActorPool, ActorSlot, WorkerLostError, get_result
-from midthought.cluster.ray.serialization import deserialize, serialize
 from midthought.cluster.ray.work_queue import EpisodeIndices, WorkQueue
 from midthought.cluster.ray.worker import Job
+from midthought.cluster.serialization import deserialize, serialize
 from midthought.config import RayConfig
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-import torch
 
-from midthought.cluster.ray.serialization import deserialize, serialize
-from midthought.cluster.ray.weights import TensorSlice, copy_slices, digest_of, fill_placeholders, named_tensors
+from midthought.cluster.process import ProcessSettings
+from midthought.cluster.serialization import deserialize, serialize
+from midthought.cluster.weights import TensorSlice, copy_slices, digest_of, fill_placeholders, named_tensors
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
@@ -24,31 +21,11 @@ _HEARTBEAT_SECONDS = 1.0
 """Interval between the messages that show that the worker's event loop runs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessSettings:
-    """What actors take over from this process: folders for imports, and settings that change the rounding of a forward pass."""
-
-    search_path: Sequence[str]
-    num_threads: int
-    is_deterministic: bool
-    matmul_precision: str
-
-    @classmethod
-    def of_this_process(cls, num_threads: int | None = None) -> ProcessSettings:
-        return cls(
-            search_path=[os.path.abspath(folder) for folder in sys.path],
-            num_threads=num_threads or torch.get_num_threads(),
-            is_deterministic=torch.are_deterministic_algorithms_enabled(),
-            matmul_precision=torch.get_float32_matmul_precision(),
-        )
-
-
 class RayProcess:
     """Base of the actors. Ray prefixes an actor's log lines with its name."""
 
     def __init__(self, name: str, settings: ProcessSettings) -> None:
-        sys.path += [folder for folder in settings.search_path if folder not in sys.path]
-        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        settings.begin()
         self._name = name
         self._settings = settings
 
@@ -56,10 +33,7 @@ class RayProcess:
         return self._name
 
     def _apply_numerics(self) -> None:
-        """Makes this process round like the driver; the number of threads applies to the current thread."""
-        torch.set_num_threads(self._settings.num_threads)
-        torch.use_deterministic_algorithms(self._settings.is_deterministic)
-        torch.set_float32_matmul_precision(self._settings.matmul_precision)
+        self._settings.apply_numerics()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

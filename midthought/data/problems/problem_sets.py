@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from midthought.config.references import optional
+from midthought.data.problems.prompts import prompt_of
 from midthought.data.problems.readers import (
+    Problem,
     optional_text,
     product_rows,
     read_gpqa,
@@ -22,7 +25,7 @@ from midthought.data.problems.readers import (
     read_trivia,
 )
 from midthought.data.rows import Row, rows_of
-from midthought.data.tasks import LoadedTasks, RowError, read_tasks
+from midthought.data.tasks import DATASET_LABEL, LoadedTasks, RowError, read_tasks
 from midthought.errors import DataError, near_names
 from midthought.types import Task
 
@@ -31,6 +34,8 @@ NUM_MADE = 1000
 SEED = 14
 """The seed of the published runs."""
 
+QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "question", "options", "solution"
+"""Labels of a problem's task, besides its data set: question without options, texts of the options, worked solution."""
 _ID_COLUMNS = ("task_id", "unique_id", "question_id", "Record ID", "id", "idx")
 
 
@@ -45,10 +50,12 @@ class HubSource(NamedTuple):
 class ProblemSet(NamedTuple):
     """How one data set is loaded."""
 
-    read: Callable[[str, Mapping[str, Any], str, int], Task]
-    """(data set, row, id, seed) -> task. Raises RowError."""
+    read: Callable[[Mapping[str, Any], int], Problem]
+    """(row, seed) -> problem. Raises RowError."""
     hub: HubSource | None
-    """Its default source on the hub; None: it is generated."""
+    """Its default source on the hub; None: products are generated."""
+    base: int = 10
+    """Of the products."""
 
 
 PROBLEM_SETS: Mapping[str, ProblemSet] = {
@@ -59,8 +66,8 @@ PROBLEM_SETS: Mapping[str, ProblemSet] = {
     "mmlu_pro": ProblemSet(read_multiple_choice, HubSource("TIGER-Lab/MMLU-Pro", None, "test")),
     "gpqa": ProblemSet(read_gpqa, HubSource("Idavidrein/gpqa", "gpqa_diamond", "train")),
     "trivia_qa": ProblemSet(read_trivia, HubSource("mandarjoshi/trivia_qa", "rc.wikipedia.nocontext", "validation")),
-    "multiplication": ProblemSet(read_product, None),
-    "hex": ProblemSet(read_product, None),
+    "multiplication": ProblemSet(partial(read_product, base=10), None),
+    "hex": ProblemSet(partial(read_product, base=16), None, base=16),
 }
 
 
@@ -102,8 +109,22 @@ def _task(dataset: str, row: Row, seed: int) -> Task:
     if not isinstance(row.value, Mapping):
         raise RowError(f"it is of type {type(row.value).__name__}; a row is a mapping")
     place = f"{row.source.rpartition('.')[0] or row.source}:{row.number}"
-    task_id = optional_text(row.value, *_ID_COLUMNS) or place
-    return PROBLEM_SETS[dataset].read(dataset, row.value, task_id, seed)
+    problem = PROBLEM_SETS[dataset].read(row.value, seed)
+    labels = {
+        DATASET_LABEL: dataset,
+        QUESTION_LABEL: problem.question,
+        OPTIONS_LABEL: list(problem.options) or None,
+        SOLUTION_LABEL: problem.solution,
+        "subject": problem.subject,
+        "level": problem.level,
+    }
+    return Task(
+        task_id=optional_text(row.value, *_ID_COLUMNS) or place,
+        prompt=prompt_of(dataset, problem.question, problem.options),
+        answer=problem.answer,
+        aliases=tuple(problem.aliases),
+        labels={name: value for name, value in labels.items() if value is not None},
+    )
 
 
 def _rows(dataset: str, source: Any, split: str | None, limit: int | None, seed: int) -> Iterator[Row]:
@@ -113,7 +134,7 @@ def _rows(dataset: str, source: Any, split: str | None, limit: int | None, seed:
     if split is not None:
         raise DataError(f"split={split!r}; only data sets of the hub have splits")
     if source is None:
-        return product_rows(dataset, limit or NUM_MADE, seed)
+        return product_rows(dataset, PROBLEM_SETS[dataset].base, limit or NUM_MADE, seed)
     return rows_of(Path(source) if isinstance(source, os.PathLike) else source)
 
 

@@ -1,4 +1,4 @@
-"""Reads rows of the data sets: (data set, row, id, seed) -> task. Raises RowError for a row that is no problem.
+"""Reads rows of the data sets: (row, seed) -> problem. Raises RowError for a row that is no problem.
 
 Also generates products of two five-digit numbers in base 10 and 16.
 """
@@ -10,22 +10,18 @@ import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from midthought.data.final_answers import last_boxed, last_number, normalised_entity, split_at_mark
-from midthought.data.problems.prompts import LETTERS, prompt_of
+from midthought.data.problems.prompts import LETTERS
 from midthought.data.rows import Row
-from midthought.data.tasks import DATASET_LABEL, RowError
-from midthought.types import Task
+from midthought.data.tasks import RowError
 
-QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "question", "options", "solution"
-"""Labels of a problem's task, besides its data set: question without options, texts of the options, worked solution."""
-BASES = {"multiplication": 10, "hex": 16}
 NUM_DIGITS = 5
 
 _ASKED = {
-    "multiplication": "Calculate the following question: {} * {}.",
-    "hex": "Calculate the following question, where each number is represented in base 16: {} * {}.",
+    10: "Calculate the following question: {} * {}.",
+    16: "Calculate the following question, where each number is represented in base 16: {} * {}.",
 }
 _FACTORS = {
     10: re.compile(r"(?<!\w)(\d[\d,]*+)\s*+[*×x]\s*+(\d[\d,]*+)(?!\w)"),
@@ -34,28 +30,34 @@ _FACTORS = {
 _CALCULATION = re.compile(r"<<[^<>]*+>>")
 _NAMES = ("value", "normalized_value", "matched_wiki_entity_name")
 _LISTS = ("aliases", "normalized_aliases")
-_RIGHT, _WRONG = "Correct Answer", ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
 
 
-def read_mathematics(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
-    """MATH (`problem`, `solution`, optional `answer`) and AIME (`Problem`, `Answer`). The seed is not used."""
+class Problem(NamedTuple):
+    """One problem of a data set."""
+
+    question: str
+    """Without options."""
+    answer: str
+    aliases: Sequence[str] = ()
+    options: Sequence[str] = ()
+    solution: str | None = None
+    """Worked solution."""
+    subject: str | None = None
+    level: str | None = None
+
+
+def read_mathematics(row: Mapping[str, Any], seed: int) -> Problem:
+    """MATH (`problem`, `solution`, optional `answer`) and AIME (`Problem`, `Answer`)."""
     solution = optional_text(row, "solution")
     answer = optional_text(row, "answer") or (last_boxed(solution) if solution else None)
     if not answer:
         raise RowError("it has neither an answer nor a solution with a \\boxed{} one")
-    return problem_task(
-        dataset,
-        task_id,
-        text_of(row, "problem", "question"),
-        answer,
-        solution=solution,
-        subject=optional_text(row, "subject", "type"),
-        level=optional_text(row, "level"),
-    )
+    subject, level = optional_text(row, "subject", "type"), optional_text(row, "level")
+    return Problem(text_of(row, "problem", "question"), answer, solution=solution, subject=subject, level=level)
 
 
-def read_gsm8k(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
-    """GSM8K: `question` and `answer`, which is a solution that ends in `#### 18`, or the number alone. The seed is not used.
+def read_gsm8k(row: Mapping[str, Any], seed: int) -> Problem:
+    """GSM8K: `question` and `answer`, which is a solution that ends in `#### 18`, or the number alone.
 
     Calculator annotations (`<<16-3=13>>`) are removed from the worked solution.
     """
@@ -63,13 +65,13 @@ def read_gsm8k(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) ->
     if last_number(answer) is None:
         raise RowError(f"its answer {answer[:60]!r} holds no number")
     worked = _CALCULATION.sub("", solution or "").strip()
-    return problem_task(dataset, task_id, text_of(row, "question"), answer, solution=worked or None)
+    return Problem(text_of(row, "question"), answer, solution=worked or None)
 
 
-def read_trivia(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
+def read_trivia(row: Mapping[str, Any], seed: int) -> Problem:
     """TriviaQA: `question` and `answer`, which is a mapping (`value`, `aliases`, …), or a text with a column `aliases`.
 
-    Of names that compare as equal, the first is kept. The seed is not used.
+    Of names that compare as equal, the first is kept.
     """
     said = value_of(row, "answer")
     if not isinstance(said, Mapping):
@@ -86,15 +88,12 @@ def read_trivia(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -
     for name in filter(None, names):
         different.setdefault(normalised_entity(name), name)
     _, *aliases = different.values()
-    return problem_task(dataset, task_id, text_of(row, "question"), answer, aliases=aliases)
+    return Problem(text_of(row, "question"), answer, aliases)
 
 
-def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
+def read_multiple_choice(row: Mapping[str, Any], seed: int) -> Problem:
     """MMLU, MMLU-Pro and ARC: `question`, options in `choices`, `options` or columns A, B, …; `answer` or `answerKey` is a
-    letter, an index from 0, or the option's name.
-
-    The options keep the order of the row; the seed is not used.
-    """
+    letter, an index from 0, or the option's name. The options keep the order of the row."""
     options, names = _options(row)
     if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"it has {len(options)} options; a problem has 2 to {len(LETTERS)}")
@@ -104,15 +103,11 @@ def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, see
         raise RowError(
             f"its answer {answer[:60]!r} is none of its {len(options)} options; give a letter, or an index from 0"
         )
-    return problem_task(
-        dataset,
-        task_id,
-        text_of(row, "question"),
-        letter,
-        options=options,
-        solution=optional_text(row, "cot_content", "explanation"),
-        subject=optional_text(row, "subject", "category", "type"),
+    solution, subject = (
+        optional_text(row, "cot_content", "explanation"),
+        optional_text(row, "subject", "category", "type"),
     )
+    return Problem(text_of(row, "question"), letter, options=options, solution=solution, subject=subject)
 
 
 def _options(row: Mapping[str, Any]) -> tuple[list[str], Sequence[str]]:
@@ -135,20 +130,18 @@ def _letter(answer: str, num_options: int, names: Sequence[str]) -> str | None:
     return LETTERS[place] if 0 <= place < min(num_options, len(LETTERS)) else None
 
 
-def read_gpqa(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
+def read_gpqa(row: Mapping[str, Any], seed: int) -> Problem:
     """GPQA's own columns (`Question`, `Correct Answer`, `Incorrect Answer 1` to `3`, `Explanation`). The options are shuffled by
     the seed and the question, so a row has the same order in every file. Rows with `options` keep their order."""
-    right = optional_text(row, _RIGHT)
+    right = optional_text(row, "Correct Answer")
     if right is None:
-        return read_multiple_choice(dataset, row, task_id, seed)
+        return read_multiple_choice(row, seed)
     question = text_of(row, "question")
-    options = [right, *(text_of(row, name) for name in _WRONG)]
+    options = [right, *(text_of(row, f"Incorrect Answer {number}") for number in (1, 2, 3))]
     order = list(range(len(options)))
     digest = hashlib.sha256(f"{seed}\x1f{question}".encode(errors="replace")).digest()
     random.Random(digest).shuffle(order)
-    return problem_task(
-        dataset,
-        task_id,
+    return Problem(
         question,
         LETTERS[order.index(0)],
         options=[options[place] for place in order],
@@ -157,12 +150,11 @@ def read_gpqa(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> 
     )
 
 
-def read_product(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
-    """`question` and `answer`; the worked solution is `Explanation`, or is calculated. The seed is not used.
+def read_product(row: Mapping[str, Any], seed: int, *, base: int) -> Problem:
+    """`question` and `answer`; the worked solution is `Explanation`, or is calculated.
 
     Raises RowError if the answer is not the product of the two numbers in the question.
     """
-    base = BASES[dataset]
     question, answer = text_of(row, "question"), text_of(row, "answer")
     found = _FACTORS[base].search(question)
     if found is None:
@@ -175,12 +167,11 @@ def read_product(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) 
     if said != first * second:
         raise RowError(f"its answer is {answer[:60]!r}, the product is {written(first * second, base)}")
     solution = optional_text(row, "Explanation") or worked_product(first, second, base)
-    return problem_task(dataset, task_id, question, answer, solution=solution)
+    return Problem(question, answer, solution=solution)
 
 
-def product_rows(dataset: str, num_rows: int, seed: int) -> Iterator[Row]:
+def product_rows(dataset: str, base: int, num_rows: int, seed: int) -> Iterator[Row]:
     """Rows with products of two random numbers of `NUM_DIGITS` digits; no product occurs twice."""
-    base = BASES[dataset]
     draw = random.Random(f"{dataset}:{seed}")
     seen: set[tuple[int, int]] = set()
     while len(seen) < num_rows:
@@ -188,10 +179,9 @@ def product_rows(dataset: str, num_rows: int, seed: int) -> Iterator[Row]:
         if (first, second) in seen:
             continue
         seen.add((first, second))
-        question = _ASKED[dataset].format(written(first, base), written(second, base))
-        yield Row(
-            f"{dataset}-{seed}", "row", len(seen), {"question": question, "answer": written(first * second, base)}
-        )
+        question = _ASKED[base].format(written(first, base), written(second, base))
+        value = {"question": question, "answer": written(first * second, base)}
+        yield Row(f"{dataset}-{seed}", "row", len(seen), value)
 
 
 def worked_product(first: int, second: int, base: int) -> str:
@@ -251,33 +241,3 @@ def as_text(value: Any) -> str | None:
     if isinstance(value, int | float):
         return str(int(value)) if value == int(value) else str(value)
     return value.strip() or None if isinstance(value, str) else None
-
-
-def problem_task(
-    dataset: str,
-    task_id: str,
-    question: str,
-    answer: str,
-    *,
-    aliases: Sequence[str] = (),
-    options: Sequence[str] = (),
-    solution: str | None = None,
-    subject: str | None = None,
-    level: str | None = None,
-) -> Task:
-    """The task of one problem. What is None has no label."""
-    labels = {
-        DATASET_LABEL: dataset,
-        QUESTION_LABEL: question,
-        OPTIONS_LABEL: list(options) or None,
-        SOLUTION_LABEL: solution,
-        "subject": subject,
-        "level": level,
-    }
-    return Task(
-        task_id=task_id,
-        prompt=prompt_of(dataset, question, options),
-        answer=answer,
-        aliases=tuple(aliases),
-        labels={name: value for name, value in labels.items() if value is not None},
-    )

@@ -1,6 +1,6 @@
 """Tensors that another process on this machine reads, without the disk: a memory-backed file, or CUDA IPC handles on a GPU.
 
-Does not import midthought: vLLM's worker process imports this module.
+Imports midthought for an error only: vLLM's worker process, which reads, imports this module.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class SharedTensors:
     """Named tensors in memory that another process can read until `close`.
 
     A tensor on a CUDA device is not copied: its memory is shared by a CUDA IPC handle, so the other process must read it before
-    it changes. All other tensors are copied into one file in `/dev/shm`, or in the folder for temporary files on a system
-    without it. Raises `OSError` if there is too little room.
+    it changes. All other tensors are copied into one file in `folder`; None: `/dev/shm`, or the folder for temporary files on a
+    system without it. Raises `StorageError` if there is too little room.
     """
 
-    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]], folder: str | None = None) -> None:
         self._kept: list[Tensor] = []
-        folder = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir())
+        folder = folder or str(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else tempfile.gettempdir())
         descriptor, name = tempfile.mkstemp(prefix="midthought-weights-", dir=folder)
         self._path = Path(name)
         entries: list[list[Any]] = []
@@ -45,11 +45,14 @@ class SharedTensors:
                     entries.append([key, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
                 num_bytes = file.tell()
         except OSError as error:
+            num_written = self._path.stat().st_size
             self.close()
             if error.errno != errno.ENOSPC:
                 raise
-            raise OSError(
-                f"{folder} has too little room for the weights; give it more memory (docker run --shm-size)"
+            from midthought.errors import StorageError
+
+            raise StorageError(
+                f"{folder} is full after {num_written:,} bytes of the weights; give it more memory (docker run --shm-size)"
             ) from error
         self.manifest: Manifest = {"path": name, "num_bytes": num_bytes, "tensors": entries}
 

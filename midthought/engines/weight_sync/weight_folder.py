@@ -40,7 +40,7 @@ def is_tied(policy: Any) -> bool:
 def write_model(policy: Any, path: Path, tokenizer: Any = None, *, with_adapters: bool = True) -> None:
     """Writes a model folder: the policy with its adapters merged, or with `with_adapters=False` its base model.
 
-    `save_merged` writes it shard by shard. The output layer of a model with tied embeddings is stored as well, so that a server
+    The output layer of a model with tied embeddings is stored as well, so that a server
     started on the folder reloads both (vLLM's reload of tied embeddings does not change the output layer). Any Hugging Face
     tool loads the folder.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Protocol
 
-from midthought.data.problems.readers import SOLUTION_LABEL
+from midthought.data.problems.problem_sets import SOLUTION_LABEL
 from midthought.feedback.masking import mask_answer
 from midthought.types import Task
 

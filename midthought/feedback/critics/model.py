@@ -6,6 +6,7 @@ The prompt treats the policy's text as material: control tokens in it are broken
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -50,19 +51,8 @@ class ModelCritic:
         if not settings.servers:
             raise SettingsError("there is no server to ask; give servers: [http://HOST:PORT/v1]")
         self._settings = settings
-        self._endpoints = [
-            ChatEndpoint(
-                EndpointSettings(
-                    base_url=url,
-                    api_key_env=settings.api_key_env,
-                    timeout_seconds=settings.timeout_seconds,
-                    retries=0,
-                    backoff_seconds=0.0,
-                    max_concurrency=settings.max_concurrency,
-                )
-            )
-            for url in settings.servers
-        ]
+        seconds = settings.timeout_seconds
+        self._endpoints = [ChatEndpoint(endpoint_settings(settings, url, seconds)) for url in settings.servers]
         self._total_seconds = settings.timeout_seconds * len(settings.servers)
         self._failed_at: dict[str, float] = {}
         self._num_asked = 0
@@ -80,31 +70,24 @@ class ModelCritic:
 
     async def _ask(self, body: bytes) -> Reply:
         """Returns the first usable reply to a request body (JSON). Raises NoReplyError with the problem of each server."""
-        deadline = time.monotonic() + self._total_seconds
-        problems: dict[str, str] = {}
-        for number in range(NUM_ROUNDS):
-            wait_seconds, may_pass = BACKOFF_SECONDS * 2**number, False
-            for endpoint in self._in_turn():
-                seconds_left = deadline - time.monotonic()
-                if seconds_left <= 0:
-                    break
-                try:
-                    async with asyncio.timeout(seconds_left):
-                        reply = await endpoint.ask(body)
-                except NoReplyError as error:
-                    problems[endpoint.url] = str(error)
-                    may_pass |= error.is_passing
-                    wait_seconds = max(wait_seconds, error.wait_seconds)
-                except TimeoutError:
-                    problems.setdefault(endpoint.url, f"no reply within {self._total_seconds:g} seconds")
-                else:
-                    self._failed_at.pop(endpoint.url, None)
-                    return reply
-                self._failed_at[endpoint.url] = time.monotonic()
-            wait_seconds = min(wait_seconds, LONGEST_WAIT_SECONDS)
-            if not may_pass or time.monotonic() + wait_seconds >= deadline or number == NUM_ROUNDS - 1:
-                break
-            await asyncio.sleep(wait_seconds)
+        problems = {endpoint.url: f"no reply within {self._total_seconds:g} seconds" for endpoint in self._endpoints}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._total_seconds):
+                for number in range(NUM_ROUNDS):
+                    waits: list[float] = []  # of the servers that may reply later
+                    for endpoint in self._in_turn():
+                        try:
+                            reply = await endpoint.ask(body)
+                        except NoReplyError as error:
+                            problems[endpoint.url] = str(error)
+                            self._failed_at[endpoint.url] = time.monotonic()
+                            waits += [error.wait_seconds] if error.is_passing else []
+                        else:
+                            self._failed_at.pop(endpoint.url, None)
+                            return reply
+                    if not waits or number == NUM_ROUNDS - 1:
+                        break
+                    await asyncio.sleep(min(max(BACKOFF_SECONDS * 2**number, *waits), LONGEST_WAIT_SECONDS))
         told = "; ".join(f"{url}: {problem}" for url, problem in problems.items())
         raise NoReplyError(f"no server gave feedback ({told})", is_passing=True)
 
@@ -115,6 +98,18 @@ class ModelCritic:
         now = time.monotonic()
         turned = self._endpoints[start:] + self._endpoints[:start]
         return sorted(turned, key=lambda each: now - self._failed_at.get(each.url, -PAUSE_SECONDS) < PAUSE_SECONDS)
+
+
+def endpoint_settings(settings: FeedbackSettings, url: str, timeout_seconds: float) -> EndpointSettings:
+    """Returns the settings of one attempt at a server."""
+    return EndpointSettings(
+        base_url=url,
+        api_key_env=settings.api_key_env,
+        timeout_seconds=timeout_seconds,
+        retries=0,
+        backoff_seconds=0.0,
+        max_concurrency=settings.max_concurrency,
+    )
 
 
 def request_body(settings: FeedbackSettings, prompt: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from midthought.config.section import Harmless, Section
 from midthought.config.yaml_files import read_yaml_file
-from midthought.errors import SettingsError, near_names
+from midthought.errors import SettingsError
 from midthought.feedback.prompts import TOOL_NAME
 
 _CHAT_PATH = "/chat/completions"
@@ -112,27 +112,18 @@ def feedback_settings(content: Any) -> FeedbackSettings:
 
 
 def _from_tool_config(tools: Any) -> dict[str, Any]:
-    entries = [tool for tool in tools if isinstance(tool, Mapping)] if isinstance(tools, list) else []
-    named = {_tool_name(entry): entry for entry in entries}
-    entry = named.get(TOOL_NAME, entries[0] if list(named) == [""] else None)
-    if entry is None:
-        raise SettingsError(f"`tools` names no tool {TOOL_NAME!r}; {near_names(TOOL_NAME, filter(None, named))}")
-    config = entry.get("config")
-    if not isinstance(config, Mapping):
-        raise SettingsError(f"the tool {TOOL_NAME!r} has no `config` of keys and values")
+    """Returns the settings of the tool `get_feedback` in verl's list of tools, or of the tool without a `tool_schema`."""
+    try:
+        named = {tool.get("tool_schema", {}).get("function", {}).get("name", ""): tool["config"] for tool in tools}
+        config = named[TOOL_NAME if TOOL_NAME in named else ""].items()
+    except (LookupError, TypeError, AttributeError):
+        raise SettingsError(f"`tools` names no tool {TOOL_NAME!r} with a `config` of keys and values") from None
     settings: dict[str, Any] = {}
-    for key, value in config.items():
-        if key in _SEED_FIXED:
-            if value not in _SEED_FIXED[key]:
-                raise SettingsError(
-                    f"{key}={value!r}: the only supported value is {_SEED_FIXED[key][0]!r}; remove the line"
-                )
-            continue
-        settings[_SEED_NAMES.get(str(key), str(key))] = value
+    for key, value in config:
+        if key not in _SEED_FIXED:
+            settings[_SEED_NAMES.get(str(key), str(key))] = value
+        elif value not in _SEED_FIXED[key]:
+            raise SettingsError(
+                f"{key}={value!r}: the only supported value is {_SEED_FIXED[key][0]!r}; remove the line"
+            )
     return settings
-
-
-def _tool_name(entry: Mapping[str, Any]) -> str:
-    schema = entry.get("tool_schema")
-    function = schema.get("function") if isinstance(schema, Mapping) else None
-    return str(function.get("name", "")) if isinstance(function, Mapping) else ""

@@ -27,6 +27,9 @@ BUCKET_BYTES = 128 * 2**20
 class WorkerGroup(Protocol):
     """A group of workers, each a `LearnerWorker`, that train one set of models."""
 
+    can_start_again: bool
+    """Whether `start` replaces workers that were lost. The models then stay in this process, too."""
+
     def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
         """Starts the workers and makes them join. They have the models' shapes, not yet their weights."""
         ...
@@ -50,7 +53,8 @@ class RemoteLearner:
     def __init__(
         self, models: Models, training: TrainingConfig, schedule: TrainingSchedule, workers: WorkerGroup
     ) -> None:
-        self.policy = models.policy
+        self._policy = models.policy
+        self._is_policy_old = False
         self.training = training
         self.schedule = schedule
         self.num_steps = 0
@@ -61,7 +65,21 @@ class RemoteLearner:
         self._critic = models.critic
         self._is_critic_old = False
         self._models: Models | None = models
-        self._workers = workers
+        """What the next call sends to the workers that it starts."""
+        self._kept = models if workers.can_start_again else None
+        self.workers = workers
+
+    @property
+    def policy(self) -> Any:
+        """The policy with its current weights."""
+        if self._is_policy_old:
+            self._fetch("policy.")
+            self._is_policy_old = False
+        return self._policy
+
+    def load_policy(self) -> None:
+        """Copies the current weights into the policy of this process."""
+        _ = self.policy
 
     @property
     def critic(self) -> Critic | None:
@@ -100,7 +118,7 @@ class RemoteLearner:
         return credit_batch(batch, self.training, self.kl_controller)
 
     def update(self, batch: TokenBatch, *, critic_only: bool = False) -> dict[str, float]:
-        """See `Learner.update`. Afterwards the policy in this process has the new weights."""
+        """See `Learner.update`. `load_policy` then copies the new weights into the policy of this process."""
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
         return self._learned(*self._call("update", batch, critic_only))
@@ -111,7 +129,7 @@ class RemoteLearner:
         return found
 
     def sft_step(self, batch: TokenBatch) -> dict[str, float]:
-        """See `Learner.sft_step`. Uses this thread's autocast. Afterwards the policy in this process has the new weights."""
+        """See `Learner.sft_step`. Uses this thread's autocast."""
         return self._learned(*self._call("sft_step", batch, self._autocast()))
 
     def sft_loss(self, batch: TokenBatch) -> float:
@@ -122,8 +140,7 @@ class RemoteLearner:
         has_policy_learned = counts[1] != self.num_policy_steps
         self.num_steps, self.num_policy_steps = counts
         self._is_critic_old = self._critic is not None
-        if has_policy_learned:
-            self._fetch("policy.")
+        self._is_policy_old |= has_policy_learned
         return metrics
 
     def _autocast(self) -> torch.dtype | None:
@@ -146,7 +163,7 @@ class RemoteLearner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `Learner.load_state_dict`. Also sends the weights that were restored in this process to the ranks."""
-        self._is_critic_old = False
+        self._is_critic_old = self._is_policy_old = False
         self._send()
         moments: Mapping[str, Tensor] = state["moments"]
         for names in _buckets((name, _num_bytes(tensor)) for name, tensor in moments.items()):
@@ -156,19 +173,24 @@ class RemoteLearner:
         self._call("restore_steps", self.num_steps, self.num_policy_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
 
+    def start_again(self) -> bool:
+        """Replaces lost workers at the next call. Restore a checkpoint first. Returns False if they cannot be replaced."""
+        self._models, self._is_policy_old, self._is_critic_old = self._kept, False, False
+        return self._kept is not None
+
     def close(self) -> None:
         """Stops the ranks. A second call does nothing."""
-        self._workers.close()
+        self.workers.close()
 
     # -- the workers ----------------------------------------------------------------------------------------------
 
     def _call(self, method: str, *arguments: Any) -> Any:
         if self._models is not None:
-            self._workers.start(self._models, self.training, self.schedule)
+            self.workers.start(self._models, self.training, self.schedule)
             self._send(self._models)
             self._models = None
-            self._workers.call("build_learner")
-        return self._workers.call(method, *arguments)
+            self.workers.call("build_learner")
+        return self.workers.call(method, *arguments)
 
     def _send(self, models: Models | None = None) -> None:
         """Sends weights to the ranks: from `models`, or from the models in this process."""
@@ -176,7 +198,7 @@ class RemoteLearner:
             return  # the first call sends all weights
         tensors = (models or self._here).tensors()
         for names in _buckets((name, _num_bytes(tensor)) for name, tensor in tensors.items()):
-            self._workers.call("load", {name: tensors[name].detach().cpu() for name in names})
+            self.workers.call("load", {name: tensors[name].detach().cpu() for name in names})
 
     @torch.no_grad()
     def _fetch(self, prefix: str) -> None:
@@ -192,7 +214,7 @@ class RemoteLearner:
 
     @property
     def _here(self) -> Models:
-        return Models(self.policy, self._critic, None)
+        return Models(self._policy, self._critic, None)
 
 
 AnyLearner = Learner | RemoteLearner

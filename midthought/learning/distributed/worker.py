@@ -1,6 +1,7 @@
-"""One process (rank) of distributed training: has its shard of the models and computes its share of every batch.
+"""A learner in a process of its own: alone, or as one rank of distributed training with its shard of the models.
 
-All ranks receive the same calls in the same order; the first rank returns the result. Does not depend on a cluster.
+All ranks receive the same calls in the same order, and compute their share of every batch; the first rank returns the result.
+Does not depend on a cluster.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.dtensor import part_like, whole
 from midthought.learning.distributed.fsdp import shard_models
-from midthought.learning.distributed.process_group import DistributedGroup
+from midthought.learning.distributed.process_group import DistributedGroup, ProcessGroup
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
 
 
 class LearnerWorker:
-    """One rank of the process group. Call `join` on all ranks first: it waits for the others.
+    """Call `be_alone` first, or `join` on all ranks: it waits for the others.
 
     Args:
         models: modules in main memory; their tensors may be unfilled before `load`.
@@ -38,6 +39,7 @@ class LearnerWorker:
         self._training, self._schedule = training, schedule
         self._device = torch.device(device)
         self._moments: dict[str, Tensor] = {}
+        self._is_first, self._process_group = True, ProcessGroup()
 
     def join(self, store: dist.Store, number: int, num_ranks: int, timeout_seconds: float) -> None:
         """Joins as rank `number` of `num_ranks` through `store`, and keeps only this rank's shard of the models.
@@ -47,8 +49,15 @@ class LearnerWorker:
         backend = "nccl" if self._device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=timeout_seconds)
         dist.init_process_group(backend, store=store, rank=number, world_size=num_ranks, timeout=timeout)
-        self._is_first = number == 0
+        self._is_first, self._process_group = number == 0, DistributedGroup(self._device)
         shard_models(self._models, self._device)
+        self._tensors = self._models.tensors()
+
+    def be_alone(self) -> None:
+        """Makes this process the only one, with whole models."""
+        for model in self._models:
+            if model is not None:
+                model.to(self._device)
         self._tensors = self._models.tensors()
 
     @torch.no_grad()
@@ -60,9 +69,8 @@ class LearnerWorker:
     def build_learner(self) -> None:
         """Creates the learner. Call it after every weight is loaded."""
         policy, critic, reference, teacher = self._models
-        process_group = DistributedGroup(self._device)
         self.learner = Learner(
-            policy, critic, reference, self._training, self._schedule, process_group, teacher=teacher
+            policy, critic, reference, self._training, self._schedule, self._process_group, teacher=teacher
         )
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from midthought.data.problems.readers import QUESTION_LABEL
+from midthought.data.problems.problem_sets import QUESTION_LABEL
 from midthought.data.tasks import DATASET_LABEL
 from midthought.feedback.critics.hints import calculation_of
 from midthought.types import Task
@@ -120,12 +120,3 @@ class Columns:
         return "".join(
             str((value + guesses.get(place, values[place + 1] > 9)) % 10) for place, value in enumerate(self.values)
         )
-
-    def carries(self) -> tuple[bool, ...]:
-        """Returns the true carries at the guessed places."""
-        carried, found = False, []
-        for place in reversed(range(len(self.values))):
-            if place in self.guessed:
-                found.append(carried)
-            carried = self.values[place] + carried > 9
-        return tuple(reversed(found))

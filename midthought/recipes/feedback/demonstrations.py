@@ -9,20 +9,19 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 
 from midthought.feedback.critics.settings import FeedbackSettings
-from midthought.feedback.prompts import TOOL_NAME
+from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER, TOOL_NAME, wrong_answer_result
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.arithmetic import NUM_DIGITS, Columns, draw_problem
+from midthought.recipes.feedback.rounds import CALL_FORMAT
 from midthought.recipes.feedback.settings import SftSection
+from midthought.rollout.openai_messages import result_event, result_messages
 from midthought.tokenization import Renderer
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.definition import ToolOutput
 from midthought.trainer.demonstrations import StepDemonstrations
-from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import Trajectory
 
 _WRONG_PLACE = re.compile(r"The digit at (?:the ([a-z ]+) place|place (\d+) from the right) is wrong")
 _PLACES = ("ones", "tens", "hundreds", "thousands", "ten thousands", "hundred thousands", "millions")
@@ -30,62 +29,19 @@ _SUSPECTED = 0.1
 """Probability that a hidden carry is guessed; otherwise it is overlooked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """Writes episodes as tokens: the start of the conversation, calls and results."""
-
-    renderer: Renderer
-    call_format: ToolCallFormat
-    system: Sequence[str]
-    """Messages before the task."""
-
-    def begin(self, task: Task) -> Trajectory:
-        return Trajectory(task, self.renderer.prompt(task.messages(*self.system)))
-
-    def ask(
-        self,
-        trajectory: Trajectory,
-        answer: str,
-        arguments: Mapping[str, str],
-        output: ToolOutput,
-        *,
-        is_taught: bool = True,
-    ) -> None:
-        """Appends an answer, the call about it, and the result as the rollout loop renders it.
-
-        If `is_taught` is false, answer and call are context without loss: only what follows is learned.
-        """
-        call = self.call_format.render_call(TOOL_NAME, arguments)
-        token_ids = [*self.renderer.foreign(f"{answer}\n{call}"), self._end]
-        if is_taught:
-            trajectory.add_demonstrated(token_ids)
-        else:
-            trajectory.add_reply(token_ids)
-        done = ToolCall(tool_name=TOOL_NAME, parameters=arguments, success=True, result=output.text)
-        event = ToolEvent(call=done, outcome=ToolOutcome.OK, metadata=output.metadata)
-        content = self.call_format.render_results([event])
-        trajectory.add_results([event], self.renderer.following([{"role": "tool", "content": content}]))
-
-    def answer(self, trajectory: Trajectory, answer: str) -> None:
-        """Appends the last answer."""
-        trajectory.add_demonstrated([*self.renderer.foreign(answer), self._end])
-
-    @property
-    def _end(self) -> int:
-        return int(self.renderer.tokenizer.eos_token_id)
-
-
 class Demonstrator(StepDemonstrations):
     """Writes demonstrations of generated problems as Trajectories whose loss mask marks the policy's tokens.
 
     Args:
+        system: messages before the problem.
         held_out: prompts that are never used.
         max_asks: maximum number of calls in one episode.
     """
 
     def __init__(
         self,
-        writing: Writing,
+        renderer: Renderer,
+        system: Sequence[str],
         settings: SftSection,
         *,
         hard_share: float,
@@ -93,8 +49,7 @@ class Demonstrator(StepDemonstrations):
         max_asks: int,
         seed: int = 0,
     ) -> None:
-        self._seed = seed
-        self._writing, self._settings = writing, settings
+        self._renderer, self._system, self._settings, self._seed = renderer, system, settings, seed
         self._hard_share, self._held_out, self._max_asks = hard_share, held_out, max_asks
         self._hints, self._retry = (
             FeedbackTool.from_settings(FeedbackSettings(critic=critic)) for critic in ("hints", "none")
@@ -122,7 +77,7 @@ class Demonstrator(StepDemonstrations):
         task = draw_problem(draw, is_hard=is_hard, task_id="demonstration", taken=self._held_out)
         critic = self._retry if draw.random() < self._settings.retry_share else self._hints
         ask_share = 1.0 if is_practice else self._settings.ask_hard if is_hard else self._settings.ask_easy
-        columns, trajectory = Columns.of(task), self._writing.begin(task)
+        columns, trajectory = Columns.of(task), Trajectory(task, self._renderer.prompt(task.messages(*self._system)))
         guess = [draw.random() < _SUSPECTED for _ in columns.guessed]
         tried: list[list[bool]] = []
         for num_asks in itertools.count():
@@ -131,13 +86,23 @@ class Demonstrator(StepDemonstrations):
             if num_asks >= self._max_asks or draw.random() >= (self._settings.ask_again if num_asks else ask_share):
                 break
             output = await critic.for_task(task).execute(current_answer=answer)
-            is_taught = num_asks > 0 or not is_practice
-            self._writing.ask(trajectory, answer, {"current_answer": answer}, output, is_taught=is_taught)
+            self._ask(trajectory, answer, output.text, is_taught=num_asks > 0 or not is_practice)
             if output.metadata["is_right"]:
                 break
             guess = mended(columns, guess, output.text) or _another(columns, tried, draw)
-        self._writing.answer(trajectory, columns.answer(guess))
+        trajectory.add_demonstrated(self._turn(columns.answer(guess)))
         return trajectory
+
+    def _ask(self, trajectory: Trajectory, answer: str, feedback: str, *, is_taught: bool) -> None:
+        """Appends an answer with the call about it, and the result as an episode has it. Unless `is_taught`, only what follows is
+        learned."""
+        event = result_event(TOOL_NAME, {"current_answer": answer}, feedback)
+        call = CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
+        (trajectory.add_demonstrated if is_taught else trajectory.add_reply)(self._turn(f"{answer}\n{call}"))
+        trajectory.add_results([event], self._renderer.following(result_messages(CALL_FORMAT, (), [event], 0)))
+
+    def _turn(self, text: str) -> list[int]:
+        return [*self._renderer.foreign(text), self._renderer.tokenizer.eos_token_id]
 
 
 def mended(columns: Columns, guess: Sequence[bool], feedback: str) -> list[bool] | None:
@@ -160,26 +125,14 @@ def _another(columns: Columns, tried: Sequence[Sequence[bool]], draw: random.Ran
 
 def corpus() -> Iterator[str]:
     """Yields the texts that the small model's tokenizer is trained on: the text around the digits of its episodes."""
-    from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER, wrong_answer_result
-    from midthought.tools.call_formats.tagged import HermesFormat
-
-    call = HermesFormat().render_call(TOOL_NAME, {"current_answer": "1"})
+    call = CALL_FORMAT.render_call(TOOL_NAME, {"current_answer": "1"})
     begins = [f"The digit at the {place} place is wrong" for place in _PLACES]
     begins += [f"The digit at place {NUM_DIGITS} from the right is wrong"]
     rights = ["", "; what is to its right is right", "; the 2 digits to its right are right"]
     works = ["the steps", "that column and its carry"]
     hints = [f"{begin}{right}. Go through {work} again." for begin in begins for right in rights for work in works]
-    results = [wrong_answer_result(f"{RETRY_ONLY} {hint}") for hint in hints] + [wrong_answer_result(RETRY_ONLY)] * len(
-        hints
-    )
-    for text in (
-        "Calculate 1 + 1.",
-        "Calculate 1 * 1.",
-        f"1\n{call}",
-        RIGHT_ANSWER,
-        "user\n",
-        "assistant\n",
-        "tool\n",
-        *results,
-    ):
+    results = [wrong_answer_result(f"{RETRY_ONLY} {hint}") for hint in hints]
+    results += [wrong_answer_result(RETRY_ONLY)] * len(hints)
+    texts = ("Calculate 1 + 1.", "Calculate 1 * 1.", f"1\n{call}", RIGHT_ANSWER, "user\n", "assistant\n", "tool\n")
+    for text in (*texts, *results):
         yield from itertools.repeat(text, 20)

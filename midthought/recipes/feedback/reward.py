@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from midthought.config import Section
-from midthought.recipes.feedback.rounds import Round
+from midthought.recipes.feedback.rounds import Round, rounds_of
 from midthought.types import Reward, Trajectory
 
 
@@ -132,7 +132,6 @@ def broken_order(weights: FeedbackRewardConfig, max_asks: int) -> str | None:
 class FeedbackEnvironment:
     """Implements the rollout loop's `EpisodeEnvironment`; only the tool replies. Judging may block, so it runs in a thread."""
 
-    rounds: Callable[[Trajectory], Sequence[Round]]
     weights: FeedbackRewardConfig
     follows_from_record: ClassVar[bool] = True
 
@@ -142,5 +141,5 @@ class FeedbackEnvironment:
 
     async def score(self, trajectory: Trajectory) -> Reward:
         """Returns the reward of an episode that has ended."""
-        rounds = await asyncio.to_thread(self.rounds, trajectory)
+        rounds = await asyncio.to_thread(rounds_of, trajectory)
         return Reward(parts=parts_of(Outcome.of(rounds), self.weights))

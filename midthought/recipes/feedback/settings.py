@@ -8,7 +8,9 @@ from pydantic import Field, model_validator
 
 from midthought.config import Auto, InferenceConfig, RecipeConfig, Section, SupervisedSection
 from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
+from midthought.recipes.feedback.rounds import CALL_FORMAT
 from midthought.recipes.recipe import RecipeEvaluation
 
 ArmCritic = Literal["none", "wrong", "outcome"]
@@ -86,6 +88,13 @@ class FeedbackRecipeConfig(RecipeConfig):
     sft: SftSection = Field(default_factory=SftSection)
     reward: FeedbackRewardConfig = Field(default_factory=FeedbackRewardConfig)  # type: ignore[assignment]
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
+
+    @property
+    def system_messages(self) -> tuple[str, ...]:
+        """The messages that describe the tool and its call format, for models that the run did not create."""
+        says = self.problems.system_prompt
+        is_told = bool(self.model.local_path) if says is None else says
+        return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if is_told else ()
 
     @model_validator(mode="after")
     def _reward_keeps_the_order(self) -> Self:

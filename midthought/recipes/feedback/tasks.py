@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from midthought.env.answers import task_is_right
 from midthought.env.math_worker_pool import NUM_WORKERS
 from midthought.feedback.tool import FeedbackTool
-from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.evaluation import feedback_metrics
 from midthought.recipes.feedback.problems import Parts
 from midthought.recipes.feedback.reward import FeedbackEnvironment
-from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
+from midthought.recipes.feedback.rounds import CALL_FORMAT, Round, rounds_of
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.tasks import RecipeTasks
 from midthought.tools.executor import ToolExecutor
@@ -37,22 +35,21 @@ class FeedbackTasks(RecipeTasks):
     config: FeedbackRecipeConfig
 
     def __init__(self, config: FeedbackRecipeConfig, problems: Parts) -> None:
-        self._reader = RoundReader(CALL_FORMAT, Verdicts(task_is_right))
-        system = "\n\n".join(system_messages(config))
+        system = "\n\n".join(config.system_messages)
         prompts = PromptBuilder(system, _registry(config), CALL_FORMAT, describes_tools=False)
         super().__init__(config, problems, prompts)
 
     def make_environment(self) -> FeedbackEnvironment:
-        return FeedbackEnvironment(self._reader, self.config.reward)
+        return FeedbackEnvironment(self.config.reward)
 
     def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
         """Returns the rounds of every episode. Answers not yet judged in this process (Ray workers) are judged in parallel."""
         with ThreadPoolExecutor(NUM_WORKERS) as pool:
-            return list(pool.map(self._reader, done))
+            return list(pool.map(rounds_of, done))
 
     def is_right(self, trajectory: Trajectory) -> bool:
         """Whether the last answer is right."""
-        rounds = self._reader(trajectory)
+        rounds = rounds_of(trajectory)
         return bool(rounds) and rounds[-1].is_right
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,37 +11,22 @@ from midthought.errors import SettingsError
 from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
-from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
-from midthought.recipes.feedback.converted import read_demonstrations
-from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
+from midthought.recipes.feedback.converted import read_conversations
+from midthought.recipes.feedback.demonstrations import Demonstrator
 from midthought.recipes.feedback.evaluation import RETRY_ONLY, feedback_metrics, gains, metrics_by_label
 from midthought.recipes.feedback.policy import make_small_policy
 from midthought.recipes.feedback.problems import Parts, prepare_problems
-from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSection
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.feedback.tasks import FeedbackTasks
 from midthought.recipes.recipe import run_of
 from midthought.recipes.run import RecipeRun
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.trainer.demonstrations import ShuffledDemonstrations, StepDemonstrations
+from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, StepDemonstrations
 from midthought.types import Trajectory
 
 _UNTAUGHT = (
     "Warning: this run has no warm-up. A policy without demonstrations of the tool hardly ever calls it, and reinforcement "
     "learning can only reinforce calls that occur; run --stage sft first, or --stage all."
-)
-
-_RESULTS = (
-    ("right at the end", "exact_match"),
-    ("ended without an answer (limit or failure)", "unfinished"),
-    ("right at the first try", "first_try"),
-    ("… with retries only", "none.exact_match"),
-    ("… with wrong feedback", "wrong.exact_match"),
-    ("calls if wrong", "call_rate_needed"),
-    ("calls if right", "call_rate_needless"),
-    ("continues after a confirmed answer", "goes_on_after_right"),
-    ("wrong → right", "wrong_to_right"),
-    ("right → wrong", "right_to_wrong"),
-    ("still wrong", "still_wrong"),
 )
 
 _RETRY_ONLY = ControlArm(
@@ -60,10 +46,8 @@ class FeedbackRun(RecipeRun):
     problems: Parts = field(init=False)
     tasks: FeedbackTasks = field(init=False)
 
-    rl_stage = "rl"
+    sft_section, rl_stage = "sft", "rl"
     control_arms = (*RFT_ARMS, _RETRY_ONLY, clean_arm("sft", _CLEAN))
-    results_title = "Held-out problems"
-    results = _RESULTS
 
     # -- data and demonstrations -------------------------------------------------------------------------------
 
@@ -83,19 +67,16 @@ class FeedbackRun(RecipeRun):
     def make_policy(self) -> tuple[Any, Any]:
         return make_small_policy(self.config.model, self.config.training.seed)
 
-    @property
-    def supervised(self) -> SftSection:
-        return self.config.sft
-
     def demonstrations(self, config: FeedbackRecipeConfig) -> StepDemonstrations:  # type: ignore[override]
         seed = config.training.seed
-        writing = Writing(self.tasks.renderer, CALL_FORMAT, system_messages(config))
         if config.sft.source is not None:
-            read = read_demonstrations(config.sft.source, writing)
+            reader = DemonstrationReader(self.tasks.prompts, self.tasks.renderer, sys.maxsize)
+            read = reader.read(read_conversations(config.sft.source), self.tasks.stream)
             return ShuffledDemonstrations(read, config.sft.batch_tokens, f"converted-{seed}")
         held_out = {task.prompt for part in ("validation", "test") for task in self.tasks.parts[part]}
         return Demonstrator(
-            writing,
+            self.tasks.renderer,
+            config.system_messages,
             config.sft,
             hard_share=config.problems.hard_share,
             held_out=held_out,

@@ -9,14 +9,14 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 
 from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
 from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
 from midthought.recipes.podcast.own_questions import OwnQuestions, Premise
+from midthought.recipes.podcast.settings import WarmupSection
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.rollout.episode import bounded
 from midthought.tokenization import Renderer
@@ -24,6 +24,7 @@ from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.trainer.demonstrations import StepDemonstrations
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
+CALL_FORMAT = InThoughtFormat()
 LOOK_UP, IN_THE_NOTE, FOUND, NOT_FOUND = "I look it up.\n", "The note has the", "It names the", "Nothing names the"
 CUES = {"speaker": " speaker", "episode": " episode", "continuation": " words"}
 """Last word of a thought: the kind of answer that follows, as question and result name it."""
@@ -74,43 +75,32 @@ HABITS = {"clean": CLEAN, "mixed": Habits(ask_short=0.35, give_up=0.3, misread=0
 """By the setting `warmup.habits`. The control arm `clean` is trained on `CLEAN`."""
 
 
+@dataclass(kw_only=True)
 class Demonstrator(StepDemonstrations):
-    """Writes demonstrations from the training episodes' chunks, as Trajectories whose loss mask marks the policy's tokens.
+    """Writes demonstrations from the training episodes' chunks, as Trajectories whose loss mask marks the policy's tokens."""
 
-    Args:
-        own: the user's questions with their evidence, or what is nearest to one. Half of the demonstrations are about those whose
-            answer is the speaker or the episode of the evidence, and those without an answer; the query is the question itself.
-        names: speakers and episodes of the memory, with `speaker` or `episode`.
-    """
+    chunks: Sequence[Chunk]
+    renderer: Renderer
+    plan: QuestionPlan
+    settings: WarmupSection
+    num_results: int
+    max_result_tokens: int
+    instruction: str = ""
+    habits: Habits | None = None
+    """None: those of the settings."""
+    error_share: float = 0.03
+    own: Sequence[tuple[Task, Chunk]] = ()
+    """The user's questions with their evidence, or what is nearest to one. Half of the demonstrations are about those whose
+    answer is the speaker or the episode of the evidence, and those without an answer; the query is the question itself."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Speakers and episodes of the memory, with `speaker` or `episode`."""
+    seed: int = 0
 
-    def __init__(
-        self,
-        chunks: Sequence[Chunk],
-        renderer: Renderer,
-        call_format: InThoughtFormat,
-        plan: QuestionPlan,
-        *,
-        habits: Habits,
-        made_up_share: float,
-        random_text_share: float,
-        num_results: int,
-        max_result_tokens: int,
-        instruction: str = "",
-        error_share: float = 0.03,
-        own: Sequence[tuple[Task, Chunk]] = (),
-        names: Mapping[str, str] = MappingProxyType({}),
-        seed: int = 0,
-        batch_tokens: int = 0,
-    ) -> None:
-        self._seed, self._batch_tokens = seed, batch_tokens
-        self._instruction = instruction
-        self._chunks = [chunk for chunk in chunks if len(chunk.transcript.split()) >= plan.min_quote_words]
-        self._renderer, self._call_format, self._plan, self._habits = renderer, call_format, plan, habits
-        self._made_up = SyntheticNames([chunk.transcript for chunk in chunks], renderer)
-        self._made_up_share, self._random_text_share = made_up_share, random_text_share
-        self._num_results, self._max_result_tokens = num_results, max_result_tokens
-        self._error_share = error_share
-        self._own = OwnQuestions(own, names, self._made_up, made_up_share)
+    def __post_init__(self) -> None:
+        self._habits = self.habits or HABITS[self.settings.habits]
+        self._chunks = [chunk for chunk in self.chunks if len(chunk.transcript.split()) >= self.plan.min_quote_words]
+        self._made_up = SyntheticNames([chunk.transcript for chunk in self.chunks], self.renderer)
+        self._own = OwnQuestions(self.own, self.names, self._made_up, self.settings.made_up_share)
 
     def write(self, rng: random.Random) -> Trajectory:
         """Returns one demonstration; all randomness comes from `rng`."""
@@ -119,20 +109,20 @@ class Demonstrator(StepDemonstrations):
             return self._play(task, self._habit(True, False, rng), chunk, None, rng, premise)
         question = None
         while question is None:
-            kind = rng.choice(self._plan.kinds)
+            kind = rng.choice(self.plan.kinds)
             chunk = self._varied(rng.choice(self._chunks), rng)
-            question = quote_and_answer(chunk, kind, self._plan, rng)
-        needs_memory = rng.random() >= self._plan.needless_share
+            question = quote_and_answer(chunk, kind, self.plan, rng)
+        needs_memory = rng.random() >= self.plan.needless_share
         other = self._varied(rng.choice(self._chunks), rng)
-        note = other if needs_memory and rng.random() < self._plan.distractor_share else None
+        note = other if needs_memory and rng.random() < self.plan.distractor_share else None
         task = as_task(chunk, kind, *question, note=note if needs_memory else chunk, needs_memory=needs_memory)
         return self._play(task, self._habit(needs_memory, note is not None, rng), chunk, note, rng)
 
     def of_step(self, step: int) -> list[Trajectory]:
         """Returns demonstrations of about `batch_tokens` tokens in total; depends only on the seed and the step."""
-        rng = random.Random(f"demonstrations-{self._seed}-{step}")
+        rng = random.Random(f"demonstrations-{self.seed}-{step}")
         written: list[Trajectory] = []
-        while sum(len(demonstration.token_ids) for demonstration in written) < self._batch_tokens:
+        while sum(len(demonstration.token_ids) for demonstration in written) < self.settings.batch_tokens:
             written.append(self.write(rng))
         return written
 
@@ -154,10 +144,10 @@ class Demonstrator(StepDemonstrations):
         rng: random.Random,
         premise: Premise | None = None,
     ) -> Trajectory:
-        prompt_ids = self._renderer.prompt(task.messages(self._instruction))
+        prompt_ids = self.renderer.prompt(task.messages(self.instruction))
         trajectory = Trajectory(task, prompt_ids)
-        if not self._renderer.opens_thought(prompt_ids):
-            trajectory.add_demonstrated(self._renderer.control(f"{self._call_format.think_open}\n"))
+        if not self.renderer.opens_thought(prompt_ids):
+            trajectory.add_demonstrated(self.renderer.control(f"{CALL_FORMAT.think_open}\n"))
         if habit is Habit.READ:
             self._answer(trajectory, IN_THE_NOTE, task.answer)
         elif habit is Habit.GO_WITHOUT:
@@ -175,16 +165,16 @@ class Demonstrator(StepDemonstrations):
         if habit is Habit.ASK_SHORT:
             query = " ".join(query.split()[: rng.randint(1, 2)])
             found = found if rng.random() < 0.2 else []
-        while len(found) < self._num_results:
+        while len(found) < self.num_results:
             found.insert(rng.randint(0, len(found)), self._varied(rng.choice(self._chunks), rng))
-        words = LOOK_UP + self._call_format.render_call(TOOL_NAME, {"query": query})
-        trajectory.add_demonstrated(self._renderer.foreign(words))
-        failed = rng.random() < self._error_share
+        words = LOOK_UP + CALL_FORMAT.render_call(TOOL_NAME, {"query": query})
+        trajectory.add_demonstrated(self.renderer.foreign(words))
+        failed = rng.random() < self.error_share
         text = "the memory does not answer" if failed else format_hits(found)
         call = ToolCall(tool_name=TOOL_NAME, parameters={"query": query}, success=not failed, result=text)
         event = ToolEvent(call=call, outcome=ToolOutcome.RAISED if failed else ToolOutcome.OK)
-        event = bounded(event, self._renderer, self._max_result_tokens)
-        trajectory.add_results([event], self._renderer.foreign(self._call_format.render_results([event])))
+        event = bounded(event, self.renderer, self.max_result_tokens)
+        trajectory.add_results([event], self.renderer.foreign(CALL_FORMAT.render_results([event])))
         if failed:
             return self._answer(trajectory, NOT_FOUND, UNKNOWN)
         kind, words = task.labels["kind"], " ".join(str(event.call.result).split())
@@ -208,21 +198,21 @@ class Demonstrator(StepDemonstrations):
         cue = CUES.get(str(labels["kind"]), ANY_CUE)
         if labels["kind"] == "continuation" and last_thought != NOT_FOUND:
             cue = f"{cue} after {' '.join(str(labels['quote']).split()[-NUM_CUE_WORDS:])}"
-        thought = self._renderer.foreign(f"{check}{last_thought}{cue}")
-        close = self._renderer.control(self._call_format.think_close)
-        end = self._renderer.tokenizer.eos_token_id
-        trajectory.add_demonstrated([*thought, *close, *self._renderer.foreign(f" {answer}"), end])
+        thought = self.renderer.foreign(f"{check}{last_thought}{cue}")
+        close = self.renderer.control(CALL_FORMAT.think_close)
+        end = self.renderer.tokenizer.eos_token_id
+        trajectory.add_demonstrated([*thought, *close, *self.renderer.foreign(f" {answer}"), end])
 
     def _varied(self, chunk: Chunk, rng: random.Random) -> Chunk:
         """Returns the chunk with invented names (the answer must be copied, not remembered), or with only random words."""
-        if rng.random() < self._random_text_share:
+        if rng.random() < self.settings.random_text_share:
             return replace(
                 chunk,
                 speaker=self._made_up.tokens(rng, 2, 6),
                 episode=self._made_up.tokens(rng, 2, 6),
                 transcript=self._made_up.words(rng, rng.randint(13, 18)),
             )
-        return self._made_up.renamed(chunk, self._made_up_share, rng)
+        return self._made_up.renamed(chunk, self.settings.made_up_share, rng)
 
 
 def corpus(chunks: Sequence[Chunk], rng: random.Random, *, may_abstain: bool = False) -> list[str]:
@@ -232,7 +222,7 @@ def corpus(chunks: Sequence[Chunk], rng: random.Random, *, may_abstain: bool = F
     made_up = SyntheticNames([chunk.transcript for chunk in chunks], None)
     line = format_chunk(Chunk("", "", "", "", "", "00:12:34", 0))
     names = [f" {made_up.name(rng)} {made_up.title(rng)}" for _ in range(1500)]
-    call = InThoughtFormat().render_call(TOOL_NAME, {"query": "x"})
+    call = CALL_FORMAT.render_call(TOOL_NAME, {"query": "x"})
     forms = [f"Note: {line}", LOOK_UP + call, UNKNOWN, f"\n#{TOOL_NAME}_result:\n[1] {line}\n\n", *WORDINGS.values()]
     forms += [words + cue for words in (IN_THE_NOTE, FOUND, NOT_FOUND) for cue in CUES.values()]
     if may_abstain:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from midthought.memory.search import SearchMode
-from midthought.recipes.arms import EvaluationArm, Oracle, Shuffled
+from midthought.recipes.arms import EvaluationArm, Proofs, shuffled
 from midthought.recipes.metrics import (
     IsRight,
+    balanced_accuracy,
     call_rate,
     calls_per_question,
     constant_guess,
@@ -15,46 +16,43 @@ from midthought.recipes.metrics import (
     factors,
     wilson_interval,
 )
-from midthought.recipes.podcast.tasks import PodcastData, balance_metrics
+from midthought.recipes.podcast.tasks import PodcastData
 from midthought.trainer.held_out import ToolOff
 from midthought.types import Trajectory
 
+AFTER_ONLY = ("tool_off", "shuffled")
+"""Arms that are not evaluated before training."""
 RECALL_DEPTHS = (1, 3, 10)
 SEARCH_MODES: tuple[SearchMode, ...] = ("full_text", "vector", "hybrid")
 
 
-def arms(
-    data: PodcastData,
-    *,
-    after: bool,
-    sampled: bool,
-    seed: int,
-    on_left_out: Callable[[str], None] = lambda reason: None,
-) -> list[EvaluationArm]:
-    """Returns the arms that the questions allow, before or after training. `on_left_out` gets the reason for each missing arm.
+def arms(data: PodcastData, *, sampled: bool, seed: int) -> tuple[list[EvaluationArm], list[str]]:
+    """Returns the arms that the questions allow, and the reason for each missing arm.
 
     `oracle` and `shuffled` need a proof in the memory for every test question. `shuffled` also needs another question (from test,
     else from training or validation) with another answer.
     """
-    tasks = data.tasks["test"]
+    tasks, left_out = data.tasks["test"], list[str]()
     found = [EvaluationArm("", tasks)]
     if sampled:
         found.append(EvaluationArm("sampled", tasks, temperature=1.0))
-    has_proofs = data.can_prove(tasks)
-    if has_proofs:
-        found.append(EvaluationArm("oracle", tasks, Oracle(data.registry, data.proof)))
+    if has_proofs := data.can_prove(tasks):
+        found.append(EvaluationArm("oracle", tasks, Proofs(data.registry, data.proof)))
     else:
-        on_left_out("oracle and shuffled: not every test question names a chunk of this memory as its evidence")
-    if after:
-        found.append(EvaluationArm("tool_off", tasks, ToolOff(data.registry)))
-    if after and has_proofs:
+        left_out.append(
+            "oracle and shuffled: not every test question names a chunk of this memory, with the words that it was made from, as "
+            "its evidence; make the questions from this memory"
+        )
+    found.append(EvaluationArm("tool_off", tasks, ToolOff(data.registry)))
+    if has_proofs:
         more = [task for part in ("train", "validation") for task in data.tasks[part] if data.can_prove([task])]
         try:
-            found.append(EvaluationArm("shuffled", tasks, Shuffled(data.registry, data.proof, tasks, seed, more=more)))
+            instead = shuffled(tasks, data.proof, seed, more=more)
+            found.append(EvaluationArm("shuffled", tasks, Proofs(data.registry, data.proof, instead)))
         except ValueError as error:
-            on_left_out(f"shuffled: {error}")
+            left_out.append(f"shuffled: {error}")
     found.append(EvaluationArm("no_memory", data.tasks["test_no_memory"]))
-    return found
+    return found, left_out
 
 
 def arm_metrics(arm: EvaluationArm, done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
@@ -67,7 +65,7 @@ def arm_metrics(arm: EvaluationArm, done: Sequence[Trajectory], is_right: IsRigh
     if arm.name == "":
         metrics |= {"call_rate_needed": call_rate(done), "calls_per_question": calls_per_question(done)}
         metrics |= {f"factors.{name}": value for name, value in factors(done, is_right).items()}
-        metrics |= balance_metrics(done, is_right)
+        metrics |= balanced_accuracy(done, is_right)
         for kind in sorted({str(t.task.labels["kind"]) for t in done if "kind" in t.task.labels}):
             of_kind = [t for t in done if t.task.labels.get("kind") == kind]
             metrics[f"exact_match_of.{kind}"] = exact_match(of_kind, is_right)
@@ -78,12 +76,12 @@ def arm_metrics(arm: EvaluationArm, done: Sequence[Trajectory], is_right: IsRigh
     return metrics
 
 
-def task_metrics(data: PodcastData, modes: Sequence[SearchMode] = SEARCH_MODES) -> dict[str, float]:
+def task_metrics(data: PodcastData) -> dict[str, float]:
     """Returns metrics of the questions: accuracy of a constant guess, and how often a search for the quote finds the evidence."""
     tasks = data.tasks["test"]
     metrics: dict[str, float] = {"num_questions": len(tasks), "after.constant_guess": constant_guess(tasks)}
     quoted = [task for task in tasks if "quote" in task.labels and task.evidence]
-    for mode in modes if quoted else ():
+    for mode in SEARCH_MODES if quoted else ():
         found = [
             [hit.chunk_id for hit in data.store.search(str(task.labels["quote"]), max(RECALL_DEPTHS), mode)]
             for task in quoted

@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.config import settled
@@ -33,7 +33,7 @@ from midthought.memory.store import MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.memory.upsert import BuildReport
-from midthought.recipes.metrics import IsRight, balanced_accuracy, call_rate
+from midthought.recipes.metrics import balanced_accuracy, call_rate
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
 from midthought.recipes.tasks import RecipeTasks
@@ -101,20 +101,13 @@ class PodcastData:
 
     def can_prove(self, tasks: Sequence[Task]) -> bool:
         """Whether the evidence of each task is chunks of this memory, with the words from which the question was made."""
-        return all(task.evidence and self._has(task.evidence) and not self._is_foreign(task) for task in tasks)
+        return all(map(self._is_proven, tasks))
 
-    @property
-    def foreign_evidence(self) -> list[Task]:
-        """The questions whose evidence has the ids of other words in this memory: they were made from another splitting."""
-        found = (task for tasks in self.tasks.values() for task in tasks)
-        return [task for task in found if self._has(task.evidence) and self._is_foreign(task)]
-
-    def _has(self, chunk_ids: Sequence[str]) -> bool:
-        return self._by_id.keys() >= set(chunk_ids)
-
-    def _is_foreign(self, task: Task) -> bool:
-        digest = task.labels.get("evidence_digest")
-        return digest is not None and digest != words_digest(self._by_id[each] for each in task.evidence)
+    def _is_proven(self, task: Task) -> bool:
+        if not task.evidence or not self._by_id.keys() >= set(task.evidence):
+            return False
+        digest = task.labels.get("evidence_digest")  # chunks of another splitting may have the same ids
+        return digest is None or digest == words_digest(self._by_id[each] for each in task.evidence)
 
     @property
     def names(self) -> dict[str, str]:
@@ -136,23 +129,14 @@ class PodcastTasks(RecipeTasks):
         super().__init__(config, data.tasks, prompts)
 
     def make_environment(self) -> QuestionEnvironment:
-        ends = [self.renderer.decode([token_id]) for token_id in sorted(self.renderer.eos_token_ids)]
-        return QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, ends))
+        return QuestionEnvironment(answer_reward(self.config.reward))
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
         needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
         metrics = {"exact_match": sum(map(correct, done)) / len(done), "call_rate_needed": call_rate(needed)}
-        metrics |= balance_metrics(done, correct)
+        metrics |= balanced_accuracy(done, correct)
         return metrics | ({"call_rate_needless": call_rate(needless)} if needless else {})
-
-
-def balance_metrics(done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
-    """Returns the balanced accuracy of questions with and without an answer; nothing if one of the two is missing."""
-    answerable = [is_answerable(trajectory.task) for trajectory in done]
-    if all(answerable) or not any(answerable):
-        return {}
-    return {"balanced_accuracy": balanced_accuracy(list(map(is_right, done)), answerable)}
 
 
 def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
@@ -177,11 +161,6 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     return folder.transcripts
 
 
-def chunking_of(memory: MemorySection) -> Chunking:
-    """Returns how episodes are split, from the settings."""
-    return Chunking(memory.chunking, memory.chunk_words if memory.chunking == "turns" else None)
-
-
 def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
     """Returns chunks, questions and their memory. Writes nothing, so that errors in the settings are found first.
 
@@ -189,29 +168,23 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     """
     memory, questions, seed = config.memory, config.questions, config.training.seed
     store = _open_memory(config, run_path)
-    stored = chunk_all(transcripts, chunking_of(memory))
-    chunks = chunk_all(transcripts, memory.chunk_words) if memory.chunking == "windows" else stored
+    chunks = stored = chunk_all(transcripts, memory.chunk_words)
+    if memory.chunking == "windows":
+        stored = chunk_all(transcripts, Chunking("windows"))
     num_episodes = len({chunk.stem for chunk in chunks})
     num_test = min(8, max(1, num_episodes // 3))
     num_validation = max(1, num_episodes // 12)
     parts = split_episodes(chunks, num_test, num_validation, seed)
-    plan = _plan(config, questions.num_train, questions.no_memory_share)
+    kinds = tuple[str, ...](questions.kinds)
+    plan = QuestionPlan(questions.num_train, needless_share=questions.no_memory_share, kinds=kinds)
     tasks = _tasks(config, chunks, parts, plan)
     if memory.chunking == "windows":
         tasks = {name: with_windows(made, stored) for name, made in tasks.items()}
     replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(stored)
-    registry = _registry(config, store)
-    data = PodcastData(parts, stored, tasks, store, registry, plan, replaces)
-    if foreign := data.foreign_evidence:
-        _log.warning(
-            "%d questions, such as %s, were made from chunks with the same ids and other words: their evidence is not used. "
-            "Make them from the chunks of this run (midthought memory chunk --chunking …), or from the memory at memory.path",
-            len(foreign),
-            foreign[0].task_id,
-        )
-    return data
+    registry = ToolRegistry([search_tool(memory, store)])
+    return PodcastData(parts, stored, tasks, store, registry, plan, replaces)
 
 
 def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
@@ -225,7 +198,7 @@ def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
             raise MemoryStoreError(
                 f"{store.uri} holds no memory; restore the folder, or leave the tool out with --no-tools"
             )
-    return _registry(config, store)
+    return ToolRegistry([search_tool(config.memory, store)])
 
 
 def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteMemory:
@@ -234,22 +207,9 @@ def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteM
     return open_memory(path, embedding_model=memory.embedding_model, token_env=memory.token_env)
 
 
-def _registry(config: PodcastConfig, store: MemoryStore | RemoteMemory) -> ToolRegistry:
-    return ToolRegistry([search_tool(config.memory, store)])
-
-
 def search_tool(memory: MemorySection, store: MemoryStore | RemoteMemory) -> MemoryRetrievalTool:
     """Returns the tool that searches the store, with the options of the section `memory`."""
     return MemoryRetrievalTool(store, k=memory.k, mode=memory.search)
-
-
-def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:
-    questions = config.questions
-    return QuestionPlan(
-        num_questions=num_questions,
-        needless_share=no_memory_share,
-        kinds=tuple(questions.kinds),
-    )
 
 
 def _tasks(
@@ -259,13 +219,18 @@ def _tasks(
     most = questions.test_sizes
     num_test = settled(questions.num_test, most["num_test"])
     num_test_no_memory = settled(questions.num_test_no_memory, most["num_test_no_memory"])
-    plans = {
-        "train": ("train", plan),
-        "validation": ("validation", _plan(config, config.training.num_validation_questions, 0.3)),
-        "test": ("test", _plan(config, num_test, 0.0)),
-        "test_no_memory": ("test", _plan(config, num_test_no_memory, 1.0)),
+    sizes = {
+        "train": ("train", plan.num_questions, plan.needless_share),
+        "validation": ("validation", config.training.num_validation_questions, 0.3),
+        "test": ("test", num_test, 0.0),
+        "test_no_memory": ("test", num_test_no_memory, 1.0),
     }
-    tasks = {name: make_questions(parts[part], own, seed, memory=chunks) for name, (part, own) in plans.items()}
+    tasks = {
+        name: make_questions(
+            parts[part], replace(plan, num_questions=number, needless_share=share), seed, memory=chunks
+        )
+        for name, (part, number, share) in sizes.items()
+    }
     if questions.path:
         tasks |= _split_own(read_questions(Path(questions.path)), seed)
     if empty := [name for name, made in tasks.items() if not made]:
@@ -286,11 +251,6 @@ def _split_own(tasks: list[Task], seed: int) -> dict[str, list[Task]]:
         raise SettingsError(
             f"questions.path holds {len(names)} questions or episodes; at least 3 are needed for a split"
         )
-    part_of = {
-        name: "test" if place < num_test else "validation" if place < num_test + num_validation else "train"
-        for place, name in enumerate(names)
-    }
-    parts: dict[str, list[Task]] = {"train": [], "validation": [], "test": []}
-    for task, key in zip(tasks, keys, strict=True):
-        parts[part_of[key]].append(task)
-    return parts
+    test, validation, train = names[:num_test], names[num_test:][:num_validation], names[num_test + num_validation :]
+    parts = {"train": set(train), "validation": set(validation), "test": set(test)}
+    return {part: [task for task, key in zip(tasks, keys, strict=True) if key in own] for part, own in parts.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,27 +11,13 @@ from midthought.errors import SettingsError
 from midthought.memory.transcripts import Transcript
 from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, clean_arm
-from midthought.recipes.podcast.demonstrations import HABITS, Demonstrator
-from midthought.recipes.podcast.evaluation import arm_metrics, arms, task_metrics
+from midthought.recipes.podcast.demonstrations import Demonstrator
+from midthought.recipes.podcast.evaluation import AFTER_ONLY, arm_metrics, arms, task_metrics
 from midthought.recipes.podcast.policy import instruction, make_small_policy
-from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
+from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
 from midthought.recipes.run import RecipeRun
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.tools.call_formats.in_thought import InThoughtFormat
-
-_RESULTS = (
-    ("exact match, memory needed", "exact_match"),
-    ("… of questions with and without an answer, balanced", "balanced_accuracy"),
-    ("… ended without an answer (limit or failure)", "unfinished"),
-    ("… sampled at temperature 1", "sampled_exact_match"),
-    ("… oracle results", "oracle.exact_match"),
-    ("… results shuffled", "shuffled.exact_match"),
-    ("… tool off", "tool_off.exact_match"),
-    ("exact match, answer in the prompt", "no_memory.exact_match"),
-    ("calls if memory is needed", "call_rate_needed"),
-    ("calls if memory is not needed", "call_rate_needless"),
-)
 
 
 @dataclass
@@ -43,12 +28,12 @@ class PodcastRun(RecipeRun):
     transcripts: tuple[Transcript, ...] = field(init=False)
     data: PodcastData = field(init=False)
     tasks: PodcastTasks = field(init=False)
+    arms: list[EvaluationArm] = field(init=False)
+    """The arms of the evaluation after training."""
 
-    rl_stage = "ppo"
+    sft_section, rl_stage = "warmup", "ppo"
     num_data_stages = 1
     control_arms = (*RFT_ARMS, clean_arm("warmup", {"habits": "clean"}))
-    results_title = "Held-out episodes"
-    results = _RESULTS
 
     # -- data and demonstrations -------------------------------------------------------------------------------
 
@@ -58,9 +43,10 @@ class PodcastRun(RecipeRun):
         self.transcripts = read_recipe_transcripts(self.config)
         self.data = prepare_data(self.config, self.transcripts, self.path)
         if self.stage != "sft":
-            self._arms_of_evaluation(
-                "after", lambda reason: self.console.note(f"  Left out of the evaluation: {reason}")
-            )
+            sampled, seed = self.config.evaluation.sampled, self.config.training.seed
+            self.arms, left_out = arms(self.data, sampled=sampled, seed=seed)
+            for reason in left_out:
+                self.console.note(f"  Left out of the evaluation: {reason}")
 
     def make_tasks(self, config: PodcastConfig) -> PodcastTasks:  # type: ignore[override]
         return PodcastTasks(config, self.data)
@@ -91,39 +77,24 @@ class PodcastRun(RecipeRun):
     def make_policy(self) -> tuple[Any, Any]:
         return make_small_policy(self.config, self.data.chunks["train"], may_abstain=self.data.may_abstain)
 
-    @property
-    def supervised(self) -> WarmupSection:
-        return self.config.warmup
-
     def demonstrations(self, config: PodcastConfig) -> Demonstrator:  # type: ignore[override]
-        settings = config.warmup
         return Demonstrator(
-            self.data.chunks["train"],
-            self.tasks.renderer,
-            InThoughtFormat(),
-            self.data.plan,
-            habits=HABITS[settings.habits],
-            made_up_share=settings.made_up_share,
-            random_text_share=settings.random_text_share,
+            chunks=self.data.chunks["train"],
+            renderer=self.tasks.renderer,
+            plan=self.data.plan,
+            settings=config.warmup,
             num_results=config.memory.k,
             max_result_tokens=config.inference.max_result_tokens,
             instruction=instruction(config, may_abstain=self.data.may_abstain),
             own=self.data.with_evidence(self.data.tasks["train"]) if config.questions.path else (),
             names=self.data.names,
             seed=config.training.seed,
-            batch_tokens=settings.batch_tokens,
         )
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
-    def _arms_of_evaluation(
-        self, when: str, on_left_out: Callable[[str], None] = lambda reason: None
-    ) -> list[EvaluationArm]:
-        settings, seed = self.config.evaluation, self.config.training.seed
-        return arms(self.data, after=when != "before", sampled=settings.sampled, seed=seed, on_left_out=on_left_out)
-
     def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
-        arms = self._arms_of_evaluation(when)
-        found = self.run_arms(when, source, arms, lambda arm, done: arm_metrics(arm, done, correct))
+        chosen = [arm for arm in self.arms if when != "before" or arm.name not in AFTER_ONLY]
+        found = self.run_arms(when, source, chosen, lambda arm, done: arm_metrics(arm, done, correct))
         is_first = when == "before" or self.stage == "evaluate"
         return found | (task_metrics(self.data) if is_first else {})

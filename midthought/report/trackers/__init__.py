@@ -72,11 +72,6 @@ class Tracker(ABC):
     def close(self) -> None:  # noqa: B027
         """Writes what is left."""
 
-    @classmethod
-    def login_problem(cls) -> tuple[str, str] | None:
-        """Returns what prevents the tracker from working, as far as it can be checked without the network, and the remedy."""
-        return None
-
 
 TRACKERS: dict[str, type[Tracker] | str] = {
     "tensorboard": "midthought.report.trackers.tensorboard:TensorBoardTracker",

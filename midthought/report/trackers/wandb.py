@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import netrc
-import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from midthought.config.references import optional
 from midthought.report.trackers import TrackedRun, Tracker
-
-_HOST = "https://api.wandb.ai"
-_OFFLINE = ("offline", "disabled", "dryrun")
 
 
 class WandbTracker(Tracker):
@@ -43,22 +36,3 @@ class WandbTracker(Tracker):
         if self._opened is not None:
             self._opened.finish()
             self._opened = None
-
-    @classmethod
-    def login_problem(cls) -> tuple[str, str] | None:
-        if os.environ.get("WANDB_MODE") in _OFFLINE or _has_key():
-            return None
-        return "there is no login of Weights & Biases on this machine", (
-            "run `wandb login`, set WANDB_API_KEY, keep the data here with WANDB_MODE=offline, or leave wandb out of "
-            "checkpoint.trackers"
-        )
-
-
-def _has_key() -> bool:
-    """Whether a key of W&B's server is in the environment or in the file that `wandb login` writes. The key is not read."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
-    host = urlsplit(os.environ.get("WANDB_BASE_URL", _HOST)).hostname or ""
-    with contextlib.suppress(OSError, netrc.NetrcParseError):
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    return False

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +67,17 @@ class LoggedReward:
     def __call__(self, trajectory: Trajectory) -> float:
         import ray
 
-        with self.log.open("a") as file:
-            file.write(f"{os.getpid()} {ray.get_runtime_context().get_node_id()}\n")
+        write_line(self.log, f"{os.getpid()} {ray.get_runtime_context().get_node_id()}")
         time.sleep(self.seconds)
         return float(trajectory.num_sampled)
 
 
 class OneAnswer:
-    """An episode of one answer. It leaves a line in a file wherever it is judged, after what happens there."""
+    """An episode of one answer. When it is judged, `happens` is called, and then the task's id is written into the log."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, happens: Callable[[Path, Trajectory], object] = lambda log, trajectory: None) -> None:
         self.log = log
+        self.happens = happens
 
     def __call__(self, task: Task) -> OneAnswer:
         return self
@@ -85,61 +86,44 @@ class OneAnswer:
         return None
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        self.happen(trajectory)
-        with self.log.open("a") as file:
-            file.write(f"{trajectory.task.task_id}\n")
+        self.happens(self.log, trajectory)
+        write_line(self.log, trajectory.task.task_id)
         return Reward(parts={"length": float(trajectory.num_sampled)})
 
-    def happen(self, trajectory: Trajectory) -> None:
-        """Nothing."""
+
+def write_line(path: Path, words: object) -> None:
+    with path.open("a") as file:
+        file.write(f"{words}\n")
 
 
-class LogsProcess(OneAnswer):
-    """Writes the number of its process into a file."""
-
-    def happen(self, trajectory: Trajectory) -> None:
-        with self.log.with_name("processes").open("a") as file:
-            file.write(f"{os.getpid()}\n")
+def log_process(log: Path, trajectory: Trajectory) -> None:
+    write_line(log.with_name("processes"), os.getpid())
 
 
-class KillsWorker(OneAnswer):
-    """Kills its worker in the episodes of some tasks: only the first time, or always."""
-
-    def __init__(self, log: Path, *, once: set[str], always: set[str]) -> None:
-        super().__init__(log)
-        self.once = once
-        self.always = always
-
-    def happen(self, trajectory: Trajectory) -> None:
-        task_id = trajectory.task.task_id
-        died = self.log.with_name(f"died-{task_id}")
-        if task_id in self.always or (task_id in self.once and not died.exists()):
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+def kill_worker(log: Path, trajectory: Trajectory, *, once: set[str], always: set[str]) -> None:
+    """In the episodes of some tasks: only the first time, or always."""
+    task_id = trajectory.task.task_id
+    died = log.with_name(f"died-{task_id}")
+    if task_id in always or (task_id in once and not died.exists()):
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-class BlocksEventLoop(OneAnswer):
-    """Holds up its worker's whole event loop, once."""
-
-    def happen(self, trajectory: Trajectory) -> None:
-        frozen = self.log.with_name("frozen")
-        if not frozen.exists():
-            frozen.touch()
-            time.sleep(600)
+def block_event_loop(log: Path, trajectory: Trajectory) -> None:
+    """The worker's whole loop, once."""
+    frozen = log.with_name("frozen")
+    if not frozen.exists():
+        frozen.touch()
+        time.sleep(600)
 
 
-class UnpicklableRecord(OneAnswer):
-    """Puts something into the record that cannot come back."""
-
-    def happen(self, trajectory: Trajectory) -> None:
-        trajectory.turns[-1].tool_call.parameters = {"lock": threading.Lock()}
+def record_a_lock(log: Path, trajectory: Trajectory) -> None:
+    """The record cannot come back."""
+    trajectory.turns[-1].tool_call.parameters = {"lock": threading.Lock()}
 
 
-class LogsWarning(OneAnswer):
-    """Says something in the worker's log."""
-
-    def happen(self, trajectory: Trajectory) -> None:
-        logging.getLogger("worlds").warning("the tide is late for %s", trajectory.task.task_id)
+def log_warning(log: Path, trajectory: Trajectory) -> None:
+    logging.getLogger("worlds").warning("the tide is late for %s", trajectory.task.task_id)
 
 
 def messages(task: Task) -> list[dict[str, str]]:
@@ -201,8 +185,7 @@ class Diary(Tool):
         self._say("closed", self.episode)
 
     def _say(self, what: str, episode: ToolEpisode) -> None:
-        with self.log.open("a") as file:
-            file.write(f"{what}-{episode.task.task_id}-{os.getpid()}\n")
+        write_line(self.log, f"{what}-{episode.task.task_id}-{os.getpid()}")
 
 
 class Diarist(ScriptedEngine):

@@ -27,17 +27,18 @@ def test_ray_that_is_not_installed_is_an_error_with_its_install_line(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("inference", "words"),
+    ("sections", "words"),
     [
-        ({"backend": "vllm"}, r"ray\.use_ray with inference\.backend='vllm'"),
-        ({"partial_rollouts": True}, r"ray\.use_ray with inference\.partial_rollouts"),
+        ({"inference": {"backend": "vllm"}}, r"ray\.use_ray with inference\.backend='vllm'"),
+        ({"training": {"max_staleness": 2}}, r"training\.max_staleness=2 with Ray.*set it to 0"),
     ],
 )
-def test_what_does_not_go_with_ray_is_refused(inference, words):
+def test_what_does_not_go_with_ray_is_refused(sections, words):
     with pytest.raises(SettingsError, match=words):
-        RayPPOTrainer(config(inference=inference), Echo)
+        RayPPOTrainer(config(**sections), Echo)
 
 
+@pytest.mark.slow
 def test_a_cluster_without_room_is_an_error_that_names_what_it_has_and_what_was_asked(cluster):
     from midthought.cluster.ray.ray_cluster import RayCluster
 
@@ -49,6 +50,7 @@ def test_a_cluster_without_room_is_an_error_that_names_what_it_has_and_what_was_
     assert "within 1 seconds" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_room_is_given_back_and_a_cluster_that_was_there_is_left_alone(cluster):
     from midthought.cluster.ray.ray_cluster import RayCluster
 
@@ -70,6 +72,7 @@ def test_a_reward_that_cannot_be_sent_is_refused_before_ray_is_started(monkeypat
         RayPPOTrainer(settings(), Echo, reward, model=policy, tokenizer=tokenizer)
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_sent_once_it_is_reset_says_so(cluster, policy, tokenizer):
     with (
         RayPPOTrainer(settings(), HoldsLock, model=policy, tokenizer=tokenizer) as trainer,

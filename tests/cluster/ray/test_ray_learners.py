@@ -103,6 +103,7 @@ def test_ranks_go_on_from_a_checkpoint_and_one_that_dies_ends_the_run_with_the_w
         assert figures[name] == pytest.approx(on_ranks.figures[1][name], rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_ranks_that_have_no_room_are_an_error_that_names_their_setting(cluster, policy, tokenizer):
     wide = config(2)
     wide.ray.cpus_per_learner, wide.ray.start_timeout_seconds = 3.0, 1.0

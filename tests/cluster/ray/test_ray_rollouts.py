@@ -1,7 +1,7 @@
 """Episodes on Ray's workers: the same as in this process, each of them once, even if workers die.
 
 transformers costs a worker that computes with a small model 5 s of CPU time. Two others serve most tests: they write a script
-instead.
+instead. `make test` has test_ray_training.py in place of these tests.
 """
 
 from __future__ import annotations
@@ -20,18 +20,7 @@ from typing import Any
 import pytest
 import ray_worlds
 import torch
-from ray_worlds import (
-    BlocksEventLoop,
-    Diarist,
-    Diary,
-    KillsWorker,
-    LogsProcess,
-    LogsWarning,
-    OneAnswer,
-    UnpicklableRecord,
-    settings,
-    tasks,
-)
+from ray_worlds import Diarist, Diary, OneAnswer, settings, tasks
 
 from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.create import policy_engine
@@ -45,21 +34,25 @@ from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import StopReason, Trajectory
 
+pytestmark = pytest.mark.slow
+
+
+def engine_options(renderer: Renderer) -> dict[str, Any]:
+    return {"renderer": renderer, "inference": settings().inference, "model_path": "", "max_seq_len": 256}
+
 
 def model_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
     from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
-    options = {"renderer": renderer, "inference": settings().inference, "model_path": "", "max_seq_len": 256}
-    engine = functools.partial(policy_engine, trained=None, **options)
+    engine = functools.partial(policy_engine, trained=None, **engine_options(renderer))
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
     return RolloutWorkerGroup(placed, policy, engine, is_deterministic=True)
 
 
 def parts_here(policy: Any, renderer: Renderer, environment: Any) -> RolloutParts:
     """Parts with an engine in this process that computes with the policy."""
-    options = {"renderer": renderer, "inference": settings().inference, "model_path": "", "max_seq_len": 256}
     return RolloutParts(
-        engine=policy_engine(policy, None, **options),
+        engine=policy_engine(policy, None, **engine_options(renderer)),
         renderer=renderer,
         call_format=InThoughtFormat(),
         executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
@@ -128,7 +121,6 @@ def lines(path: Path) -> Counter[str]:
 # -- the same as here ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_adapters_alone(
     cluster, tokenizer, renderer, tmp_path, monkeypatch
 ):
@@ -170,11 +162,10 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
     assert sent[1] and all("lora_A" in name for name in sent[1])
 
 
-@pytest.mark.slow
 def test_new_weights_reach_the_workers_before_the_next_episode(cluster, policy, renderer, tmp_path):
     from midthought.cluster.ray.ray_rollouts import RayRollouts
 
-    environment = LogsProcess(tmp_path / "log")
+    environment = OneAnswer(tmp_path / "log", ray_worlds.log_process)
     parts = parts_here(policy, renderer, environment)
     source = RayRollouts(parts, parts.engine, model_group(policy, renderer, num_actors=2), seed=3)
     embedding = policy.get_input_embeddings().weight
@@ -213,9 +204,8 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(on_
 # -- whoever dies --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_every_episode_counts_once_if_workers_die_and_one_that_kills_every_worker_fails(on_scripted, tmp_path, caplog):
-    environment = KillsWorker(tmp_path / "log", once={"t5"}, always={"t2"})
+    environment = OneAnswer(tmp_path / "log", functools.partial(ray_worlds.kill_worker, once={"t5"}, always={"t2"}))
     done = on_scripted(environment).rollout(tasks(8), iteration=2, group_size=2)
     assert [t.task.task_id for t in done] == [f"t{number}" for number in range(8)]
     assert [t.group for t in done] == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -227,10 +217,9 @@ def test_every_episode_counts_once_if_workers_die_and_one_that_kills_every_worke
     assert "died, its unfinished episodes are run again" in caplog.text
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, weights, renderer, tmp_path):
     worker_group = scripted_group(weights, renderer, num_actors=1, silence_timeout_seconds=3.0)
-    source = scripted(BlocksEventLoop(tmp_path / "log"), worker_group, renderer)
+    source = scripted(OneAnswer(tmp_path / "log", ray_worlds.block_event_loop), worker_group, renderer)
     try:
         done = source.evaluate(tasks(2))
     finally:
@@ -238,9 +227,8 @@ def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, weights, rendere
     assert {t.stop_reason for t in done} == {StopReason.ANSWERED}
 
 
-@pytest.mark.slow
 def test_a_worker_that_died_is_found_when_it_gets_new_weights_and_replaced(on_scripted, weights, tmp_path, caplog):
-    source = on_scripted(LogsProcess(tmp_path / "log"))
+    source = on_scripted(OneAnswer(tmp_path / "log", ray_worlds.log_process))
     source.evaluate(tasks(1))
     (killed,) = lines(tmp_path / "processes")
     os.kill(int(killed), signal.SIGKILL)
@@ -256,14 +244,12 @@ def test_a_worker_that_died_is_found_when_it_gets_new_weights_and_replaced(on_sc
     assert "died while it received weights" in caplog.text
 
 
-@pytest.mark.slow
 def test_a_record_that_cannot_come_back_is_a_failed_episode(on_scripted, tmp_path):
-    done = on_scripted(UnpicklableRecord(tmp_path / "log")).evaluate(tasks(1))
+    done = on_scripted(OneAnswer(tmp_path / "log", ray_worlds.record_a_lock)).evaluate(tasks(1))
     assert done[0].stop_reason is StopReason.FAILED
     assert "_thread.lock" in done[0].error and "'lock'" in done[0].error
 
 
-@pytest.mark.slow
 def test_a_callback_that_raises_ends_the_rollout_and_the_next_one_works(on_scripted, tmp_path):
     def refuse(trajectory: Trajectory) -> None:
         raise KeyboardInterrupt
@@ -274,9 +260,8 @@ def test_a_callback_that_raises_ends_the_rollout_and_the_next_one_works(on_scrip
     assert len(source.evaluate(tasks(2))) == 2
 
 
-@pytest.mark.slow
 def test_a_policy_that_changed_unsaid_is_found_by_its_digest(on_scripted, weights, tmp_path):
-    source = on_scripted(LogsProcess(tmp_path / "log"))
+    source = on_scripted(OneAnswer(tmp_path / "log", ray_worlds.log_process))
     source.evaluate(tasks(1))
     kept = copy.deepcopy(weights.state_dict())
     with torch.no_grad():
@@ -290,7 +275,7 @@ def test_a_policy_that_changed_unsaid_is_found_by_its_digest(on_scripted, weight
 
 
 def test_a_worker_s_warnings_reach_the_driver_with_its_name(on_scripted, tmp_path, capfd):
-    on_scripted(LogsWarning(tmp_path / "log")).evaluate(tasks(1))
+    on_scripted(OneAnswer(tmp_path / "log", ray_worlds.log_warning)).evaluate(tasks(1))
     deadline = time.monotonic() + 20
     said = ""
     while "late for t0" not in said and time.monotonic() < deadline:

@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("ray")
 from ray_worlds import HoldsLock, tasks, twice
 
-from midthought.cluster.ray.serialization import deserialize, serialize
+from midthought.cluster.serialization import deserialize, serialize
 from midthought.errors import SettingsError
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.tool import MemoryRetrievalTool
-from midthought.recipes.arms import Oracle
+from midthought.recipes.arms import Proofs
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction
@@ -49,11 +49,11 @@ def test_a_executor_travels_without_its_threads_and_loops():
 
 
 def test_an_arm_of_the_evaluation_keeps_what_is_its_own():
-    arm = Oracle(ToolRegistry([twice]), lambda task: f"proof of {task.task_id}")
+    arm = Proofs(ToolRegistry([twice]), lambda task: f"proof of {task.task_id}")
     twin = deserialize(serialize(arm, "the tools"), "the tools")
     action = ParsedAction(tool_name="twice", parameters={"word": "red"}, raw_text="", success=True)
     answer = asyncio.run(twin.answer(action, tasks(1)[0]))
-    assert type(twin) is Oracle and answer.text == "proof of t0"
+    assert type(twin) is Proofs and answer.text == "proof of t0"
 
 
 def test_what_stands_already_is_named_and_not_sent():

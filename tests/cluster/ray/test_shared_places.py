@@ -5,9 +5,12 @@ The GPUs are resources that Ray counts; none is used.
 
 from __future__ import annotations
 
+import pytest
+
 from midthought.config import RayConfig
 
 
+@pytest.mark.slow
 def test_an_actor_and_a_learner_of_the_same_number_get_the_same_gpu(cluster):
     from midthought.cluster.ray.ray_cluster import RayCluster
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 pytest.importorskip("ray")
-from midthought.cluster.ray.serialization import deserialize, serialize
-from midthought.cluster.ray.weights import (
+from midthought.cluster.serialization import deserialize, serialize
+from midthought.cluster.weights import (
     buckets,
     copy_slices,
     digest_of,

@@ -127,7 +127,7 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
         ({"inference": {"keep_thoughts": False}}, "several segments"),
         ({"training": {"optimizer": "adamw_8bit"}}, "optimizer_impl"),
         ({"training": {"offload_optimizer": True}}, "use verl.offload"),
-        ({"inference": {"partial_rollouts": True}}, "trainer.v1.trainer_mode"),
+        ({"training": {"max_staleness": 2}}, "trainer.v1.trainer_mode"),
     ],
 )
 def test_what_verl_cannot_do_is_refused(sections: dict[str, Any], words: str) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
 
-from commands import words_of
+from bundles import words_of, write_feedback, write_podcast
 from omegaconf import OmegaConf
-from podcast import write
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.workers.rollout.replica import TokenOutput
@@ -27,23 +26,27 @@ from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RecipeConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
-from midthought.recipes.podcast.verl import settings
+from midthought.recipes.feedback import verl as feedback
+from midthought.recipes.podcast import verl as podcast
 from midthought.tokenization import Renderer
+
+RECIPES = {"podcast": (write_podcast, podcast.settings, 300), "feedback": (write_feedback, feedback.settings, 64)}
 
 
 @pytest.mark.parametrize("profile", ["seed", "cluster"])
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_its_configuration_has_every_key_and_takes_every_value(
-    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_path: Path
+    recipe: str, profile: str, tmp_path: Path, model_path: Path
 ) -> None:
-    bundle = write(monkeypatch, tmp_path, profile)
-    composed = compose(words_of(bundle))
-    expected = overrides_of(
-        DerivedValues(settings([], Path(profile)), settings([], Path(profile)).verl, "podcast", 300)
+    write, settings, num_tasks = RECIPES[recipe]
+    bundle, chosen = write(tmp_path, profile), settings([], Path(profile))
+    require_values(
+        compose(words_of(bundle)), overrides_of(DerivedValues(chosen, chosen.verl, recipe, num_tasks)), bundle
     )
-    require_values(composed, expected, bundle)
     here = [f"{each}.model.path={model_path}" for each in ("actor_rollout_ref", "critic")]  # its checks read the model
     composed = compose([*words_of(bundle), *here])
-    assert need_critic(composed)
+    assert need_critic(composed) == (recipe == "podcast")
+    assert recipe == "podcast" or not need_reference_policy(composed)
     validate_config(composed, need_reference_policy(composed), need_critic(composed))
 
 
@@ -104,7 +107,7 @@ def test_an_unknown_key_is_named() -> None:
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_path: Path) -> Path:
-    made = write(monkeypatch, tmp_path, "cluster", f"model.local_path={model_path}", "verl.num_validation_rows=6")
+    made = write_podcast(tmp_path, "cluster", f"model.local_path={model_path}", "verl.num_validation_rows=6")
     monkeypatch.setenv("MIDTHOUGHT_BUNDLE", str(made))
     return made
 

@@ -1,4 +1,4 @@
-"""A really installed verl takes the feedback recipe: its loop runs ours with the tool, its SFT trainer learns our answers."""
+"""A really installed verl takes the bundle of the feedback recipe's warm-up: its SFT trainer learns our answers."""
 
 from __future__ import annotations
 
@@ -12,51 +12,31 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
 
 import torch
-from commands import words_of
+from bundles import SFT_MODULE, words_of, write_feedback_sft
 from cpu_commands import merged, on_cpu, run_on_cpu
-from feedback_world import SFT_MODULE, write, write_sft
 from small_tokenizer import small_tokenizer
-from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import validate_config
 from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 from with_verl import require_values
 
-from midthought.cluster.verl.derived_values import DerivedValues
 from midthought.cluster.verl.installed import compose
-from midthought.cluster.verl.overrides import overrides_of
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.models.pretrained import load_model, load_tokenizer
-from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
-from midthought.recipes.feedback.converted import read_demonstrations
-from midthought.recipes.feedback.demonstrations import Writing
-from midthought.recipes.feedback.verl import settings, sft_job
+from midthought.recipes.feedback.converted import read_conversations
+from midthought.recipes.feedback.rounds import CALL_FORMAT
+from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job
 from midthought.tokenization import Renderer
-
-PROFILES = ["seed", "cluster"]
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_its_configuration_has_every_key_and_takes_every_value(
-    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_path: Path
-) -> None:
-    bundle = write(monkeypatch, tmp_path, profile)
-    chosen = settings([], Path(profile))
-    composed = compose(words_of(bundle))
-    require_values(composed, overrides_of(DerivedValues(chosen, chosen.verl, "feedback", 64)), bundle)
-    composed = compose([*words_of(bundle), f"actor_rollout_ref.model.path={model_path}"])
-    assert not need_critic(composed) and not need_reference_policy(composed)
-    validate_config(composed, use_reference_policy=False, use_critic=False)
+from midthought.tools.registry import ToolRegistry
+from midthought.trainer.demonstrations import DemonstrationReader
+from midthought.trainer.rollouts import PromptBuilder
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_its_sft_configuration_has_every_key(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = write_sft(monkeypatch, tmp_path, profile)
+@pytest.mark.parametrize("profile", ["seed", "cluster"])
+def test_its_sft_configuration_has_every_key(profile: str, tmp_path: Path) -> None:
+    bundle = write_feedback_sft(tmp_path, profile)
     chosen = settings([f"sft.source={tmp_path / 'sft.parquet'}"], Path(profile))
     composed = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
     require_values(composed, sft_overrides(sft_job(chosen), chosen.verl), bundle)
 
-
-# -- the warm-up ------------------------------------------------------------------------------------------------------
 
 QWEN_LIKE = (
     "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Qwen.<|im_end|>\n{% endif %}"
@@ -67,17 +47,16 @@ QWEN_LIKE = (
 
 
 @pytest.mark.parametrize("tags", [(), ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")])
-def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(
-    tags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle = write_sft(monkeypatch, tmp_path, "seed")
+def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(tags: tuple[str, ...], tmp_path: Path) -> None:
+    bundle = write_feedback_sft(tmp_path, "seed")
     tokenizer = small_tokenizer(QWEN_LIKE, pad="<|endoftext|>", tags=tags)
     renderer = Renderer(tokenizer)
     config = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
     theirs = MultiTurnSFTDataset([str(bundle / "data" / "train.parquet")], tokenizer, config.data)
     chosen = settings([], Path("seed"))
-    writing = Writing(renderer, CALL_FORMAT, system_messages(chosen))
-    ours = read_demonstrations(tmp_path / "sft.parquet", writing)
+    tools = ToolRegistry([feedback_tool(critic="outcome")])
+    prompts = PromptBuilder("\n\n".join(chosen.system_messages), tools, CALL_FORMAT, describes_tools=False)
+    ours = DemonstrationReader(prompts, renderer, 10**6).read(read_conversations(tmp_path / "sft.parquet"), None)
     assert len(theirs) == len(ours) == 36
     newline = renderer.control("\n")
     for row, trajectory in zip((theirs[place] for place in range(36)), ours, strict=True):
@@ -101,7 +80,7 @@ def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_its_trainer_takes_a_step_on_a_cpu_and_its_loss_is_that_of_the_answers(
-    lora_rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any
+    lora_rank: int, tmp_path: Path, model: Any, model_path: Path, tokenizer: Any
 ) -> None:
     chosen = (
         f"model.local_path={model_path}",
@@ -109,7 +88,7 @@ def test_its_trainer_takes_a_step_on_a_cpu_and_its_loss_is_that_of_the_answers(
         "verl.gpus_per_node=1",
         "verl.sft_trainer.batch_size=36",
     )
-    bundle = write_sft(monkeypatch, tmp_path, "seed", *chosen)
+    bundle = write_feedback_sft(tmp_path, "seed", *chosen)
     words = [
         *on_cpu("model", "engine"),
         "engine.ulysses_sequence_parallel_size=1",

@@ -16,13 +16,11 @@ import pytest
 
 pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
 
-import feedback_world
-import podcast
 import torch
+from bundles import write_feedback, write_podcast
 from cpu_commands import merged, on_cpu, run_on_cpu
 
-from midthought.models.pretrained import load_model, load_tokenizer
-from midthought.recipes.run import find_policy
+from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.tokenization import Renderer
 
 SHIMS = ("cpu_platform", "cpu_rollout", "cpu_records")
@@ -89,7 +87,7 @@ def require_trained(bundle: Path, model: Any, tokenizer: Any, exported: Path, *,
     require_logprobs_of(model, second, same=False)
     for rows in (first, second):
         require_servers_weights(rows, tolerance)
-    folder = find_policy(exported, before_rl=True)
+    folder = policy_folder(exported, ("warmup", "policy"))
     policy, before = load_model(folder), model.state_dict()
     near = (
         {"rtol": 2**-8, "atol": 0.0} if has_adapters else {"rtol": 0.0, "atol": 0.0}
@@ -102,9 +100,9 @@ def require_trained(bundle: Path, model: Any, tokenizer: Any, exported: Path, *,
 
 @pytest.mark.slow
 def test_it_trains_the_podcast_bundle_with_ppo_and_a_critic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any, renderer: Renderer
+    tmp_path: Path, model: Any, model_path: Path, tokenizer: Any, renderer: Renderer
 ) -> None:
-    bundle = podcast.write(monkeypatch, tmp_path, "cluster", f"model.local_path={model_path}", *SMALL)
+    bundle = write_podcast(tmp_path, "cluster", f"model.local_path={model_path}", *SMALL)
     train(bundle, "critic.strategy=fsdp2", *on_cpu("critic.model", "critic.fsdp"), "trainer.critic_warmup=0")
     updates = learned(bundle, "language_model")
     assert [len(rows) for rows in updates] == [8, 8]
@@ -127,13 +125,7 @@ def test_it_trains_the_podcast_bundle_with_ppo_and_a_critic(
 @pytest.mark.slow
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_it_trains_the_feedback_bundle_with_grpo(
-    lora_rank: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    model: Any,
-    model_path: Path,
-    tokenizer: Any,
-    renderer: Renderer,
+    lora_rank: int, tmp_path: Path, model: Any, model_path: Path, tokenizer: Any, renderer: Renderer
 ) -> None:
     words = (
         f"model.local_path={model_path}",
@@ -143,7 +135,7 @@ def test_it_trains_the_feedback_bundle_with_grpo(
         f"model.lora_rank={lora_rank}",
     )
     faster = ["training.learning_rate=1e-2"] if lora_rank else []
-    bundle = feedback_world.write(monkeypatch, tmp_path, "cluster", *words, *SMALL, *faster)
+    bundle = write_feedback(tmp_path, "cluster", *words, *SMALL, *faster)
     train(bundle, f"actor_rollout_ref.model.lora.merge={bool(lora_rank)}")  # the test's servers receive merged weights
     updates = learned(bundle, "language_model")
     assert [len(rows) for rows in updates] == [8, 8] and not learned(bundle, "value_model")

@@ -9,14 +9,12 @@ import pytest
 
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.env.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
-from midthought.recipes.feedback.demonstrations import Writing, corpus
+from midthought.recipes.feedback.demonstrations import corpus
 from midthought.recipes.feedback.policy import CHAT_TEMPLATE
 from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
-from midthought.recipes.feedback.rounds import RoundReader
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.tagged import HermesFormat
@@ -35,18 +33,8 @@ def renderer() -> Renderer:
     return Renderer(tokenizer)
 
 
-@pytest.fixture(scope="session")
-def writing(renderer: Renderer) -> Writing:
-    return Writing(renderer, HermesFormat(), ())
-
-
-@pytest.fixture(scope="session")
-def reader() -> RoundReader:
-    return RoundReader(HermesFormat(), task_is_right)
-
-
 @pytest.fixture
-def play(renderer: Renderer, reader: RoundReader):
+def play(renderer: Renderer):
     """Episodes of a planted policy, scored."""
 
     def run(
@@ -67,7 +55,7 @@ def play(renderer: Renderer, reader: RoundReader):
 
         registry = ToolRegistry()
         registry.register(FeedbackTool.from_settings(FeedbackSettings(critic=critic)))
-        environment = FeedbackEnvironment(reader, weights or FeedbackRewardConfig())
+        environment = FeedbackEnvironment(weights or FeedbackRewardConfig())
         parts = RolloutParts(
             engine=ScriptedEngine(script, renderer),
             renderer=renderer,

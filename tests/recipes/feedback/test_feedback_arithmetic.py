@@ -1,5 +1,6 @@
 """Sums and products whose difficulty is known beforehand."""
 
+import itertools
 import random
 
 import pytest
@@ -19,7 +20,6 @@ def test_a_carry_that_comes_through_a_column_of_nine_cannot_be_seen():
     columns = Columns.of(task("Calculate 1402 + 2550."))  # 1+2, 4+5, 0+5, 2+0
     assert columns.values == (3, 9, 5, 2)
     assert columns.guessed == [0]
-    assert columns.carries() == (False,)
     assert columns.answer([False]) == "3952"
     assert columns.answer([True]) == "4952"
 
@@ -27,7 +27,6 @@ def test_a_carry_that_comes_through_a_column_of_nine_cannot_be_seen():
 def test_a_carry_through_a_nine_changes_the_place_before_it():
     columns = Columns.of(task("Calculate 1360 * 3."))  # 3, 9, 18, 0
     assert columns.values == (3, 9, 18, 0)
-    assert columns.carries() == (True,)
     assert columns.answer([True]) == "4080"
     assert columns.answer([False]) == "3080"
 
@@ -37,7 +36,8 @@ def test_the_carries_give_the_right_answer_and_only_hard_problems_hide_some(seed
     problem = draw_problem(random.Random(seed), is_hard=is_hard, task_id="t")
     columns = Columns.of(problem)
     assert len(columns.guessed) == (len(OPEN_PLACES) if is_hard else 0)
-    assert columns.answer(columns.carries()) == problem.answer
+    carries = itertools.product((False, True), repeat=len(columns.guessed))
+    assert [columns.answer(each) for each in carries].count(problem.answer) == 1
     assert task_is_right(problem, problem.answer)
 
 

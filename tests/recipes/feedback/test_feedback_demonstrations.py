@@ -1,44 +1,37 @@
 """Demonstrations say what the tool says, stop when told right, and hold out what they must."""
 
-import asyncio
-import random
-
 import pytest
 
-from midthought.env.answers import task_is_right
 from midthought.errors import DataError
+from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
+from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.arithmetic import Columns
-from midthought.recipes.feedback.converted import read_demonstrations
+from midthought.recipes.feedback.converted import read_conversations
 from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended
+from midthought.recipes.feedback.rounds import CALL_FORMAT
 from midthought.recipes.feedback.settings import SftSection
+from midthought.tools.registry import ToolRegistry
+from midthought.trainer.demonstrations import DemonstrationReader
+from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import SpanKind, Task
 
 
-def demonstrator(writing, **settings):
+def demonstrator(renderer, held_out=(), **settings):
     settings = {"practice_share": 0.0, **settings}
-    return Demonstrator(writing, SftSection(**settings), hard_share=0.5, held_out=set(), max_asks=2)
+    return Demonstrator(renderer, (), SftSection(**settings), hard_share=0.5, held_out=held_out, max_asks=2)
 
 
 def spans(renderer, trajectory):
     return [(span.kind, renderer.decode(trajectory.token_ids[span.start : span.end])) for span in trajectory.spans]
 
 
-def test_the_policys_words_are_trained_on_and_the_tools_words_are_not(writing, renderer):
-    for each in demonstrator(writing, ask_hard=1.0, ask_easy=1.0).of_step(0):
-        each.check()
-        kinds = [kind for kind, _ in spans(renderer, each)]
-        assert kinds[0] is SpanKind.PROMPT
-        assert kinds[1::2] == [SpanKind.SAMPLED] * len(kinds[1::2])
-        assert kinds[2::2] == [SpanKind.RESULT] * len(kinds[2::2])
-
-
-def test_whoever_is_told_right_says_it_again_and_asks_no_more(writing, renderer):
+def test_whoever_is_told_right_says_it_again_and_asks_no_more(renderer):
     told = [
         spans(renderer, each)
-        for each in demonstrator(writing, ask_hard=1.0, ask_easy=1.0, ask_again=1.0, batch_tokens=8000).of_step(0)
-        if any(event.metadata["is_right"] for event in each.tool_events)
+        for each in demonstrator(renderer, ask_hard=1.0, ask_easy=1.0, ask_again=1.0, batch_tokens=8000).of_step(0)
+        if any(event.call.result == RIGHT_ANSWER for event in each.tool_events)
     ]
     assert told
     for pieces in told:
@@ -46,15 +39,15 @@ def test_whoever_is_told_right_says_it_again_and_asks_no_more(writing, renderer)
         assert "tool_call" not in pieces[-1][1]
 
 
-def test_practice_teaches_what_follows_the_feedback_and_not_to_ask_for_it(writing, renderer):
-    written = demonstrator(writing, practice_share=1.0, ask_again=0.0).of_step(0)
+def test_practice_teaches_what_follows_the_feedback_and_not_to_ask_for_it(renderer):
+    written = demonstrator(renderer, practice_share=1.0, ask_again=0.0).of_step(0)
     for each in written:
         shown = [(kind, "tool_call" in text) for kind, text in spans(renderer, each)]
         assert [shown[1], shown[3]] == [(SpanKind.REPLY, True), (SpanKind.SAMPLED, False)]
 
 
-def test_hints_are_followed_and_mend_most_hard_problems(writing, renderer):
-    written = demonstrator(writing, ask_hard=1.0, ask_again=1.0, retry_share=0.0, batch_tokens=20_000).of_step(0)
+def test_hints_are_followed_and_mend_most_hard_problems(renderer):
+    written = demonstrator(renderer, ask_hard=1.0, ask_again=1.0, retry_share=0.0, batch_tokens=20_000).of_step(0)
     hard = [each for each in written if each.task.labels["difficulty"] == "hard"]
     answers = [each.token_ids[each.spans[-1].start : -1] for each in hard]
     right = [renderer.decode(answer) == each.task.answer for answer, each in zip(answers, hard, strict=True)]
@@ -62,8 +55,8 @@ def test_hints_are_followed_and_mend_most_hard_problems(writing, renderer):
     assert sum(right) / len(right) > 0.6
 
 
-def test_the_same_step_gives_the_same_demonstrations_and_another_step_others(writing):
-    one, again, other = (demonstrator(writing).of_step(step)[0].token_ids for step in (5, 5, 6))
+def test_the_same_step_gives_the_same_demonstrations_and_another_step_others(renderer):
+    one, again, other = (demonstrator(renderer).of_step(step)[0].token_ids for step in (5, 5, 6))
     assert one == again != other
 
 
@@ -82,10 +75,10 @@ def test_the_place_that_feedback_names_is_mended(words, expected):
     assert mended(columns, [False], words) == expected
 
 
-def test_held_out_problems_are_never_shown(writing):
-    shown = demonstrator(writing).of_step(0)
+def test_held_out_problems_are_never_shown(renderer):
+    shown = demonstrator(renderer).of_step(0)
     held_out = {shown[0].task.prompt}
-    again = Demonstrator(writing, SftSection(), hard_share=0.5, held_out=held_out, max_asks=2).of_step(0)
+    again = demonstrator(renderer, held_out).of_step(0)
     assert held_out.isdisjoint(each.task.prompt for each in again)
 
 
@@ -102,13 +95,16 @@ def conversation() -> dict:
     }
 
 
-def test_converted_conversations_are_played_as_episodes_are(writing, renderer, tmp_path):
+def test_converted_conversations_are_played_as_episodes_are(renderer, tmp_path):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
     path = tmp_path / "sft.parquet"
     pq.write_table(pa.Table.from_pylist([conversation()]), path)
-    (played,) = read_demonstrations(path, writing)
+    prompts = PromptBuilder(
+        "", ToolRegistry([FeedbackTool.from_settings(FeedbackSettings(critic="outcome"))]), CALL_FORMAT, False
+    )
+    (played,) = DemonstrationReader(prompts, renderer, 1000).read(read_conversations(path), None)
     played.check()
     assert "".join(text for _, text in spans(renderer, played)) == (
         "<|im_start|>user\n2 * 2?<|im_end|>\n<|im_start|>assistant\n"
@@ -117,17 +113,11 @@ def test_converted_conversations_are_played_as_episodes_are(writing, renderer, t
     )
 
 
-def test_a_file_of_something_else_is_named(writing, tmp_path):
+def test_a_file_of_something_else_is_named(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "2 * 2?"}\n', encoding="utf-8")
     with pytest.raises(DataError, match="line 1: no conversation as `midthought feedback convert` writes them"):
-        read_demonstrations(path, writing)
-
-
-def test_a_demonstration_of_an_episode_ends_in_an_answer(writing):
-    trajectory = asyncio.run(demonstrator(writing).write(random.Random(0)))
-    assert task_is_right(trajectory.task, trajectory.task.answer)
-    assert trajectory.loss_mask[-1]
+        read_conversations(path)
 
 
 def test_the_made_tokenizer_gives_every_digit_and_every_fixed_phrase_a_token_of_its_own():

@@ -46,7 +46,7 @@ def test_the_whole_job_leaves_both_policies_the_figures_and_the_report(whole_run
     arms = {f"after.{arm}exact_match" for arm in ("", "none.", "wrong.")}
     assert {"before.first_try", "after.first_try", "gain.over_retry_only", *arms} <= summary.keys()
     assert summary["num_questions"] == 4
-    assert "right at the first try" in output
+    assert "First try" in output
 
 
 def test_a_warm_up_of_its_own_is_gone_on_from_without_a_warning(whole_run, tmp_path):
@@ -92,33 +92,31 @@ def test_hints_are_refused_where_there_is_nothing_to_calculate():
         FeedbackRecipeConfig(problems={"dataset": "gsm8k"})
 
 
-def test_no_problem_stands_in_two_parts():
-    parts = prepare_problems(ProblemsSection(num_train=40, num_validation=10, num_test=20), 0)
+@pytest.fixture
+def problems(tmp_path):
+    def write(name, count):
+        rows = (json.dumps({"question": f"{name} {n}?", "answer": f"#### {n}"}) + "\n" for n in range(count))
+        (tmp_path / f"{name}.jsonl").write_text("".join(rows))
+        return str(tmp_path / f"{name}.jsonl")
+
+    return write
+
+
+def sizes(**section):
+    parts = prepare_problems(ProblemsSection(**section), 0)
     prompts = [task.prompt for tasks in parts.values() for task in tasks]
-    assert len(set(prompts)) == len(prompts) == 70
+    assert len(set(prompts)) == len(prompts), "no problem is in two parts"
+    return {name: len(tasks) for name, tasks in parts.items()}
 
 
-def test_of_one_data_set_the_test_problems_are_kept_apart(tmp_path):
-    path = tmp_path / "p.jsonl"
-    path.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": f"#### {n + 1}"}) + "\n" for n in range(12)))
-    parts = prepare_problems(ProblemsSection(dataset="gsm8k", source=str(path), num_test=100), 0)
-    assert {name: len(tasks) for name, tasks in parts.items()} == {"test": 4, "validation": 2, "train": 6}
-    prompts = [task.prompt for tasks in parts.values() for task in tasks]
-    assert len(set(prompts)) == 12
+def test_problems_of_one_data_set_are_kept_apart_and_those_of_a_test_set_are_shared_by_test_and_validation(problems):
+    assert sizes(num_train=40, num_validation=10) == {"test": 800, "validation": 10, "train": 40}
+    gsm8k = {"dataset": "gsm8k", "source": problems("train", 12)}
+    assert sizes(**gsm8k, num_test=100) == {"test": 4, "validation": 2, "train": 6}
+    other = {"test_dataset": "gsm8k", "test_source": problems("test", 9)}
+    assert sizes(**gsm8k, **other) == {"test": 6, "validation": 3, "train": 12}
 
 
-def test_a_test_set_of_its_own_is_shared_by_test_and_validation_alone(tmp_path):
-    for name, count in (("train", 12), ("test", 9)):
-        rows = ({"question": f"{name} {number}?", "answer": f"#### {number}"} for number in range(count))
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    train_file, test_file = (str(tmp_path / f"{name}.jsonl") for name in ("train", "test"))
-    section = ProblemsSection(dataset="gsm8k", source=train_file, test_dataset="gsm8k", test_source=test_file)
-    parts = prepare_problems(section, 0)
-    assert {name: len(tasks) for name, tasks in parts.items()} == {"test": 6, "validation": 3, "train": 12}
-
-
-def test_too_few_problems_are_told(tmp_path):
-    path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps({"question": "1 + 1?", "answer": "#### 2"}) + "\n")
+def test_too_few_problems_are_told(problems):
     with pytest.raises(SettingsError, match="too few problems"):
-        prepare_problems(ProblemsSection(dataset="gsm8k", source=str(path)), 0)
+        sizes(dataset="gsm8k", source=problems("one", 1))

@@ -1,4 +1,8 @@
-"""A run that is killed in the warm-up and in RL and resumed leaves the same figures and weights as one that was not."""
+"""A run that is killed in the warm-up and in RL and resumed leaves the same figures and weights as one that was not.
+
+In `make test` a run is stopped in `trainer/test_trainer_sft.py` and `trainer/test_checkpoint_manager.py`, a whole job is in
+`test_feedback_recipe.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ import numpy as np
 import pytest
 from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
 
-from midthought.report.recorded_episodes import COLUMNS, read_recording
+from midthought.report.quantities import COLUMNS
+from midthought.report.recorded_episodes import read_recording
 
+pytestmark = pytest.mark.slow
 NUM_SFT, NUM_PPO = 24, 4
 RECORDED = "checkpoint.record_episodes=4"
 
@@ -54,20 +60,21 @@ def test_every_stage_is_recorded(uninterrupted: Path) -> None:
     assert np.abs(columns["logprobs"] - columns["sampled_logprobs"]).max() < 1e-3
 
 
-def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path) -> None:
+def test_every_stage_left_its_lines_rl_moved_the_policy_and_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert [len(metrics(uninterrupted, stage)) for stage in ("sft", "ppo", "validation")] == [NUM_SFT, NUM_PPO, 2]
     warmed_up, trained = weights(uninterrupted, "warmup"), weights(uninterrupted)
     assert any(not tensor.equal(warmed_up[name]) for name, tensor in trained.items())
-
-
-def test_a_healthy_run_reports_nothing(uninterrupted: Path) -> None:
     assert not (uninterrupted / "findings.jsonl").exists()
 
 
-PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]
+PARTIAL = [
+    "training.max_staleness=2",
+    "inference.in_flight=1.5",
+    "inference.max_segment_length=12",
+    "training.num_train_iters=5",
+]
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_episodes_that_it_carried_over(tmp_path: Path) -> None:
     unbroken, run = whole("feedback", tmp_path / "whole", *PARTIAL), tmp_path / "run"
     killed = stop_at(start("feedback", run, *FEEDBACK, *PARTIAL), run, 26, signal.SIGKILL)
@@ -75,4 +82,4 @@ def test_a_killed_run_goes_on_with_the_episodes_that_it_carried_over(tmp_path: P
     finish(start("feedback", run, "--resume"))
     assert metrics(run) == metrics(unbroken)
     assert trajectories(run) == trajectories(unbroken)
-    assert max(row["partial/stale_token_share"] for row in metrics(run, "ppo")) > 0
+    assert max(row["staleness/mean"] for row in metrics(run, "ppo")) > 0

@@ -2,16 +2,15 @@
 
 import dataclasses
 import math
-import pickle
 import random
 
 import pytest
 
-from midthought.env.answers import task_is_right
+from midthought.recipes.feedback import rounds
 from midthought.recipes.feedback.arithmetic import make_problems
 from midthought.recipes.feedback.evaluation import feedback_metrics, gains
 from midthought.recipes.feedback.reward import Outcome
-from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
+from midthought.recipes.feedback.rounds import Round, rounds_of
 from midthought.tools.call_formats.tagged import HermesFormat
 from midthought.types import Task
 
@@ -23,84 +22,60 @@ def call(answer: str) -> str:
     return HermesFormat().render_call("get_feedback", {"current_answer": answer})
 
 
-def rounds_of(play, reader, *turns, critic="hints"):
+def played(play, *turns, critic="hints"):
     (episode,) = play(lambda task, turn, feedback: turns[turn], [TASK], critic=critic)
-    return reader(episode)
+    return rounds_of(episode)
 
 
-def test_the_answer_is_what_the_turn_says_and_not_what_its_call_holds(play, reader):
-    first, last = rounds_of(play, reader, f"{WRONG}\n{call(TASK.answer)}", TASK.answer)
+def test_the_answer_is_what_the_turn_says_and_not_what_its_call_holds(play):
+    first, last = played(play, f"{WRONG}\n{call(TASK.answer)}", TASK.answer)
     assert (first.answer, first.is_right, first.told_right, first.num_asks) == (WRONG, False, True, 1)
     assert (last.answer, last.is_right, last.num_asks) == (TASK.answer, True, 0)
+    first, _ = played(play, call(TASK.answer), TASK.answer)  # a turn that only calls answers what it asks about
+    assert (first.answer, first.is_right) == (TASK.answer, True)
 
 
-def test_a_turn_that_only_calls_answers_what_it_asks_about(play, reader):
-    first, _ = rounds_of(play, reader, call(TASK.answer), TASK.answer)
-    assert first.answer == TASK.answer
-    assert first.is_right
-
-
-def test_results_go_to_the_calls_that_they_answer(play, reader):
-    first, second = rounds_of(play, reader, f"{WRONG}\n{call(WRONG)}\n{call('no call')[:-3]}", WRONG)
+def test_results_go_to_the_calls_that_they_answer(play):
+    first, second = played(play, f"{WRONG}\n{call(WRONG)}\n{call('no call')[:-3]}", WRONG)
     assert first.told_wrong == {WRONG}
     assert not second.told_wrong
     assert first.num_asks == 1
 
 
-def test_a_call_that_cannot_be_read_is_an_ask_and_tells_nothing(play, reader):
-    first, _ = rounds_of(play, reader, f"{WRONG}\n<tool_call>\nhello\n</tool_call>", TASK.answer)
-    assert first.answer == WRONG
-    assert first.num_asks == 1
-    assert not first.told_wrong
-    assert not first.told_right
+def test_a_call_that_cannot_be_read_is_an_ask_and_tells_nothing(play):
+    first, _ = played(play, f"{WRONG}\n<tool_call>\nhello\n</tool_call>", TASK.answer)
+    assert (first.answer, first.num_asks, first.told_wrong, first.told_right) == (WRONG, 1, frozenset(), False)
 
 
 @pytest.mark.parametrize("again", [WRONG, f"I still say {WRONG}.", f"\\boxed{{{WRONG}}}"])
-def test_the_same_answer_in_other_words_ignores_the_feedback(play, reader, again):
-    outcome = Outcome.of(rounds_of(play, reader, f"{WRONG}\n{call(WRONG)}", again))
+def test_the_same_answer_in_other_words_ignores_the_feedback(play, again):
+    outcome = Outcome.of(played(play, f"{WRONG}\n{call(WRONG)}", again))
     assert (outcome.num_used, outcome.num_ignored) == (0, 1)
 
 
-def test_going_back_to_an_answer_that_was_told_to_be_wrong_ignores_it(play, reader):
+def test_going_back_to_an_answer_that_was_told_to_be_wrong_ignores_it(play):
     other = str(int(WRONG) + 1)
     turns = (f"{WRONG}\n{call(WRONG)}", f"{other}\n{call(other)}", WRONG)
-    outcome = Outcome.of(rounds_of(play, reader, *turns))
+    outcome = Outcome.of(played(play, *turns))
     assert (outcome.num_asks, outcome.num_used, outcome.num_ignored) == (2, 1, 1)
-
-
-def test_an_episode_without_a_turn_is_wrong():
     assert Outcome.of([]) == Outcome(False, False, 0, 0, 0)
 
 
-def test_an_answer_is_judged_once_whoever_asks(play, reader):
+def test_an_answer_is_judged_once_whoever_asks(play, monkeypatch):
     asked = []
 
     def is_right(task: Task, answer: str) -> bool:
         asked.append(answer)
         return answer == task.answer
 
-    judged = RoundReader(HermesFormat(), Verdicts(is_right))
-    (episode,) = play(lambda task, turn, feedback: (f"{WRONG}\n{call(WRONG)}", TASK.answer)[turn], [TASK])
-    first = judged(episode)
-    assert judged(episode) == first == reader(episode)
-    assert asked == [WRONG, TASK.answer]
-    other = dataclasses.replace(TASK, task_id="other", answer=WRONG)
-    assert judged.is_right(other, WRONG)
-    assert len(asked) == 3
-
-
-def test_verdicts_are_bounded_and_travel_empty():
-    asked = []
-
-    def is_right(task: Task, answer: str) -> bool:
-        asked.append(answer)
-        return False
-
-    verdicts = Verdicts(is_right, max_kept=2)
-    assert not any(verdicts(TASK, answer) for answer in ("1", "2", "3", "3", "1"))
-    assert asked == ["1", "2", "3", "1"]
-    travelled = pickle.loads(pickle.dumps(Verdicts(task_is_right)))  # noqa: S301
-    assert travelled(TASK, TASK.answer) and not travelled(TASK, WRONG)
+    monkeypatch.setattr(rounds, "task_is_right", is_right)
+    other = dataclasses.replace(TASK, answer="7")
+    (episode,) = play(lambda task, turn, feedback: ("6 again", "7 then")[turn], [other])
+    rounds_of(episode)
+    assert rounds_of(episode) == rounds_of(episode) and asked == ["6 again"]
+    episode.task = TASK
+    rounds_of(episode)
+    assert asked == ["6 again", "6 again"]
 
 
 # -- metrics ----------------------------------------------------------------------------------------------------------
@@ -143,12 +118,8 @@ def test_the_figures_by_hand():
     }
     assert {key: metrics[key] for key in expected} == pytest.approx(expected)
     assert metrics["exact_match.low"] < 0.5 < metrics["exact_match.high"]
-
-
-def test_a_share_of_no_case_is_no_number():
-    metrics = feedback_metrics([[answered(True)]], 3)
-    assert math.isnan(metrics["call_rate_needed"])
-    assert math.isnan(metrics["goes_on_after_right"])
+    without = feedback_metrics([[answered(True)]], 3)
+    assert math.isnan(without["call_rate_needed"]) and math.isnan(without["goes_on_after_right"])
 
 
 def test_gains_stand_where_both_sides_were_measured():

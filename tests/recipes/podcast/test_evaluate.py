@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
-from small_runs import PODCAST, SHORT_TRANSCRIPTS, small_embedding_model
+from small_runs import (
+    PODCAST,
+    SHORT_TRANSCRIPTS,
+    small_embedding_model,
+    start,
+    stop_at,
+    write_short_transcripts,
+)
 
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
@@ -26,22 +34,16 @@ SHORT = [
 ]
 
 
-def run_of(path: Path, stage: str) -> Path:
-    find_recipe("podcast").run(
-        path,
-        Console(quiet=True),
-        words=[*SHORT, small_embedding_model()],
-        config=None,
-        stage=stage,
-        from_path=None,
-        resume=False,
-    )
-    return path
+REQUIRED = """before.exact_match after.unfinished before.oracle.exact_match after.exact_match after.tool_off.exact_match
+    after.shuffled.exact_match after.oracle.exact_match after.no_memory.exact_match after.constant_guess
+    after.call_rate_needed after.call_rate_needless num_questions seconds peak_rss_mib seed"""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    return run_of(tmp_path_factory.mktemp("runs") / "trained", "all")
+    path = tmp_path_factory.mktemp("runs") / "trained"
+    find_recipe("podcast").run(path, Console(quiet=True), words=[*SHORT, small_embedding_model()])
+    return path
 
 
 def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
@@ -59,16 +61,16 @@ def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
             )
 
 
-def test_the_arm_of_clean_demonstrations_is_measured_and_recorded(trained):
+def test_the_summary_has_its_keys_and_the_arm_of_clean_demonstrations_is_measured_and_recorded(trained):
     summary = json.loads((trained / "summary.json").read_text())
+    assert set(REQUIRED.split()) <= summary.keys() and summary["num_questions"] == 8
     assert 0 <= summary["arms.clean.exact_match"] <= 1 and summary["arms.clean.num_steps"] >= 1
     assert "control_arms:\n  - clean" in (trained / "config.yaml").read_text()
 
 
-def evaluate(model: Path, path: Path, *words: str) -> dict[str, object]:
+def evaluate(model: Path | None, path: Path, *words: str) -> dict[str, object]:
     recipe = find_recipe("podcast")
-    console = Console(quiet=True)
-    return recipe.run(path, console, words=words, config=None, stage="evaluate", from_path=model, resume=False)
+    return recipe.run(path, Console(quiet=True), words=words, stage="evaluate", from_path=model)
 
 
 def test_a_run_is_evaluated_with_its_own_settings_and_gives_its_own_figures(trained, tmp_path):
@@ -109,13 +111,16 @@ def test_a_policy_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ModelPathError, match="nowhere"):
         evaluate(tmp_path / "nowhere", tmp_path / "again", SHORT_TRANSCRIPTS)
     with pytest.raises(SettingsError, match="nothing to evaluate"):
-        find_recipe("podcast").run(
-            tmp_path / "again",
-            Console(quiet=True),
-            words=(),
-            stage="evaluate",
-            config=None,
-            from_path=None,
-            resume=False,
-        )
+        evaluate(None, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.slow
+def test_a_warm_up_does_not_continue_with_another_tokenizer(tmp_path: Path) -> None:
+    texts = write_short_transcripts(tmp_path / "texts")
+    run, words = tmp_path / "run", [*PODCAST, f"memory.transcripts={texts}"]
+    assert stop_at(start("podcast", run, *words), run, 13, signal.SIGINT) == 130
+    for path in texts.glob("*.md"):
+        path.write_text(path.read_text().replace("the ", "zymurgy "))
+    again = start("podcast", run, "--resume", "--allow-changes")
+    assert again.wait() != 0 and "has another tokenizer than this trainer" in again.errors

@@ -16,12 +16,8 @@ from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.types import Task
 
 
-def questions(own, made_up_share=1.0, names=None):
-    return OwnQuestions(own, names or {}, SyntheticNames(["glass bells in the salt"], None), made_up_share)
-
-
-def drawn(own, number=40, **options):
-    rng, made = random.Random(0), questions(own, **options)
+def drawn(own, number=40, names=None, words="glass bells in the salt"):
+    rng, made = random.Random(0), OwnQuestions(own, names or {}, SyntheticNames([words], None), 1.0)
     return [made.draw(rng) for _ in range(number)]
 
 
@@ -47,10 +43,9 @@ def test_names_are_replaced_as_whole_words(speaker, prompt, kept):
 def test_an_invented_name_that_a_question_is_wrong_about_is_none_of_its_chunk():
     chunk = Chunk("e_0", "Salt", "e", "Ann", "so", "00:00:00", 0)
     asked = task('In "Cedar", who says so?', NO_ANSWER)
-    drawn_titles = SyntheticNames(["bell"], None)  # of one word: the same title is drawn again and again
-    made = OwnQuestions([(asked, chunk)], {"Salt": "episode", "Cedar": "episode"}, drawn_titles, 1.0)
-    rng = random.Random(0)
-    assert all(f'"{known.episode}"' not in shown.prompt for shown, known, _ in (made.draw(rng) for _ in range(200)))
+    names = {"Salt": "episode", "Cedar": "episode"}
+    for shown, known, _ in drawn([(asked, chunk)], 200, names, "bell"):  # the same title is drawn again and again
+        assert f'"{known.episode}"' not in shown.prompt
 
 
 def test_in_windows_answered_and_unanswerable_questions_of_each_form_are_shown():

@@ -3,6 +3,8 @@
 import asyncio
 import dataclasses
 import json
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from small_runs import small_embedding_model
@@ -11,10 +13,11 @@ from midthought.data.abstention import NO_ANSWER
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.build import build_memory
 from midthought.memory.embedding import load_embedder
-from midthought.memory.questions import read_questions
+from midthought.memory.questions import WORDINGS, read_questions
 from midthought.memory.store import MemoryStore
+from midthought.recipes import find_recipe
 from midthought.recipes.podcast.evaluation import arms
-from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.settings import Kind, PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
 from midthought.tools.executor import ToolExecutor
 from midthought.types import ParsedAction, Task, ToolOutcome
@@ -75,20 +78,19 @@ def test_as_many_questions_are_made_as_the_settings_say(data):
     assert needless == round(60 * PodcastConfig().questions.no_memory_share)
 
 
+def asked(executor, task):
+    query = {"query": task.labels["quote"]}
+    call = ParsedAction(tool_name="memory_retrieval", parameters=query, raw_text="", success=True)
+    (event,) = asyncio.run(executor.run([call], task))
+    return event
+
+
 def test_a_call_with_the_quote_finds_the_evidence(data):
     executor = ToolExecutor(data.registry)
     for task in data.tasks["test"]:
-        call = ParsedAction(
-            tool_name="memory_retrieval", parameters={"query": task.labels["quote"]}, raw_text="", success=True
-        )
-        (event,) = asyncio.run(executor.run([call], task))
+        event = asked(executor, task)
         assert event.outcome is ToolOutcome.OK and event.metadata["chunk_ids"] == list(task.evidence)
         assert event.call.result == data.proof(task)
-
-
-def test_the_questions_lie_in_the_run_folder(data, run_path):
-    written = read_questions(run_path / "questions.jsonl")
-    assert written == [task for tasks in data.tasks.values() for task in tasks]
 
 
 def test_training_in_a_memory_of_other_transcripts_ends_before_anything_is_written(transcripts_path, tmp_path):
@@ -107,9 +109,10 @@ def test_training_in_a_memory_of_other_transcripts_ends_before_anything_is_writt
 
 
 def test_the_same_settings_give_the_same_data_and_nothing_is_stored_twice(data, transcripts_path, run_path):
-    config = settings(transcripts_path)
-    again, report = build_data(config, run_path)
+    written = read_questions(run_path / "questions.jsonl")
+    again, report = build_data(settings(transcripts_path), run_path)
     assert again.tasks == data.tasks and again.chunks == data.chunks
+    assert written == [task for tasks in data.tasks.values() for task in tasks]
     assert report.num_added == 0 and not report.changes
     other = settings(transcripts_path, training={"seed": 1})
     assert build_data(other, run_path)[0].tasks != data.tasks
@@ -134,33 +137,29 @@ def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transc
 def test_own_questions_are_demonstrated_with_their_evidence_and_unanswerable_ones_with_what_is_nearest(data):
     chunk, other = data.stored[0], data.stored[1]
 
-    def asked(name, answer, *evidence):
-        return Task(task_id=name, prompt="Who says so?", answer=answer, evidence=evidence)
+    def question(name, answer, *evidence, **labels):
+        return Task(task_id=name, prompt="Who says so?", answer=answer, evidence=evidence, labels=labels)
 
-    proven, none = asked("proven", chunk.speaker, chunk.chunk_id), asked("none", NO_ANSWER, other.chunk_id, "x_0")
+    proven, none = question("proven", chunk.speaker, chunk.chunk_id), question("none", NO_ANSWER, other.chunk_id, "x_0")
     near = dataclasses.replace(none, evidence=(other.chunk_id, chunk.chunk_id))
-    without = [asked("of two", "Ada", chunk.chunk_id, other.chunk_id), asked("unknown", "Ada", "x_0"), none]
-    assert data.with_evidence([proven, *without, near, asked("no evidence", "Ada")]) == [(proven, chunk), (near, other)]
+    without = [question("of two", "Ada", chunk.chunk_id, other.chunk_id), question("unknown", "Ada", "x_0"), none]
+    without += [question("other words", "Ada", chunk.chunk_id, evidence_digest="0"), question("no evidence", "Ada")]
+    assert data.with_evidence([proven, *without, near]) == [(proven, chunk), (near, other)]
     assert data.names[chunk.speaker] == "speaker" and data.names[chunk.episode] == "episode"
 
 
-def test_too_few_questions_of_ones_own_are_told(transcripts_path, tmp_path):
-    path = tmp_path / "mine.jsonl"
-    path.write_text('{"question": "Who?", "answer": "Ada"}\n')
-    config = settings(transcripts_path, questions={"path": str(path)})
-    with pytest.raises(SettingsError, match="at least 3 are needed"):
-        build_data(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_transcripts_that_give_no_questions_are_told_before_anything_is_written(tmp_path):
+def test_too_few_questions_are_told_before_anything_is_written(transcripts_path, tmp_path):
+    (tmp_path / "mine.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n')
+    own = settings(transcripts_path, questions={"path": str(tmp_path / "mine.jsonl")})
     folder = tmp_path / "short"
     folder.mkdir()
     for name in "abc":
         (folder / f"{name}.txt").write_text(f"Ada: Good day, {name}.\nBo: And a good day to you.\n", encoding="utf-8")
-    with pytest.raises(SettingsError, match="chunks of 8 words or more are needed; add transcripts"):
-        build_data(settings(folder), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    of_words = "chunks of 8 words or more are needed; add transcripts"
+    for config, message in ((own, "at least 3 are needed"), (settings(folder), of_words)):
+        with pytest.raises(SettingsError, match=message):
+            build_data(config, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 # -- few transcripts -----------------------------------------------------------------------------------------------
@@ -176,16 +175,12 @@ def first_files(transcripts_path, folder, number):
 def test_three_transcripts_are_enough_for_every_arm(transcripts_path, tmp_path):
     config = settings(first_files(transcripts_path, tmp_path / "three", 3))
     data = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
-    missing = []
-    found = {arm.name: arm for arm in arms(data, after=True, sampled=True, seed=0, on_left_out=missing.append)}
+    allowed, missing = arms(data, sampled=True, seed=0)
+    found = {arm.name: arm for arm in allowed}
     assert missing == []
     assert set(found) == {"", "sampled", "oracle", "tool_off", "shuffled", "no_memory"}
     for task in data.tasks["test"]:
-        call = ParsedAction(
-            tool_name="memory_retrieval", parameters={"query": task.labels["quote"]}, raw_text="", success=True
-        )
-        (event,) = asyncio.run(found["shuffled"].executor.run([call], task))
-        assert task.answer.casefold() not in event.call.result.casefold()
+        assert task.answer.casefold() not in asked(found["shuffled"].executor, task).call.result.casefold()
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -205,7 +200,25 @@ def test_an_arm_whose_questions_do_not_allow_it_is_left_out_and_told(transcripts
         folder, questions={"kinds": ["episode"], "num_train": 20, "num_test": 10, "num_test_no_memory": 5}
     )
     data = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
-    missing = []
-    found = [arm.name for arm in arms(data, after=True, sampled=False, seed=0, on_left_out=missing.append)]
-    assert found == ["", "oracle", "tool_off", "no_memory"]
+    found, missing = arms(data, sampled=False, seed=0)
+    assert [arm.name for arm in found] == ["", "oracle", "tool_off", "no_memory"]
     assert len(missing) == 1 and "shuffled: task" in missing[0] and "no other task has another answer" in missing[0]
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_seed_has_the_values_of_the_original():
+    config, _ = find_recipe("podcast").begin(Path(), words=(), config=Path("seed"))
+    assert config.model.local_path == "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"
+    assert (config.training.learning_rate, config.training.critic_learning_rate) == (1e-5, 5e-6)
+    assert (config.inference.max_tool_calls_per_cot, config.inference.max_segment_length) == (5, 256)
+    assert (config.training.kl_coef, config.training.cliprange_value, config.memory.k) == (0.01, 0.5, 3)
+
+
+def test_a_wrong_kind_of_question_and_no_kind_at_all_are_refused():
+    assert set(get_args(Kind)) == set(WORDINGS)
+    with pytest.raises(SettingsError, match="'continuation'"):
+        PodcastConfig().merged({"questions": {"kinds": ["continuations"]}})
+    with pytest.raises(SettingsError, match=r"questions\.kinds"):
+        PodcastConfig().merged({"questions": {"kinds": []}})

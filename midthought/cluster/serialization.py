@@ -1,4 +1,4 @@
-"""Serializes objects for Ray workers. Large shared objects are sent by reference.
+"""Serializes objects for other processes of a run. Large shared objects are sent by reference.
 
 If an object cannot be pickled, the error names the part at fault and its path.
 """
@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ray.cloudpickle import CloudPickler
+from cloudpickle import CloudPickler
 
 from midthought.errors import SettingsError
 
@@ -52,10 +52,10 @@ def serialize(thing: object, what: str, name: Name | None = None) -> bytes:
         way, part, error = _find_unpicklable(thing, error, name)
         place = f" ({way.lstrip('.')})" if way else ""
         raise SettingsError(
-            f"{what} cannot be sent to Ray's workers: it holds a {type(part).__module__}.{type(part).__qualname__}{place}, "
+            f"{what} cannot be sent to another process: it holds a {type(part).__module__}.{type(part).__qualname__}{place}, "
             f"which cannot be pickled ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Create such objects when "
             "they are needed (a connection in `reset` or at its first use), leave them out in __getstate__ and create them "
-            "again in __setstate__, or set ray.use_ray to false"
+            "again in __setstate__, or set ray.use_ray and inference.overlap to false"
         ) from error
 
 
@@ -65,8 +65,8 @@ def deserialize(data: bytes, what: str, find: Find = lambda name: None) -> Any:
         return _Unpickler(io.BytesIO(data), find).load()
     except (ImportError, AttributeError) as error:
         raise SettingsError(
-            f"{what} cannot be loaded by Ray's worker ({type(error).__name__}: {error}): its code must be importable there; "
-            "install it on every node, start in its folder, or define it in the script itself"
+            f"{what} cannot be loaded by another process ({type(error).__name__}: {error}): its code must be importable there; "
+            "install it (on a cluster on every node), start in its folder, or define it in the script itself"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Episodes in tests: their parts, a tool, an environment with replies, and a call format for models that know none.
+"""Episodes in tests: their parts, two tools, an environment with replies, and a call format for models that know none.
 
 Imports neither pytest nor torch: scripts that run in another interpreter use it, too.
 """
@@ -6,6 +6,7 @@ Imports neither pytest nor torch: scripts that run in another interpreter use it
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,6 +28,24 @@ class Add(Tool):
 
     def execute(self, a: int, b: int) -> str:
         return str(a + b)
+
+
+MARK = "⟦tool⟧"
+
+
+class Look(Tool):
+    """Answers with its word between marks that no policy writes; sleeps where it is told to."""
+
+    definition = ToolDefinition(
+        "look", "Look a word up.", [ToolParameter("word", "string", "what to look for", required=False)]
+    )
+
+    def __init__(self, seconds: dict[str, float] | None = None) -> None:
+        self._seconds = seconds or {}
+
+    def execute(self, word: str = "nothing") -> str:
+        time.sleep(self._seconds.get(word, 0.0))
+        return f"{MARK}{word}</think>{MARK}"
 
 
 class Host:

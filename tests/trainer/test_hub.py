@@ -6,8 +6,7 @@ import base64
 import json
 import re
 import shutil
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import sys
 
 import pytest
 import yaml
@@ -65,24 +64,21 @@ def test_the_folder_works_with_transformers_alone(run, tmp_path):
     assert config.pad_token_id == tokenizer.pad_token_id
 
 
-def test_the_card_has_metadata_figures_of_all_arms_tools_and_a_place_for_the_license(run, tmp_path):
-    text = (save_for_hub(run, tmp_path / "hub", name="me/policy") / "README.md").read_text("utf-8")
-    head = yaml.safe_load(text.split("---")[1])
-    assert head["library_name"] == "transformers" and head["pipeline_tag"] == "text-generation"
-    assert head["license"] == "unknown" and "midthought" in head["tags"]
-    assert "| exact_match | 0.250 (0.200–0.300) | 0.500 | 0.375 |" in text and "arms.rft" in text
-    assert "`calculate`" in text and "hf download me/policy" in text and "## License\n\nNot filled in" in text
-    assert str(tmp_path) not in text and str(run) not in text
-
-
-def test_the_card_names_supervised_steps_before_reinforcement_learning(run, tmp_path):
+def test_the_card_has_metadata_steps_figures_of_all_arms_tools_and_a_place_for_the_license(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     for stage, key in (("sft", "loss"), ("sft", "loss"), ("ppo", "reward/mean")):
         folder.log(stage, 1, {key: 0.5})
     folder.close()
     text = (save_for_hub(tmp_path / "run", tmp_path / "hub", name="me/policy") / "README.md").read_text("utf-8")
+    head = yaml.safe_load(text.split("---")[1])
+    assert head["library_name"] == "transformers" and head["pipeline_tag"] == "text-generation"
+    assert head["license"] == "unknown" and "midthought" in head["tags"]
+    assert "| exact_match | 0.250 (0.200–0.300) | 0.500 | 0.375 |\n\nIn brackets: 95 %" in text and "arms.rft" in text
+    assert "- `calculate`: " in text and "hf download me/policy" in text and "## License\n\nNot filled in" in text
+    assert "--tools midthought.tools.builtin.calculate:CalculateTool --system 'Be <b> brief.'\n```" in text
     assert re.search(r"Supervised steps: 2; reinforcement learning \(\w+\): 1 iterations, with \[midthought", text)
+    assert str(tmp_path) not in text
 
 
 def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):
@@ -95,70 +91,52 @@ def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):
         save_for_hub(copied, tmp_path / "hub")
 
 
-class Hub(BaseHTTPRequestHandler):
-    """Answers as the hub does, and stores no file apart from the commit."""
+class Hub:
+    """Answers the requests of huggingface_hub's client as the hub does, and stores no file apart from the commit."""
 
-    protocol_version = "HTTP/1.1"
+    def __init__(self, http):
+        self.http, self.requests, self.is_reachable = http, [], True
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.requests.append((self.path, self.headers.get("Authorization"), body))  # type: ignore[attr-defined]
-        if self.headers.get("Authorization") != "Bearer hf_test":
-            return self._send(401, {"error": "Invalid credentials"})
-        if self.path == "/api/repos/create":
-            return self._send(200, {"url": f"{self.server.url}/me/policy", "name": "me/policy", "id": "me/policy"})  # type: ignore
-        if self.path == "/api/validate-yaml":
-            return self._send(200, {"errors": [], "warnings": []})
-        if self.path.endswith("/preupload/main"):
+    def __call__(self, request):
+        if not self.is_reachable:
+            raise self.http.ConnectError("refused")
+        path, body = request.url.path, request.read()
+        self.requests.append((path, body))
+        if request.headers.get("Authorization") != "Bearer hf_test":
+            return self.http.Response(401, json={"error": "Invalid credentials"}, request=request)
+        url = "https://huggingface.co/me/policy"
+        answers = {
+            "/api/repos/create": {"url": url, "name": "me/policy", "id": "me/policy"},
+            "/api/validate-yaml": {"errors": [], "warnings": []},
+            "/api/models/me/policy/commit/main": {"commitUrl": f"{url}/commit/1", "commitOid": "1", "success": True},
+        }
+        if path.endswith("/preupload/main"):
             files = [{**each, "uploadMode": "regular", "shouldIgnore": False} for each in json.loads(body)["files"]]
-            return self._send(200, {"files": files})
-        if self.path.endswith("/commit/main"):
-            return self._send(
-                200, {"commitUrl": f"{self.server.url}/me/policy/commit/1", "commitOid": "1", "success": True}
-            )  # type: ignore
-        return self._send(404, {"error": "unknown"})
-
-    def do_HEAD(self) -> None:
-        self.send_response(404)
-        self.send_header("X-Error-Code", "EntryNotFound")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self._send(404, {"error": "unknown"})
-
-    def _send(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: object) -> None: ...
+            answers[path] = {"files": files}
+        if path in answers:
+            return self.http.Response(200, json=answers[path], request=request)
+        return self.http.Response(404, headers={"X-Error-Code": "EntryNotFound"}, request=request)
 
 
 @pytest.fixture
 def hub(monkeypatch):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.requests, server.url = [], f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    import huggingface_hub.constants
+    from huggingface_hub import close_session, set_client_factory
+    from huggingface_hub.utils import get_session
 
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
-    template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    http = sys.modules[type(get_session()).__module__.partition(".")[0]]  # httpx, or its successor
+    hub = Hub(http)
+    set_client_factory(lambda: http.Client(transport=http.MockTransport(hub)))
     monkeypatch.setenv("HF_TOKEN", "hf_test")
-    yield server
-    server.shutdown()
-    server.server_close()
+    yield hub
+    set_client_factory(http.Client)
+    close_session()
 
 
 def test_all_files_and_the_card_are_one_commit(run, hub):
     assert push_to_hub(run, "me/policy", private=True).endswith("/me/policy")
-    created = json.loads(next(body for path, _, body in hub.requests if path == "/api/repos/create"))
+    created = json.loads(next(body for path, body in hub.requests if path == "/api/repos/create"))
     assert created["name"] == "policy" and (created.get("private") or created.get("visibility") == "private")
-    (commit,) = [body for path, _, body in hub.requests if path.endswith("/commit/main")]
+    (commit,) = [body for path, body in hub.requests if path.endswith("/commit/main")]
     rows = [json.loads(line)["value"] for line in commit.splitlines()]
     files = {row["path"]: base64.b64decode(row["content"]) for row in rows if "path" in row}
     assert {"README.md", "config.json", "model.safetensors", "generation_config.json", "tokenizer.json"} <= files.keys()
@@ -173,8 +151,6 @@ def test_a_refused_token_and_an_unreachable_hub_are_one_sentence(run, hub, monke
         push_to_hub(run, "me/policy")
     with pytest.raises(SettingsError, match="OWNER/NAME"):
         push_to_hub(run, "not a name//")
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    hub.is_reachable = False
     with pytest.raises(SettingsError, match="cannot be reached"):
         push_to_hub(run, "me/policy")

@@ -1,0 +1,185 @@
+"""A learner in a process of its own on this machine, so that it works while this process samples. Does not depend on Ray.
+
+Messages go through a pipe, their tensors through files in memory. Both ends are ours: nothing that is unpickled here comes from
+outside. Run as a module, this file is the learner's process; it ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from midthought.algo.losses import POLICY_LOSSES
+from midthought.cluster.process import ProcessSettings
+from midthought.cluster.serialization import deserialize, serialize
+from midthought.cluster.weights import fill_placeholders, placeholder_of
+from midthought.config import TrainingConfig
+from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors, read_shared_tensors
+from midthought.errors import LearnerLostError
+from midthought.learning.distributed.worker import LearnerWorker
+from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.model import Models
+
+_REMEDY = "continue from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"
+
+
+class ChildGroup:
+    """The only worker of a `RemoteLearner`: a process on this machine. Implements `WorkerGroup`. The process is started at once,
+    because its imports take seconds.
+
+    Args:
+        num_threads: threads with which it computes on a CPU.
+        device: where it keeps its models.
+    """
+
+    can_start_again = True
+
+    def __init__(self, num_threads: int, device: str = "cpu") -> None:
+        self._num_threads, self._device = num_threads, device
+        self._process: subprocess.Popen[bytes] | None = None
+        self._messages: _Messages | None = None
+        self._start_process()
+
+    @property
+    def process_id(self) -> int | None:
+        """None: it does not run."""
+        return self._process.pid if self._process else None
+
+    def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
+        """Creates the models in the process; if it was lost, in a new one. Raises `SettingsError` if they cannot be pickled,
+        `LearnerLostError` if the process does not start."""
+        loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
+        tensors = models.tensors()
+        learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
+        payload = serialize((models, training, schedule, loss, learning), "what is learned", placeholder_of(tensors))
+        if self._process is None:
+            self._start_process()
+        self.call("build", payload, ProcessSettings.of_this_process(self._num_threads), self._device)
+
+    def _start_process(self) -> None:
+        in_memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
+        folder = tempfile.mkdtemp(prefix=f"midthought-learner-{os.getpid()}-", dir=in_memory)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "midthought.cluster.child", str(theirs.fileno()), folder]
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+        self._messages = _Messages(Connection(ours.detach()), folder)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Calls the method in the process and returns its result. Raises what it raises, or `LearnerLostError` if it ended; in
+        both cases it is stopped."""
+        if self._messages is None or self._process is None:
+            raise LearnerLostError(f"the learner's process has ended; {_REMEDY}")
+        try:
+            self._messages.send((method, arguments))
+            result, error = self._messages.receive()
+        except (EOFError, OSError) as lost:
+            process = self._process
+            self.close()
+            code = process.returncode
+            raise LearnerLostError(
+                f"the learner's process was lost in {method!r} (exit code {code}); {_REMEDY}"
+            ) from lost
+        except BaseException:
+            self.close()
+            raise
+        if error is not None:
+            self.close()
+            raise error
+        return result
+
+    def close(self) -> None:
+        """Stops the process. May be called twice."""
+        if self._messages is not None:
+            self._messages.close()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_SECONDS)
+            self._process.kill()
+            self._process.wait()
+        self._messages = self._process = None
+
+
+_GRACE_SECONDS = 1.0
+
+
+class _Messages:
+    """One end of the pipe. `folder` is for tensors; both ends remove it when the other one is gone."""
+
+    def __init__(self, pipe: Connection, folder: str) -> None:
+        self._pipe, self._folder = pipe, folder
+
+    def send(self, message: object) -> None:
+        tensors: dict[int, torch.Tensor] = {}
+
+        def place(thing: object) -> object | None:
+            if not isinstance(thing, torch.Tensor):
+                return None
+            tensors[id(thing)] = thing
+            return id(thing)
+
+        data = serialize(message, "what the learner needs", place)
+        shared = SharedTensors(((str(name), tensor) for name, tensor in tensors.items()), self._folder)
+        self._pipe.send((data, shared.manifest))
+
+    def receive(self) -> Any:
+        """Waits for the next message. Raises `EOFError` if the other process has ended."""
+        data, manifest = self._pipe.recv()
+        tensors = dict(read_shared_tensors(manifest))
+        Path(manifest["path"]).unlink()  # the tensors keep the memory
+        return deserialize(data, "what the learner computed", lambda name: tensors[str(name)])
+
+    def close(self) -> None:
+        self._pipe.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Child:
+    """The learner's process."""
+
+    def build(self, payload: bytes, settings: ProcessSettings, device: str) -> None:
+        """Creates the models with uninitialized tensors."""
+        settings.begin()
+        settings.apply_numerics()
+        found = deserialize(payload, "what is learned", fill_placeholders("cpu"))
+        models, training, schedule, (name, loss), learning = found
+        POLICY_LOSSES.add(name, loss)
+        for key, tensor in models.tensors().items():
+            if key in learning:
+                tensor.requires_grad_(True)
+        self.worker = LearnerWorker(models, training, schedule, device)
+        self.worker.be_alone()
+
+    def answer(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+        try:
+            owner = self if method == "build" else self.worker
+            return getattr(owner, method)(*arguments), None
+        except Exception as error:
+            return None, error
+
+    def serve(self, messages: _Messages) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                messages.send(self.answer(*messages.receive()))
+
+
+def _main(descriptor: str, folder: str) -> None:
+    messages = _Messages(Connection(int(descriptor)), folder)
+    try:
+        _Child().serve(messages)
+    finally:
+        messages.close()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,142 @@
+"""Publishes the policy of a run: its files with a model card (`model_card.md`), in a folder or on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from midthought.config import read_yaml
+from midthought.errors import CheckpointError, SettingsError
+from midthought.files.manifest import MANIFEST
+from midthought.files.output_folder import MARK, replaced
+from midthought.models.pretrained import policy_folder, require_intact_model
+from midthought.report.run_folder import flat_keys, require_intact_run
+from midthought.report.run_record import read_run
+from midthought.trainer.prompt_record import PromptRecord, run_folder_of
+
+CARD = "README.md"
+_CLIENTS = ("httpx", "httpx2")
+"""Packages whose errors huggingface_hub passes on if there is no connection; it depends on one of them."""
+_WHEN = re.compile(r"(before|after|arms\.[^.]+)\.(.+)")
+
+
+def save_for_hub(run: str | Path, folder: str | Path, *, name: str = "") -> Path:
+    """Writes the policy of a run, with its model card, to a folder that any Hugging Face tool loads. Returns the folder.
+
+    Raises as `push_to_hub`, and `OutputPathError` if `folder` holds files that were not written here.
+    """
+    files, card = _files(Path(run), name or Path(folder).name)
+    with replaced(folder, "model") as target:
+        for relative, file in files.items():
+            (target / relative).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target / relative)
+        (target / CARD).write_text(card, encoding="utf-8")
+    return Path(folder)
+
+
+def push_to_hub(run: str | Path, repo: str, *, private: bool = False) -> str:
+    """Uploads the policy of a run, with its model card, to the repository `OWNER/NAME` in one commit. Returns its address.
+
+    The repository is created if there is none. A card that is there already is kept: it may have been edited. The token is
+    that of `hf auth login` or `HF_TOKEN`. Raises `CheckpointError` if `run` is no run folder, `ModelPathError` if it has no
+    policy or a file is not as it was written, `SettingsError` if the hub refuses the name or the token or cannot be reached.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+    files, card = _files(Path(run), repo)
+    api = HfApi(library_name="midthought")
+    try:
+        created = api.create_repo(repo, private=private, exist_ok=True)
+        added = [CommitOperationAdd(relative, str(file)) for relative, file in files.items()]
+        if not api.file_exists(created.repo_id, CARD):
+            added.append(CommitOperationAdd(CARD, card.encode()))
+        api.create_commit(created.repo_id, added, commit_message="Upload a policy trained with midthought")
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        if isinstance(error, HFValidationError | LocalTokenNotFoundError):
+            message = f"{repo!r}: {reason}; write OWNER/NAME, and log in with `hf auth login`"
+        elif isinstance(error, HfHubHTTPError):
+            message = f"the hub refuses {repo!r}: {reason}; log in with `hf auth login`"
+        elif type(error).__module__.partition(".")[0] in _CLIENTS:
+            message = f"the hub at {api.endpoint} cannot be reached ({reason}); try again later"
+        else:
+            raise
+        raise SettingsError(message) from None
+    return str(created)
+
+
+def _files(run: Path, name: str) -> tuple[Mapping[str, Path], str]:
+    """Returns the files of the policy by their names in the repository, and the card."""
+    folder, found = policy_folder(run), run_folder_of(run)
+    if found is None:
+        raise CheckpointError(f"{run} is not in a run folder, from which the model card is written; give the run")
+    require_intact_run(found)
+    require_intact_model(folder)
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in (MANIFEST, MARK, CARD))
+    return {path.relative_to(folder).as_posix(): path for path in paths}, model_card(found, name)
+
+
+def model_card(run: Path, name: str) -> str:
+    """Returns the text of the card with Hugging Face's metadata. Of a path in the settings only the last part is named."""
+    from huggingface_hub import ModelCardData
+    from jinja2 import Environment, StrictUndefined
+
+    record = read_run(run)
+    settings = flat_keys(read_yaml(run / "config.yaml")) if record.config is not None else {}
+    base = str(settings.get("model.local_path") or "")
+    algorithm = str(settings.get("training.algorithm") or settings.get("training.adv_estimator") or "")
+    is_on_hub = bool(re.fullmatch(r"[\w.-]+/[\w.-]+", base)) and not Path(base).exists()
+    metadata = ModelCardData(
+        license="unknown",
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        base_model=base if is_on_hub else None,
+        tags=["midthought", "reinforcement-learning", "tool-use", *filter(None, [algorithm])],
+    )
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
+    environment.filters |= {"line": _line, "quoted": shlex.quote}
+    template = environment.from_string(resources.files(__package__).joinpath("model_card.md").read_text("utf-8"))
+    card = template.render(
+        metadata=metadata.to_yaml(),
+        name=name,
+        base=Path(base).name if Path(base).is_absolute() else base,
+        algorithm=algorithm,
+        num_steps=len(record.metrics.get("sft", {}).get("loss", ())),
+        num_iters=len(record.metrics.get("ppo", {}).get("reward/mean", ())),
+        version=version("midthought"),
+        prompts=PromptRecord.read(run) or PromptRecord(),
+        max_tokens=settings.get("inference.max_tokens"),
+        figures=_figures(record.summary),
+    )
+    return f"{card}\n"
+
+
+def _figures(summary: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+    """Returns the rows of a table: the shares of right answers of every arm, before and after, else the last values."""
+    numbers = {key: value for key, value in summary.items() if isinstance(value, int | float)}
+    found: dict[str, dict[str, str]] = {}
+    for key, value in numbers.items():
+        match = _WHEN.fullmatch(key)
+        if match and match[2].endswith(("exact_match", "call_rate_needed", "call_rate_needless")):
+            ends = [f"{numbers[f'{key}.{end}']:.3f}" for end in ("low", "high") if f"{key}.{end}" in numbers]
+            interval = f" ({'–'.join(ends)})" if ends else ""
+            found.setdefault(match[2], {})[match[1]] = f"{value:.3f}{interval}"
+    if found:
+        columns = dict.fromkeys(when for row in found.values() for when in row)
+        rows = [[metric, *(row.get(when, "–") for when in columns)] for metric, row in found.items()]
+        return [["measure", *columns], *rows]
+    names = ("reward/", "validation/reward/", "validation/exact_match", "tools/")
+    shown = [[key, f"{value:.4g}"] for key, value in numbers.items() if key.startswith(names)]
+    return [["measure", "value"], *shown] if shown else []
+
+
+def _line(text: object) -> str:
+    """Returns the text on one line, without a meaning in Markdown tables and HTML."""
+    return " ".join(str(text).split()).replace("|", r"\|").replace("<", "&lt;")

@@ -1,0 +1,354 @@
+"""Training with `training.max_staleness`: what a batch does not take is learned from once, later, weighed rightly, and survives a
+restart. Episodes are of random length: the model is one that was made and taught nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from precision import logit_tolerance
+from small_environments import QUESTIONS, Colours, weights, without_clocks
+
+from midthought import RayPPOTrainer, TrainerCallback, create_default_config
+from midthought.errors import LearnerLostError, SettingsError
+from midthought.learning.batch import TokenBatch
+from midthought.learning.model import token_outputs
+from midthought.models.small_model import make_policy
+from midthought.trainer import learners
+
+QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
+
+
+@pytest.fixture(scope="module")
+def _untaught(tokenizer):
+    return make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
+
+
+@pytest.fixture
+def untaught(_untaught, tokenizer):
+    return {"model": copy.deepcopy(_untaught), "tokenizer": tokenizer}
+
+
+def settings(*, max_staleness=2, deterministic=True, num_iters=6, overlap="auto", **training):
+    training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters": num_iters, "validate_every": 0} | training
+    return create_default_config(
+        preset="tiny",
+        inference={
+            "max_tokens": 96,
+            "max_segment_length": 8,
+            "deterministic": deterministic,
+            "overlap": overlap,
+        },
+        training={"learning_rate": 3e-3, "max_staleness": max_staleness, **training},
+    )
+
+
+def by_length(trajectory):
+    return float(trajectory.num_sampled % 3)
+
+
+class Watch(TrainerCallback):
+    """Keeps every iteration's episodes, the weights that it began with, and the batch that was learned from."""
+
+    def __init__(self):
+        self.episodes, self.weights, self.batches = [], [], []
+
+    def follow(self, trainer):
+        score = trainer.learner.score
+
+        def scored(batch):
+            if len(self.weights) == trainer.iteration:  # again after a restart
+                self.weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
+            batch, figures = score(batch)
+            self.batches.append(batch)
+            return batch, figures
+
+        trainer.learner.score = scored
+        gather = trainer.rollout
+
+        def rollout():
+            data = gather()
+            self.episodes.append(list(data))
+            return data
+
+        trainer.rollout = rollout
+        return self
+
+
+def prompts(stream):
+    """The prompts of the open groups' episodes, by the group's number."""
+    groups = stream.state()["groups"]
+    return {group["position"]: [episode["task"]["prompt"] for episode in group["episodes"]] for group in groups}
+
+
+# -- what is learned from ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [
+        ("gae", {"deterministic": True}),
+        ("grpo", {"deterministic": False, "overlap": False}),
+        ("grpo", {"deterministic": False, "overlap": True}),
+        pytest.param("gae", {"deterministic": False, "overlap": True}, marks=pytest.mark.slow),
+    ],
+    ids=["deterministic", "in turns", "overlapping", "overlapping, with a critic"],
+)
+def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, options, untaught):
+    config = settings(adv_estimator=estimator, group_size=2 if estimator == "grpo" else 1, **options)
+    with RayPPOTrainer(config, dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught) as trainer:
+        before = weights(trainer)
+        watch = Watch().follow(trainer)
+        history = trainer.fit()
+        assert not torch.equal(weights(trainer), before)
+        stream = trainer.source.stream
+        assert (stream.num_open, stream.num_unfinished) == (0, 0)
+        begun = stream.next_position
+    size = config.training.episodes_per_task
+    groups = Counter(t.group for episodes in watch.episodes for t in episodes)
+    assert set(groups.values()) == {size} and sorted(groups) == list(range(begun))
+    tasks = {t.group: t.task.task_id for episodes in watch.episodes for t in episodes}
+    for figures, episodes in zip(history, watch.episodes, strict=True):
+        dropped = figures.get("batch/num_flat_groups", 0) * size
+        assert figures["batch/num_episodes"] + dropped == len(episodes) == 4
+        assert figures["staleness/max"] <= 2
+    assert max(figures["staleness/mean"] for figures in history) > 0
+    passes = [sorted(tasks.get(number, "?") for number in range(start, start + 5)) for start in range(0, 20, 5)]
+    assert sum("?" not in found and len(set(found)) == 5 for found in passes) >= 2
+
+
+@pytest.mark.parametrize("overlap", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_every_token_knows_the_weights_that_sampled_it_and_is_weighed_by_its_own_ratio(overlap, untaught):
+    """Log-probabilities under the weights of a token's version are the sampled ones; the ratio of those before the update
+    to them, cut at 2, is what the token's loss is multiplied by."""
+    config = settings(deterministic=False, overlap=overlap)
+    with RayPPOTrainer(config, dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught) as trainer:
+        watch = Watch().follow(trainer)
+        history = trainer.fit()
+    probe = copy.deepcopy(untaught["model"])
+    num_older, shift = 0, 0.0
+    for iteration, batch in enumerate(watch.batches):
+        usable = [t for t in watch.episodes[iteration] if t.reward is not None]
+        versions = torch.tensor([version for t in usable for version in t.segments[0].policy_versions])
+        under = {version: logprobs(probe, watch.weights[version], batch) for version in range(iteration + 1)}
+        for version, found in under.items():
+            own = batch.loss_mask & (versions == version)
+            if own.any():
+                assert (found - batch.sampled_logprobs)[own].abs().max() < logit_tolerance(probe, 256)
+        older = batch.loss_mask & (versions < iteration)
+        assert torch.equal(batch.ages, (iteration - versions) * batch.loss_mask)
+        expected = (under[iteration] - batch.sampled_logprobs).exp().clamp(max=2.0)
+        torch.testing.assert_close(
+            batch.rollout_weights[batch.loss_mask], expected[batch.loss_mask], rtol=1e-3, atol=1e-4
+        )
+        if older.any():
+            num_older += int(older.sum())
+            shift = max(shift, float((under[iteration] - batch.sampled_logprobs)[older].abs().max()))
+            assert history[iteration]["logprob_difference_older_max"] < logit_tolerance(probe, 256)
+        newest = history[iteration]["logprob_difference_max"]
+        assert math.isnan(newest) or newest < logit_tolerance(probe, 256)
+        ages = (iteration - versions)[batch.loss_mask].double()
+        assert history[iteration]["staleness/mean"] == pytest.approx(float(ages.mean()))
+        assert history[iteration]["staleness/max"] == int(ages.max())
+    assert num_older > 20 and shift > 1e-2  # or the test would show nothing
+
+
+@torch.no_grad()
+def logprobs(model, state, batch: TokenBatch):
+    model.load_state_dict(state)
+    found = torch.zeros(batch.num_tokens)
+    found[batch.loss_mask] = token_outputs(model.eval(), batch).logprobs
+    return found
+
+
+@pytest.mark.slow
+def test_an_evaluation_between_two_iterations_changes_neither(_untaught, tokenizer):
+    histories = []
+    for validate_every in (0, 1):
+        config = settings(num_iters=3, validate_every=validate_every, num_validation_questions=3)
+        model = copy.deepcopy(_untaught)
+        options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "validation": QUESTIONS}
+        with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options) as trainer:
+            histories.append(json.dumps(without_clocks(trainer.fit())))  # NaN equals NaN
+    assert histories[0] == histories[1]
+
+
+def test_a_rollout_by_hand_is_refused_because_episodes_would_go_on_between_two_calls(untaught):
+    trainer = RayPPOTrainer(settings(), dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught)
+    with trainer, pytest.raises(SettingsError, match=r"outside fit\(\) with training.max_staleness=2.*set it to 0"):
+        trainer.rollout()
+
+
+def test_overlap_that_is_not_possible_is_refused_before_the_start(untaught, monkeypatch):
+    data = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length}
+    with pytest.raises(SettingsError, match=r"overlap=true with inference.deterministic"):
+        RayPPOTrainer(settings(overlap=True), **data, **untaught)
+    monkeypatch.setattr(learners, "num_cores", lambda: 1)
+    with pytest.raises(SettingsError, match=r"overlap=true with 1 CPU core.*set inference.overlap to false"):
+        RayPPOTrainer(settings(overlap=True, deterministic=False), **data, **untaught)
+
+
+# -- from one process to the next ----------------------------------------------------------------------------------
+
+
+class Stop(TrainerCallback):
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def on_step(self, trainer, metrics):
+        if trainer.iteration == self.iteration:
+            trainer.save_checkpoint()
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(_untaught, tokenizer, tmp_path):
+    def trainer(name, **options):
+        config = settings(num_iters=4, adv_estimator="grpo", group_size=2)
+        config.checkpoint.save_interval = 10
+        options |= {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / name}
+        return RayPPOTrainer(config, model=copy.deepcopy(_untaught), tokenizer=tokenizer, **options)
+
+    with trainer("whole") as whole:
+        whole.fit()
+    with trainer("stopped", callbacks=Stop(2)) as stopped:
+        with pytest.raises(KeyboardInterrupt):
+            stopped.fit()
+        num_unfinished = stopped.source.stream.num_unfinished
+        assert num_unfinished
+    with trainer("stopped", resume=True) as resumed:
+        assert resumed.iteration == 2
+        assert resumed.source.stream.num_unfinished == num_unfinished
+        resumed.fit()
+    histories = [without_clocks(each.metrics_history) for each in (resumed, whole)]
+    for figures in [figures for history in histories for figures in history]:  # a new process has no older weights
+        figures.pop("logprob_difference_older_max", None), figures.pop("logprob_difference_older_mean", None)
+    assert histories[0] == histories[1]
+    assert max(figures["staleness/mean"] for figures in whole.metrics_history) > 0
+    first, second = (
+        [without_clocks([json.loads(line)]) for line in (tmp_path / name / "trajectories.jsonl").open()]
+        for name in ("whole", "stopped")
+    )
+    assert first == second
+    names = [tmp_path / name / "policy/model.safetensors" for name in ("whole", "stopped")]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
+def test_after_a_restart_with_a_smaller_staleness_what_is_too_old_starts_again(_untaught, tokenizer, tmp_path, caplog):
+    def trainer(max_staleness, **options):
+        config = settings(num_iters=5, max_staleness=max_staleness)
+        options |= {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
+        return RayPPOTrainer(config, model=copy.deepcopy(_untaught), tokenizer=tokenizer, **options)
+
+    with trainer(4, callbacks=Stop(3)) as first, pytest.raises(KeyboardInterrupt):
+        first.fit()
+    with trainer(1, resume=True, allow_changes=True) as second:
+        history = second.fit()
+        assert second.source.stream.num_open == 0
+    assert "start again: they are too old for this training.max_staleness" in caplog.text
+    assert all(figures["staleness/max"] <= 1 for figures in history[3:]) and len(history) == 5
+    groups = Counter(json.loads(line)["group"] for line in (tmp_path / "run/trajectories.jsonl").open())
+    assert sorted(groups) == list(range(20)) and set(groups.values()) == {1}
+
+
+def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(_untaught, tokenizer, tmp_path):
+    def trainer(**options):
+        config, model = settings(num_iters=5), copy.deepcopy(_untaught)
+        return RayPPOTrainer(config, Colours, model=model, tokenizer=tokenizer, run_path=tmp_path / "run", **options)
+
+    with trainer(callbacks=Stop(2)) as first:
+        with pytest.raises(KeyboardInterrupt):
+            first.fit()
+        known = prompts(first.source.stream)
+        assert known
+    with trainer(resume=True) as second:
+        assert prompts(second.source.stream) == known
+        history = second.fit()
+        assert all(figures["episode/failed"] == 0 for figures in history)
+        assert [figures["batch/num_episodes"] for figures in history] == [4] * 5
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_open_episodes_can_be_gone_on_with_without_them(_untaught, tokenizer, tmp_path, caplog):
+    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "tokenizer": tokenizer}
+    config = settings(num_iters=4)
+    with RayPPOTrainer(
+        config, model=copy.deepcopy(_untaught), **options, callbacks=Save(2, tmp_path / "here")
+    ) as trainer:
+        trainer.fit()
+    with RayPPOTrainer(settings(max_staleness=0, num_iters=3), model=copy.deepcopy(_untaught), **options) as trainer:
+        with caplog.at_level(logging.WARNING):
+            trainer.load_checkpoint(tmp_path / "here")
+        assert "episodes of the checkpoint that are not trained on yet are dropped" in caplog.text
+        assert len(trainer.fit()) == 3
+
+
+class Save(TrainerCallback):
+    def __init__(self, iteration, path):
+        self.iteration, self.path = iteration, path
+
+    def on_step(self, trainer, metrics):
+        if trainer.iteration == self.iteration:
+            trainer.save_checkpoint(self.path)
+
+
+# -- a learner in a process of its own -----------------------------------------------------------------------------
+
+
+class Kill(TrainerCallback):
+    """Ends the learner's process after an iteration."""
+
+    def __init__(self, *iterations):
+        self.iterations = list(iterations)
+
+    def on_step(self, trainer, metrics):
+        if trainer.iteration in self.iterations:
+            self.iterations.remove(trainer.iteration)
+            os.kill(trainer.learner.workers.process_id, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(_untaught, tokenizer, tmp_path, caplog):
+    config = settings(num_iters=6, deterministic=False, overlap=True)
+    config.checkpoint.save_interval = 2
+    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
+    model = copy.deepcopy(_untaught)
+    with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options, callbacks=Kill(3, 5)) as trainer:
+        history = trainer.fit()
+    assert caplog.text.count("the learner's process was lost in 'score' (exit code -9)") == 2
+    assert [figures["iteration"] for figures in history] == [1, 2, 3, 4, 5, 6]
+    rows = [json.loads(line) for line in (tmp_path / "run/trajectories.jsonl").open()]
+    groups = Counter(row["group"] for row in rows)
+    assert sorted(groups) == list(range(24)) and set(groups.values()) == {1}
+
+
+@pytest.mark.slow
+def test_a_learner_that_is_killed_before_the_first_checkpoint_ends_the_run_with_the_remedy(untaught, tmp_path):
+    config = settings(num_iters=6, deterministic=False, overlap=True)
+    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
+    with (
+        RayPPOTrainer(config, **untaught, **options, callbacks=Kill(1)) as trainer,
+        pytest.raises(LearnerLostError, match=r"exit code -9.*continue from the last checkpoint"),
+    ):
+        trainer.fit()
+
+
+def test_cleaning_up_ends_the_open_episodes_and_the_learner(untaught):
+    config = settings(deterministic=False, overlap=True)
+    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "callbacks": Stop(1)}
+    trainer = RayPPOTrainer(config, **untaught, **options)
+    with pytest.raises(SettingsError, match="save_checkpoint"):
+        trainer.fit()
+    stream, process_id = trainer.source.stream, trainer.learner.workers.process_id
+    assert stream.num_open > 0
+    trainer.cleanup()
+    trainer.cleanup()
+    assert (stream.num_open, stream.num_unfinished) == (0, 0)
+    assert not Path(f"/proc/{process_id}").exists()
