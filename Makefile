@@ -52,7 +52,7 @@ test: $(VENV)/.ready-dev style
 # pytest rewrites assertions to explain them, which takes 11 s of CPU time in each process on the first run. It does so only for what
 # failed, which runs again.
 fast-tests: $(VENV)/.ready-dev
-	$(TESTS) --assert=plain -m "not slow" || { $(BIN)/pytest --last-failed -m "not slow"; false; }
+	$(TESTS) --assert=plain -m "not slow" || { OMP_NUM_THREADS=1 $(BIN)/pytest --last-failed --last-failed-no-failures none -m "not slow"; false; }
 
 test-all: $(VENV)/.ready-oracles $(VENV)/.ready-real $(ECOSYSTEM_ENVIRONMENTS) axe docs test
 	$(BIN)/pytest -m slow

@@ -122,26 +122,15 @@ def _named(kinds: str, known: Iterable[str]) -> tuple[str, ...]:
 def _quote_questions(
     chunks: Path, out: Path, num_questions: int, kinds: str, no_memory_share: float, seed: int
 ) -> list[Task]:
-    from midthought.memory.questions import (
-        WORDINGS,
-        QuestionPlan,
-        make_questions,
-        one_speaker_chunks,
-        with_windows,
-        write_questions,
-    )
+    from midthought.memory import questions as quotes
 
     read = _chunks_of(chunks)
-    plan = QuestionPlan(
-        num_questions,
-        needless_share=no_memory_share,
-        kinds=_named(kinds, WORDINGS),
-    )
-    said = one_speaker_chunks(read)
-    tasks = make_questions(said, plan, seed, memory=said)
+    plan = quotes.QuestionPlan(num_questions, no_memory_share, kinds=_named(kinds, quotes.WORDINGS))
+    said = quotes.one_speaker_chunks(read)
+    tasks = quotes.make_questions(said, plan, seed, memory=said)
     if said != read:
-        tasks = with_windows(tasks, read)
-    write_questions(tasks, out)
+        tasks = quotes.with_windows(tasks, read)
+    quotes.write_questions(tasks, out)
     return tasks
 
 

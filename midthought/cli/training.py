@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,30 +57,22 @@ def train(
     from midthought.report.console import Console
 
     found = find_recipe(recipe)
-    path = run or _timed_folder(found.name)
+    path, words = run or _timed_folder(found.name), settings or []
     if arms:
-        settings = [*(settings or []), f"evaluation.control_arms=[{arms}]"]
+        words = [*words, f"evaluation.control_arms=[{arms}]"]
     if gpu_gib is not None and (not dry_run or engine != "midthought"):
         raise SettingsError("--gpu-gib describes a GPU for --dry-run, without --engine; add --dry-run, or leave it out")
     if engine != "midthought":
         require_verl_options(engine, stage, resume, arms)
-        _train_with_verl(found, path, settings or [], config, stage, from_, dry_run)
+        _train_with_verl(found, path, words, config, stage, from_, dry_run)
         return
+    given: dict[str, Any] = {"words": words, "config": config, "stage": stage, "from_path": from_}
     if dry_run:
-        _print_choice(found, path, settings or [], config, stage, from_, gpu_gib)
+        _print_choice(found, path, given, gpu_gib)
         return
     console = Console(quiet=quiet)
     try:
-        found.run(
-            path,
-            console,
-            words=settings or [],
-            config=config,
-            stage=stage,
-            from_path=from_,
-            resume=resume,
-            allow_changes=allow_changes,
-        )
+        found.run(path, console, **given, resume=resume, allow_changes=allow_changes)
     except KeyboardInterrupt:
         from midthought.trainer.checkpoint import what_is_saved
         from midthought.trainer.progress import FILE_NAME
@@ -107,11 +99,10 @@ def evaluate(
     from midthought.recipes import find_recipe
     from midthought.report.console import Console
 
-    found = find_recipe(recipe)
-    path = run or _timed_folder("evaluate")
-    console = Console(quiet=quiet)
+    path, console = run or _timed_folder("evaluate"), Console(quiet=quiet)
+    given: dict[str, Any] = {"words": settings or [], "config": config, "stage": "evaluate", "from_path": model}
     try:
-        found.run(path, console, words=settings or [], config=config, stage="evaluate", from_path=model, resume=False)
+        find_recipe(recipe).run(path, console, **given)
     except KeyboardInterrupt:
         console.error("Stopped. An evaluation cannot be resumed: run it again.")
         raise typer.Exit(130) from None
@@ -133,20 +124,12 @@ def _timed_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _print_choice(
-    recipe: Recipe,
-    path: Path,
-    words: list[str],
-    config: Path | None,
-    stage: str,
-    from_path: Path | None,
-    gpu_gib: float | None,
-) -> None:
+def _print_choice(recipe: Recipe, path: Path, given: dict[str, Any], gpu_gib: float | None) -> None:
     """Prints what a run would choose and whether it fits. Raises SettingsError, with the remedy, if it does not fit."""
     from midthought.plan.hardware import Hardware
     from midthought.recipes.run import examined_run
 
-    run = examined_run(recipe, path, words=words, config=config, stage=stage, from_path=from_path)
+    run = examined_run(recipe, path, **given)
     run.choose(run.beginning, Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib) if gpu_gib else None)
     tell("\n".join(run.choice.table()))
     run.choice.require_possible()

@@ -7,6 +7,7 @@ outside. Run as a module, this file is the learner's process; it ends with the p
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -67,7 +68,7 @@ class ChildGroup:
 
     def _start_process(self) -> None:
         in_memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
-        folder = tempfile.mkdtemp(prefix="midthought-learner-", dir=in_memory)
+        folder = tempfile.mkdtemp(prefix=f"midthought-learner-{os.getpid()}-", dir=in_memory)
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "midthought.cluster.child", str(theirs.fileno()), folder]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.changes import require_true_or_false
@@ -23,19 +23,6 @@ from midthought.trainer.run import Run
 from midthought.trainer.tasks import TrainingTasks
 
 
-class Settled(NamedTuple):
-    """What a trainer runs with."""
-
-    choice: Choice
-    """The settings, with every `auto` replaced, and the plan of the run."""
-    note: str
-    """A line for the user about the preset; empty: none was used."""
-    model: Any
-    """The loaded model that was given. None: the trainer loads or creates one."""
-    run_path: str | Path | Run | None
-    """None: no run folder."""
-
-
 def settle(
     config: RecipeConfig | None,
     settings: Mapping[str, Any],
@@ -46,8 +33,9 @@ def settle(
     run_path: str | Path | Run | None,
     resume: bool,
     names: Iterable[str],
-) -> Settled:
-    """Returns the settings that a trainer runs with. `settings`: as in `by_section`. `names`: of the trainer's arguments, to be
+) -> tuple[Choice, str, Any, str | Path | Run | None]:
+    """Returns the settings that a trainer runs with, a line for the user about the preset (empty: none was used), the model that
+    was given loaded, and the run folder, if any. `settings`: as in `by_section`. `names`: of the trainer's arguments, to be
     suggested for an unknown name. Raises SettingsError."""
     require_true_or_false(resume)
     if dataset is not None and "max_steps" in settings:
@@ -79,7 +67,7 @@ def settle(
     config, note = choose_preset(config, model)
     config = config.merged({})
     check_source(before_choice(config.inference), config.ray, config.training.max_staleness)
-    return Settled(choose_settings(config, model), note, model, run_path)
+    return choose_settings(config, model), note, model, run_path
 
 
 def by_section(config: RecipeConfig, settings: Mapping[str, Any], names: Iterable[str] = ()) -> dict[str, Any]:

@@ -28,9 +28,8 @@ class TrainerCallback:
 
 def checked_callbacks(callbacks: Any) -> list[TrainerCallback]:
     """Returns one or several callbacks as a list; None: none. Raises `SettingsError` for anything else."""
-    callbacks = () if callbacks is None else callbacks
-    given = [callbacks] if isinstance(callbacks, TrainerCallback) or not isinstance(callbacks, Iterable) else callbacks
-    given = list(given)
+    one = () if callbacks is None else (callbacks,)
+    given = list(callbacks if isinstance(callbacks, Iterable) else one)
     for callback in given:
         if not isinstance(callback, TrainerCallback):
             raise SettingsError(

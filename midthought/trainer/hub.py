@@ -60,10 +60,8 @@ def push_to_hub(run: str | Path, repo: str, *, private: bool = False) -> str:
         api.create_commit(created.repo_id, added, commit_message="Upload a policy trained with midthought")
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        if isinstance(error, HFValidationError | LocalTokenNotFoundError):
-            message = f"{repo!r}: {reason}; write OWNER/NAME, and log in with `hf auth login`"
-        elif isinstance(error, HfHubHTTPError):
-            message = f"the hub refuses {repo!r}: {reason}; log in with `hf auth login`"
+        if isinstance(error, HfHubHTTPError | HFValidationError | LocalTokenNotFoundError):
+            message = f"the hub refuses {repo!r}: {reason}; write OWNER/NAME, and log in with `hf auth login`"
         elif type(error).__module__.partition(".")[0] in _CLIENTS:
             message = f"the hub at {api.endpoint} cannot be reached ({reason}); try again later"
         else:

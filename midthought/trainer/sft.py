@@ -38,16 +38,15 @@ SAVE_RATIO = 10
 """Supervised steps are short: they are saved every `SAVE_RATIO * checkpoint.save_interval` steps."""
 
 
-def cut_off_note(demonstrations: Sequence[Trajectory], max_tokens: int) -> str:
-    """Returns a warning if many demonstrations are longer than an episode may be (`inference.max_tokens`); else an empty text."""
+def _warn_if_cut_off(demonstrations: Sequence[Trajectory], max_tokens: int) -> None:
+    """Warns if many demonstrations are longer than an episode may be (`inference.max_tokens`)."""
     lengths = [each.num_response for each in demonstrations]
     num_long = sum(length > max_tokens for length in lengths)
-    if not num_long or num_long < MAX_LONG_SHARE * len(lengths):
-        return ""
-    return (
-        f"{num_long} of {len(lengths)} demonstrations are longer than an episode may be (inference.max_tokens={max_tokens}): "
-        f"episodes like these end without an answer; set inference.max_tokens={64 * math.ceil(max(lengths) / 64)}"
-    )
+    if num_long and num_long >= MAX_LONG_SHARE * len(lengths):
+        _log.warning(
+            f"{num_long} of {len(lengths)} demonstrations are longer than an episode may be (inference.max_tokens={max_tokens}): "
+            f"episodes like these end without an answer; set inference.max_tokens={64 * math.ceil(max(lengths) / 64)}"
+        )
 
 
 class SftStage:
@@ -117,10 +116,8 @@ class SftStage:
         learner = Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=settings.num_steps))
         try:
             start = self._restored(learner, tokenizer, settings)
-            if start < settings.num_steps and (
-                note := cut_off_note(demonstrations.of_step(start), config.inference.max_tokens)
-            ):
-                _log.warning(note)
+            if start < settings.num_steps:
+                _warn_if_cut_off(demonstrations.of_step(start), config.inference.max_tokens)
             spent = math.fsum(row.get("time/seconds", 0.0) for row in self._rows)
 
             def after_step(step: int, metrics: Mapping[str, float]) -> None:

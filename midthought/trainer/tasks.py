@@ -97,12 +97,7 @@ class DatasetTasks(TrainingTasks):
     """The tasks of a data set. Each episode gives one answer, which is scored from its trajectory."""
 
     def __init__(
-        self,
-        dataset: Any,
-        reward: WeightedReward | None,
-        config: ConfigStore,
-        *,
-        validation: Any = None,
+        self, dataset: Any, reward: WeightedReward | None, config: ConfigStore, *, validation: Any = None
     ) -> None:
         """`reward` None: uses the settings' `reward` section. Then, and if a named reward compares with it, every task needs an
         answer."""

@@ -152,7 +152,7 @@ class Trainer:
         progress: bool = True,
         **settings: Any,
     ) -> None:
-        given = settle(
+        self._choice, note, model, path = settle(
             config,
             settings,
             model=model,
@@ -162,26 +162,25 @@ class Trainer:
             resume=resume,
             names=inspect.signature(Trainer).parameters,
         )
-        self._choice, self.config = given.choice, given.choice.config
-        self._is_created = given.model is None and not self.config.model.local_path
+        self.config = self._choice.config
+        self._is_created = model is None and not self.config.model.local_path
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
         console = Console(quiet=not progress)
         options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes, "console": console}
-        path = given.run_path
         self._run = path if isinstance(path, Run) else Run(path, self.config, **options)
         with self._run.disk():
             self._run.require_same(self.config)
             self._run.create()
             self._run.find_checkpoints()
-        for note in filter(None, (given.note, given.choice.algorithm)) if not self._run.is_shared else ():
-            self._run.console.note(note)
+        for line in filter(None, (note, self._choice.algorithm)) if not self._run.is_shared else ():
+            self._run.console.note(line)
         self.callbacks = checked_callbacks(callbacks)
         self._policy = open_policy(
             self.config,
-            given.model,
+            model,
             tokenizer,
             prompts,
             tasks=self._tasks,

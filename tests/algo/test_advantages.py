@@ -194,21 +194,10 @@ def test_a_difference_that_is_small_beside_the_rewards_remains(name, expected):
 # -- estimators that select episodes -------------------------------------------------------------------------------
 
 
-def selected(name: str, scores: list[float], groups: list[int]) -> list[float]:
-    """The advantage of every episode, whose reward is at its second token."""
-    rewards = torch.tensor([[0.0, score] for score in scores])
-    advantages, _ = compute_advantage(name, rewards, torch.ones_like(rewards), index=torch.tensor(groups))
-    assert torch.equal(advantages[:, 0], advantages[:, 1])
-    return advantages[:, 0].tolist()
-
-
-def test_the_best_episodes_of_a_group_are_kept_and_of_an_equal_group_none():
-    assert selected("keep_best", [0.2, 0.9, 0.9, 0.5, 0.5, -1.0], [0, 0, 0, 1, 1, 2]) == [0, 1, 1, 0, 0, 0]
-    assert selected("keep_best", [-3.0, -2.0], [7, 7]) == [0, 1]
-
-
-@pytest.mark.parametrize("scale", [1e-3, 96.0, 1e6])
-def test_scores_of_any_size_are_compared(scale):
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 96.0, 1e6])
+def test_the_best_episodes_of_a_group_are_kept_whatever_the_size_of_their_scores_and_of_an_equal_group_none(scale):
     """At 96, the distance to the next float32 is 8e-6."""
-    scores, groups = [scale * score for score in (0.2, 0.9, 0.9, 0.1)], [0] * 4
-    assert selected("keep_best", scores, groups) == [0, 1, 1, 0]
+    scores, groups = [0.2, 0.9, 0.9, 0.5, 0.5, -1.0, -3.0, -2.0], [0, 0, 0, 1, 1, 2, 7, 7]
+    rewards = torch.tensor([[0.0, scale * score] for score in scores])
+    found, _ = compute_advantage("keep_best", rewards, torch.ones_like(rewards), index=groups)
+    assert found[:, 0].tolist() == found[:, 1].tolist() == [0, 1, 1, 0, 0, 0, 0, 1]

@@ -109,28 +109,22 @@ def test_weights_that_are_too_large_to_copy_are_read_where_they_are(monkeypatch,
     assert torch.allclose(found, expected, atol=logit_tolerance(model, magnitude=0.1))
 
 
-def with_hook(model: Any) -> None:
-    model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: 2 * output)
-
-
-def with_other_forward(model: Any) -> None:
-    attention = model.model.layers[2].self_attn
-    attention.forward = attention.forward
-
-
 class Doubled(torch.nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return 2 * super().forward(input)
 
 
-def with_other_layer(model: Any) -> None:
-    model.model.layers[1].self_attn.o_proj = Doubled(32, 32, bias=False)
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "a hook": lambda layers: layers[0].mlp.register_forward_hook(lambda module, inputs, output: 2 * output),
+    "another forward": lambda layers: setattr(layers[2].self_attn, "forward", layers[2].self_attn.forward),
+    "another layer": lambda layers: setattr(layers[1].self_attn, "o_proj", Doubled(32, 32, bias=False)),
+}
 
 
-@pytest.mark.parametrize("change", [with_hook, with_other_forward, with_other_layer])
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_model_that_was_changed_keeps_its_own_forward_pass(change):
     model = make(CONFIGS["llama"]())
-    change(model)
+    CHANGES[change](model.model.layers)
     assert Decoder.of(model) is None
     row = Row([1, 2, 3], 0, 0)
     with torch.no_grad():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -488,13 +489,16 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
+def own_server(log_path: Path) -> ServerProcess:
     port = free_port()
-    server = ServerProcess(
-        [sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=tmp_path / "log"
-    )
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=log_path)
     server.wait_until_ready(120)
     assert server.url == f"http://127.0.0.1:{port}"
+    return server
+
+
+def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
+    server = own_server(tmp_path / "log")
     child = int(server.log_path.read_text().split()[1])
     assert server.is_running and is_alive(child) and server.exit_reason() is None
     server.stop()
@@ -521,11 +525,7 @@ def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words():
 
 
 def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path):
-    port = free_port()
-    server = ServerProcess(
-        [sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=tmp_path / "log"
-    )
-    server.wait_until_ready(120)
+    server = own_server(tmp_path / "log")
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
     engine = VLLMEngine((), "tiny", eos_token_ids=[2], retry_policy=patient, process=server)
     os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)

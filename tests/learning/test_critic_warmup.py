@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from training_settings import CRITICS, training
+from training_settings import CRITICS, prepared, training
 
 from midthought.config import TrainingConfig
-from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 
@@ -21,10 +20,6 @@ SCHEDULE = TrainingSchedule(total_steps=4, critic_total_steps=6)
 def learner(request: Any, make_policy) -> Learner:
     policy = make_policy()
     return Learner(policy, CRITICS[request.param](policy), None, SETTINGS, SCHEDULE)
-
-
-def prepared(learner: Learner, batch: TokenBatch) -> TokenBatch:
-    return learner.credit(learner.score(batch)[0])[0]
 
 
 def test_only_the_critic_learns_and_the_policys_schedule_begins_afterwards(learner, batch):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from training_settings import training
+from training_settings import gradients_of, training, weights_of
 
 from midthought.algo.aggregation import LossAggregation
 from midthought.algo.credit import ESTIMATORS
@@ -92,16 +92,6 @@ def take_step(learner: Any, policy: Any, trajectories: list[Trajectory], setting
     batch, _ = learner.score(batch.with_fields(sampled_logprobs=(now - 0.5 * shift) * batch.loss_mask))
     credited, _ = learner.credit(batch.with_fields(old_logprobs=(now - shift) * batch.loss_mask))
     return learner.update(credited)
-
-
-def gradients_of(learner: Learner) -> torch.Tensor:
-    modules = [module for module in (learner.policy, learner.critic) if module is not None]
-    found = [parameter.grad for module in modules for parameter in module.parameters()]
-    return torch.cat([gradient.flatten() for gradient in found if gradient is not None])
-
-
-def weights_of(policy: Any) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
 
 
 def learner_of(models: Models, settings: TrainingConfig) -> Learner:

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from training_settings import training
+from training_settings import gradients_of, training
 
 from midthought.learning import fused, logprobs
 from midthought.learning.adapters import add_adapters
@@ -147,8 +147,7 @@ def test_a_learner_with_fused_modules_is_as_near_to_float32(rank, make_policy, m
     def gradient(policy) -> torch.Tensor:
         learner = Learner(copy.deepcopy(policy), None, None, settings)
         learner.sft_step(batch)
-        updated = [tensor for group in learner.optimizer.param_groups for tensor in group["params"]]
-        return torch.cat([tensor.grad.flatten() for tensor in updated])
+        return gradients_of(learner)
 
     exact, plain = gradient(copy.deepcopy(policy).float()), gradient(policy)
     monkeypatch.setattr(fused, "DEVICES", {"cpu"})

@@ -8,7 +8,7 @@ import pytest
 import torch
 from precision import logit_tolerance
 from test_batch import trajectory_of
-from training_settings import CRITICS, changed, training
+from training_settings import CRITICS, changed, gradients_of, prepared, training, weights_of
 
 from midthought.algo.advantages import AdvantageEstimator
 from midthought.algo.correction import rollout_weights
@@ -33,15 +33,6 @@ def build_learner(make_policy, *, critic="separate", reference=True, seed=0, tot
     other = frozen_copy(make_policy(seed=99)) if reference else None
     schedule = TrainingSchedule(total_steps=total_steps)
     return Learner(policy, CRITICS[critic](policy), other, changed(SETTINGS, **changes), schedule)
-
-
-def prepared(learner: Learner, batch: TokenBatch) -> TokenBatch:
-    return learner.credit(learner.score(batch)[0])[0]
-
-
-def gradients(learner: Learner) -> torch.Tensor:
-    modules = [learner.policy] + ([learner.critic] if learner.critic is not None else [])
-    return torch.cat([p.grad.flatten() for module in modules for p in module.parameters() if p.grad is not None])
 
 
 # -- scoring and credit ------------------------------------------------------------------------------------------
@@ -118,7 +109,7 @@ def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make
     torch.testing.assert_close(credited.advantages, everything.select(torch.tensor(kept)).advantages)
     assert improve(masked, batch, trajectories)["num_masked_episodes"] == 3
     plain.update(everything.select(torch.tensor(kept)))
-    torch.testing.assert_close(gradients(masked), gradients(plain))
+    torch.testing.assert_close(gradients_of(masked), gradients_of(plain))
 
 
 def test_nothing_is_learned_if_every_episode_is_masked(make_policy, make_trajectory):
@@ -128,11 +119,11 @@ def test_nothing_is_learned_if_every_episode_is_masked(make_policy, make_traject
     learner = build_learner(
         make_policy, critic=None, reference=False, adv_estimator="grpo", mask_truncated_episodes=True
     )
-    before = copy.deepcopy(learner.policy.state_dict())
+    before = weights_of(learner.policy)
     metrics = improve(learner, TokenBatch.from_trajectories(trajectories), trajectories)
     assert metrics["num_masked_episodes"] == 4
     assert "num_optimizer_steps" not in metrics
-    assert all(torch.equal(before[name], tensor) for name, tensor in learner.policy.state_dict().items())
+    assert torch.equal(weights_of(learner.policy), before)
 
 
 def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_one(make_policy, batch):
@@ -243,9 +234,9 @@ def test_every_epoch_visits_every_episode_once_in_mini_batches(make_policy, batc
 
 def test_a_supervised_step_lowers_the_loss_of_its_batch_and_leaves_a_separate_critic_alone(make_policy, batch):
     learner = build_learner(make_policy, reference=False)
-    before = [parameter.clone() for parameter in learner.critic.parameters()]
+    before = weights_of(learner.critic)
     assert learner.sft_step(batch)["loss"] > learner.sft_loss(batch)
-    assert all(torch.equal(old, new) for old, new in zip(before, learner.critic.parameters(), strict=True))
+    assert torch.equal(weights_of(learner.critic), before)
 
 
 def test_the_step_of_keep_best_is_the_supervised_step_on_the_best_episodes_of_groups_that_differ(
@@ -261,8 +252,7 @@ def test_the_step_of_keep_best_is_the_supervised_step_on_the_best_episodes_of_gr
     loss = improve(selected, TokenBatch.from_trajectories(batch.usable))["policy_loss"]
     best = TokenBatch.from_trajectories([trajectories[n] for n in (1, 4, 5)], demonstrations=True)
     assert loss == pytest.approx(supervised.sft_step(best)["loss"], rel=1e-6)
-    policies = selected.policy, supervised.policy, make_policy()
-    ours, theirs, before = (torch.cat([each.detach().flatten() for each in one.parameters()]) for one in policies)
+    ours, theirs, before = map(weights_of, (selected.policy, supervised.policy, make_policy()))
     assert torch.allclose(ours, theirs, atol=1e-6) and not torch.equal(ours, before)
 
 
@@ -300,18 +290,18 @@ def test_gradients_are_clipped_for_policy_and_critic_each_on_its_own(make_policy
 def test_a_step_without_finite_gradients_changes_no_weight_and_is_counted(make_policy, batch):
     learner = build_learner(make_policy, reference=False)
     credited = prepared(learner, batch)
-    before = [parameter.clone() for parameter in learner.policy.parameters()]
+    before = weights_of(learner.policy)
     metrics = learner.update(credited.with_fields(advantages=credited.advantages * math.inf))
     assert metrics["num_skipped_steps"] == 1
-    assert all(torch.equal(old, new) for old, new in zip(before, learner.policy.parameters(), strict=True))
+    assert torch.equal(weights_of(learner.policy), before)
     assert learner.update(credited)["num_skipped_steps"] == 0
 
 
 def test_policy_and_critic_have_learning_rates_of_their_own(make_policy, batch):
     learner = build_learner(make_policy, reference=False, learning_rate=0.0, critic_learning_rate=1e-2)
-    before = [parameter.clone() for parameter in learner.policy.parameters()]
+    before = weights_of(learner.policy)
     learner.update(prepared(learner, batch))
-    assert all(torch.equal(old, new) for old, new in zip(before, learner.policy.parameters(), strict=True))
+    assert torch.equal(weights_of(learner.policy), before)
     assert learner.critic.head.linear.bias.any()
 
 
@@ -375,8 +365,7 @@ def test_settings_that_are_given_later_hold_for_the_next_step(make_policy, make_
     batch = TokenBatch.from_trajectories([make_trajectory(1)])
     learner.sft_step(batch)
     learner.set_training(changed(learner.training, learning_rate=1e-7), TrainingSchedule(total_steps=2))
-    before = [parameter.detach().clone() for parameter in learner.policy.parameters()]
+    before = weights_of(learner.policy)
     expected = learner.learning_rate
     assert learner.sft_step(batch)["learning_rate"] == expected == pytest.approx(0.5e-7)
-    moved = max(float((p.detach() - b).abs().max()) for p, b in zip(learner.policy.parameters(), before, strict=True))
-    assert 0 < moved < 1e-6
+    assert 0 < (weights_of(learner.policy) - before).abs().max() < 1e-6

@@ -7,7 +7,7 @@ import pytest
 import torch
 from precision import compute_in_float64, tolerance
 from representatives import representatives
-from training_settings import CRITICS, changed, training
+from training_settings import CRITICS, changed, gradients_of, training
 
 from midthought.learning.adapters import add_adapters
 from midthought.learning.attention import can_pack
@@ -95,12 +95,6 @@ def step(policy, critic, way: dict, batch: TokenBatch) -> tuple[dict, torch.Tens
     metrics = learner.update(credited)
     assert learner.is_packed == bool(changes.get("packing"))
     return metrics, gradients_of(learner), scored
-
-
-def gradients_of(learner: Learner) -> torch.Tensor:
-    """The gradients of the tensors that the optimizer updates: the parameters, or their copies."""
-    updated = [tensor for group in learner.optimizer.param_groups for tensor in group["params"]]
-    return torch.cat([tensor.grad.flatten() for tensor in updated if tensor.grad is not None])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from precision import compute_in_float64
-from training_settings import changed, training
+from training_settings import changed, gradients_of, training
 
 from midthought import ConfigStore
 from midthought.learning.adapters import add_adapters
@@ -135,8 +135,7 @@ def test_log_probabilities_and_gradients_are_those_of_separate_rows_to_float64(
             learner = Learner(copy.deepcopy(policy), None, None, changed(SETTINGS, packing=packing, **changes))
             scored = learner.score(rows)[0]
             learner.update(scored.with_fields(advantages=rows.advantages))
-            gradients = [each.grad.flatten() for each in learner.policy.parameters() if each.grad is not None]
-            found.append((scored.old_logprobs, torch.cat(gradients)))
+            found.append((scored.old_logprobs, gradients_of(learner)))
     places = batch.tokens_of(torch.tensor(order))
     torch.testing.assert_close(found[1][0], found[0][0][places], atol=1e-10, rtol=0)
     torch.testing.assert_close(found[1][1], found[0][1], atol=1e-10, rtol=1e-10)

@@ -29,14 +29,6 @@ def learner_of(policy, teacher, **changes) -> Learner:
     return Learner(policy, None, None, TAUGHT.model_copy(update=changes), teacher=teacher)
 
 
-def gradient_of(learner) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in learner.policy.parameters()])
-
-
-def weights_of(policy) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
-
-
 def test_the_teacher_is_scored_and_its_log_ratio_is_the_advantage(make_policy, trajectories):
     policy, teacher = make_policy(seed=1), frozen_copy(make_policy("GPT2", seed=2))
     batch = TokenBatch.from_trajectories(trajectories)

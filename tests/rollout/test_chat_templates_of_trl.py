@@ -23,31 +23,13 @@ if TRL is None or TRL.origin is None:
 TEMPLATES = {path.stem: path for path in sorted((Path(TRL.origin).parent / "chat_templates").glob("*.jinja"))}
 
 WITH = [
-    "deepseekv3",
-    "glm4moe",
-    "gptoss",
-    "gemma4",
-    "lfm2_v2",
-    "llama3_1",
-    "llama3_2",
-    "nemotron_3_nano",
-    "nemotron_3_super",
-    "qwen2_5",
-    "qwen3",
-    "qwen3_5_think",
-    "qwen3_6",
-    "qwen3_instruct_2507",
-    "qwen3_vl",
+    *("deepseekv3", "glm4moe", "gptoss", "gemma4", "lfm2_v2", "llama3_1", "llama3_2", "nemotron_3_nano"),
+    *("nemotron_3_super", "qwen2_5", "qwen3", "qwen3_5_think", "qwen3_6", "qwen3_instruct_2507", "qwen3_vl"),
 ]
 WITHOUT = ("cohere", "gemma", "gemma3", "llama3", "phi3", "smolvlm")
 ENDS = (
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|return|>",
-    "<｜end▁of▁sentence｜>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<end_of_turn>",
-    "<turn|>",
+    *("<|im_end|>", "<|eot_id|>", "<|return|>", "<｜end▁of▁sentence｜>"),
+    *("<|END_OF_TURN_TOKEN|>", "<end_of_turn>", "<turn|>"),
 )
 TAGS = re.compile(
     r"<\|[^<>|]*\|?>|<[^<>|]*\|>|<｜[^<>｜]*｜>|</?(?:think|tool_call|tool_response|arg_key|arg_value)>|<end_of_turn>"

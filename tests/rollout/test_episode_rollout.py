@@ -2,7 +2,7 @@
 
 import json
 import math
-import time
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from playing import MARK, EveryFew, Host, Look, parts_of, play, spoken
 from precision import logit_tolerance
 from small_qwen import small_model, token_logprobs
-from transformers import Gemma3TextConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import Gemma3TextConfig, LlamaConfig, Qwen3Config
 
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.episode import RolloutParts
 from midthought.tokenization import Renderer
+from midthought.tools.function_tool import tool
 from midthought.types import Reward, SpanKind, StopReason, ToolOutcome, Trajectory
 
 
@@ -176,9 +177,7 @@ def test_an_interrupt_is_not_swallowed(renderer: Renderer) -> None:
     ("config_class", "more"),
     [(Qwen3Config, {}), (LlamaConfig, {}), (Gemma3TextConfig, {"sliding_window": 8, "query_pre_attn_scalar": 8})],
 )
-def test_rescoring_every_sampled_token_gives_its_recorded_logprob(
-    renderer: Renderer, config_class: type[PreTrainedConfig], more: dict[str, Any]
-) -> None:
+def test_rescoring_every_sampled_token_gives_its_recorded_logprob(renderer, config_class, more):
     model = small_model(config_class, renderer, **more)
     engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_num_seqs=4)
     trajectories = run(engine, renderer, num_episodes=6, call_format=EveryFew(), max_tokens=120, max_segment_length=16)
@@ -193,19 +192,34 @@ def test_rescoring_every_sampled_token_gives_its_recorded_logprob(
 
 
 def test_a_slow_tool_holds_up_only_its_own_episode(renderer: Renderer) -> None:
+    """The slow call returns when the seven other episodes have ended."""
     model = small_model(Qwen3Config, renderer)
     engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=8)
-    finished: list[tuple[str, float]] = []
-    begun = time.perf_counter()
-    run(
+    finished: list[str] = []
+    others_ended = threading.Event()
+
+    @tool
+    def look(word: str) -> str:
+        """Looks it up.
+
+        Args:
+            word: what to look for
+        """
+        return "late" if word == "slow" and not others_ended.wait(8) else "found"
+
+    def note(trajectory: Trajectory) -> None:
+        finished.append(trajectory.task.task_id)
+        if len(finished) == 7:
+            others_ended.set()
+
+    trajectories = run(
         engine,
         renderer,
         num_episodes=8,
-        tools=[Look({"slow": 0.5})],
+        tools=[look],
         call_format=EveryFew(num_calls=1, words=["quick", "quick", "slow", "quick"]),
-        on_finished=lambda trajectory: finished.append((trajectory.task.task_id, time.perf_counter() - begun)),
+        on_finished=note,
         max_tokens=60,
     )
-    order = [task_id for task_id, _ in finished]
-    assert order[-1] == "t2"
-    assert finished[-2][1] < 0.45 < finished[-1][1]
+    assert finished[-1] == "t2"
+    assert {event.call.result for trajectory in trajectories for event in trajectory.tool_events} == {"found"}

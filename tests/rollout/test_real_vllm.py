@@ -51,9 +51,7 @@ def engine(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_what_it_records_is_what_a_plain_forward_pass_gives(
-    engine: VLLMInferenceEngine, model: Any, renderer: Renderer, temperature: float
-) -> None:
+def test_what_it_records_is_what_a_plain_forward_pass_gives(engine, model, renderer, temperature):
     limits = {"num_episodes": 8, "max_tokens": 150, "max_segment_length": 24, "temperature": temperature}
     found = run(engine.core, renderer, call_format=EveryFew(num_calls=3), **limits)
     assert [trajectory.error for trajectory in found] == [None] * 8

@@ -191,9 +191,7 @@ def test_without_the_package_every_way_out_is_named(tmp_path: Path, monkeypatch:
         ("sglang", {"in_process": True}, "unknown option 'in_process'"),
     ],
 )
-def test_what_is_unknown_or_wrong_is_named_before_anything_starts(
-    renderer: Renderer, backend: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_is_unknown_or_wrong_is_named_before_anything_starts(renderer, backend, options, message):
     with pytest.raises(SettingsError, match=message):
         create_inference_engine("m", backend=backend, config=options, tokenizer=renderer.tokenizer)
 
@@ -244,9 +242,7 @@ class TestReal:
         assert report["again"] == [token_ids for token_ids, _ in report["drawn"][0]]
 
     @pytest.mark.parametrize("temperature", ["0.0", "1.0"])
-    def test_whole_tool_trajectories_are_scored_alike_by_a_plain_forward_pass(
-        self, report: Any, model: Any, temperature: str
-    ) -> None:
+    def test_whole_tool_trajectories_are_scored_alike_by_a_plain_forward_pass(self, report, model, temperature):
         found = report["trajectories"][temperature]
         assert [each["error"] for each in found] == [None] * 6
         assert sum(each["num_calls"] for each in found) >= 6

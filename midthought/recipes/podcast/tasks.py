@@ -161,11 +161,6 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     return folder.transcripts
 
 
-def chunking_of(memory: MemorySection) -> Chunking:
-    """Returns how episodes are split, from the settings."""
-    return Chunking(memory.chunking, memory.chunk_words if memory.chunking == "turns" else None)
-
-
 def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
     """Returns chunks, questions and their memory. Writes nothing, so that errors in the settings are found first.
 
@@ -173,8 +168,9 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     """
     memory, questions, seed = config.memory, config.questions, config.training.seed
     store = _open_memory(config, run_path)
-    stored = chunk_all(transcripts, chunking_of(memory))
-    chunks = chunk_all(transcripts, memory.chunk_words) if memory.chunking == "windows" else stored
+    chunks = stored = chunk_all(transcripts, memory.chunk_words)
+    if memory.chunking == "windows":
+        stored = chunk_all(transcripts, Chunking("windows"))
     num_episodes = len({chunk.stem for chunk in chunks})
     num_test = min(8, max(1, num_episodes // 3))
     num_validation = max(1, num_episodes // 12)

@@ -25,7 +25,7 @@ class StoppingScanner(ABC):
         self._think_open = think_tags[0]
         self._tags = re.compile("|".join(map(re.escape, think_tags)))
         self._longest_tag = max(map(len, think_tags))
-        self._tag_ends = {tag[-1] for tag in think_tags}
+        self._tag_starts = {tag[0] for tag in think_tags}
         self._last = self._unread = ""
         """The last characters, which may be the beginning of a tag; text whose meaning is not certain yet."""
         self._finished: list[ParsedAction] = []
@@ -34,13 +34,15 @@ class StoppingScanner(ABC):
     def feed(self, piece: str) -> bool:
         """Reads the next piece; True if a call ended inside it. A think tag discards an unfinished call."""
         num_finished = len(self._finished)
-        while not self._tag_ends.isdisjoint(piece) and (tag := self._tags.search(self._last + piece)):
-            end = tag.end() - len(self._last)
-            self._read(self._unread + piece[: end - 1])
-            self._in_thought = tag[0] == self._think_open
-            self.resume()
-            piece = piece[end:]
-        self._last = (self._last + piece)[-self._longest_tag :]
+        if self._last or not self._tag_starts.isdisjoint(piece):
+            while tag := self._tags.search(self._last + piece):
+                end = tag.end() - len(self._last)
+                self._read(self._unread + piece[: end - 1])
+                self._in_thought = tag[0] == self._think_open
+                self.resume()
+                piece = piece[end:]
+            last = (self._last + piece)[-self._longest_tag :]
+            self._last = "" if self._tag_starts.isdisjoint(last) else last
         self._unread = self._read(self._unread + piece)
         return len(self._finished) > num_finished
 

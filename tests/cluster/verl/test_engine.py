@@ -10,42 +10,26 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import Look, Manager, task
+from worlds import Manager, parts, task
 
 from midthought.cluster.verl import engine as engine_module
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
-from midthought.cluster.verl.job import NullEnvironment
-from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episode, run_episodes
+from midthought.rollout.episode import EpisodeStart, run_episode, run_episodes
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
 from midthought.types import Finish, Trajectory
 
 WRITTEN = (
     '<think>A set {1, {2}}. #call look {"word": "{tide}"}', " So } it was.</think>Ada",
 )  # fmt: skip
+LIMITS = {"max_tokens": 400, "max_segment_length": 256}
 PARAMS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
 
 
-def parts(engine: Any, renderer: Renderer) -> RolloutParts:
-    return RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=InThoughtFormat(),
-        executor=ToolExecutor(ToolRegistry([Look()])),
-        messages=lambda task: task.messages(),
-        environment=lambda task: NullEnvironment(),
-        inference=InferenceConfig(max_tokens=400, max_segment_length=256),
-    )
-
-
 def directly(renderer: Renderer, written: tuple[str, ...] = WRITTEN) -> Trajectory:
-    made = parts(ScriptedEngine(["".join(written)], renderer), renderer)
+    made = parts(ScriptedEngine(["".join(written)], renderer), renderer, **LIMITS)
     return asyncio.run(run_episodes(made, [EpisodeStart(task=task(), seed=0)]))[0]
 
 
@@ -60,7 +44,7 @@ def through_verl(renderer: Renderer, ends: str, *, written: tuple[str, ...] = WR
         priority=3,
     )
     trajectory = Trajectory(task(), renderer.prompt(task().messages()))
-    asyncio.run(run_episode(parts(engine, renderer), trajectory, 0))
+    asyncio.run(run_episode(parts(engine, renderer, **LIMITS), trajectory, 0))
     return trajectory, manager, engine
 
 
@@ -130,7 +114,6 @@ def test_requests_ask_for_ids_log_probabilities_and_ours_before_verls(renderer: 
 @given(budget=st.integers(1, 80), segment=st.integers(1, 40))
 def test_budgets_and_segments_cut_an_episode_as_they_do_at_home(budget: int, segment: int) -> None:
     renderer = SMALL["renderer"]
-    limits = InferenceConfig(max_tokens=budget, max_segment_length=segment)
     found = []
     for engine in (
         ScriptedEngine(["".join(WRITTEN)], renderer),
@@ -141,8 +124,7 @@ def test_budgets_and_segments_cut_an_episode_as_they_do_at_home(budget: int, seg
             stop_token_ids=call_end_token_ids(renderer.tokenizer.get_vocab(), "}"),
         ),
     ):
-        made = parts(engine, renderer)
-        made = RolloutParts(**{name: getattr(made, name) for name in made.__slots__} | {"inference": limits})
+        made = parts(engine, renderer, max_tokens=budget, max_segment_length=segment)
         trajectory = Trajectory(task(), renderer.prompt(task().messages()))
         asyncio.run(run_episode(made, trajectory, 0))
         trajectory.check()

@@ -14,19 +14,16 @@ pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_V
 import worlds
 from verl.workers.rollout.replica import TokenOutput
 from with_verl import batch_of, configured, generate, require_equal
-from worlds import EveryFew, Judge, Look, Manager, task
+from worlds import EveryFew, Manager, parts, task
 
 from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, rows_of
-from midthought.config import InferenceConfig
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import DataError, EpisodeError, SettingsError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.rollout.episode import EpisodeStart, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
 from midthought.types import Trajectory
 
 NUM_ROWS = 6
@@ -42,17 +39,10 @@ def at_home(
     engine: Any, renderer: Renderer, call_format: Any, replies: tuple[str, ...] = (), **limits: Any
 ) -> list[Trajectory]:
     """The same episodes without verl."""
-    parts = RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=call_format,
-        executor=ToolExecutor(ToolRegistry([Look()])),
-        messages=lambda each: each.messages("Be short."),
-        environment=lambda each: Judge(replies),
-        inference=InferenceConfig(**{"max_tokens": 160, "max_segment_length": 24, **limits}),
-    )
+    limits = {"max_tokens": 160, "max_segment_length": 24, **limits}
+    made = parts(engine, renderer, call_format, "Be short.", replies, **limits)
     starts = [EpisodeStart(task=task(number), seed=5) for number in range(NUM_ROWS)]
-    found = asyncio.run(run_episodes(parts, starts))
+    found = asyncio.run(run_episodes(made, starts))
     assert [trajectory.error for trajectory in found] == [None] * NUM_ROWS
     return found
 

@@ -6,10 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from midthought.cluster.verl.job import EpisodeSetup
+from midthought.cluster.verl.job import EpisodeSetup, NullEnvironment
+from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
+from midthought.rollout.episode import RolloutParts
 from midthought.tokenization import Renderer
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, ParsedAction, Reward, Task, ToolEvent, Trajectory
 
 
@@ -128,6 +133,21 @@ class Manager:
             num_preempted=1,
             extra_fields={"global_steps": 7, "min_global_steps": 7, "max_global_steps": 6 + len(self.requests)},
         )
+
+
+def parts(
+    engine: Any, renderer: Renderer, call_format: Any = None, system: str = "", replies: Any = None, **limits: Any
+) -> RolloutParts:
+    """The parts of episodes without verl. Without replies nothing is judged."""
+    return RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        call_format=call_format or InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry([Look()])),
+        messages=lambda task: task.messages(system),
+        environment=lambda task: NullEnvironment() if replies is None else Judge(replies),
+        inference=InferenceConfig(**limits),
+    )
 
 
 def task(number: int = 0) -> Task:
