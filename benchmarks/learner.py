@@ -40,6 +40,8 @@ TRL_ROWS = (8, 32)
 PROMPTS = (30, 200, 1000, 4000)
 GROUP_SIZES = (4, 8, 16)
 """Tokens of a prompt, and samples of a group."""
+GROUP_TOKENS = 16_384
+"""Tokens of a micro-batch, so that the largest group is one."""
 MAX_MEMORY_ROUNDS, MAX_PROMPT_ROUNDS = 2, 3
 
 
@@ -138,7 +140,8 @@ def compare_prompts(options: Options) -> Iterator[Row]:
         for group_size in GROUP_SIZES[:1] if options.quick else GROUP_SIZES:
             work = grouped_work(size, num_prompt, group_size)
             work.model.to(device=options.device, dtype=options.dtype)
-            once, each = Update(work, SETTINGS), Update(work, SETTINGS.changed(packing=True))
+            room = SETTINGS.changed(micro_batch_tokens=GROUP_TOKENS)
+            once, each = Update(work, room), Update(work, room.changed(packing=True))
             for figure, systems in (
                 ("scoring", {"once": Scoring(once), "per row": Scoring(each)}),
                 ("update", {"once": once, "per row": each}),

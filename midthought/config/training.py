@@ -43,9 +43,9 @@ class TrainingConfig(AlgorithmSection):
     fewer if they do not fit; on a GPU up to 16384."""
     packing: Harmless[bool | Literal["shared"]] = "shared"
     """Pack the rows of a micro-batch without padding; attention stays within each row. `shared`: also compute a prompt that the
-    rows of a group share only once, if that saves a tenth of the tokens; with `inference.deterministic` as true. If false, or
-    if the model's attention does not support it (the log says so), rows of similar length are padded; changes speed, not the
-    result."""
+    rows of a group share once in each micro-batch, if that saves a tenth of the tokens; with `inference.deterministic` as true.
+    If false, or if the model's attention does not support it (the log says so), rows of similar length are padded; changes
+    speed, not the result."""
     logits_mib: Harmless[Annotated[int, Field(ge=1)] | Auto] = "auto"
     """Memory limit for logits, in MiB. If policy tokens × vocabulary need more, log-probabilities are computed block by block,
     and again in the backward pass; changes memory and speed, not the result. `auto`: 64 on a CPU; on a GPU up to 512, at most
