@@ -43,38 +43,38 @@ class VerifiersEnvironment(BaseEnvironment):
                 "or verifiers.v1.load_environment"
             )
         self._source = _Source(env, rows)
-        self._conversation: _Conversation | None = None
+        self._exchange: _Exchange | None = None
 
     async def reset(self, seed: int | None = None) -> str:
         """Draws a task by the seed. Returns its system prompt and prompt, or the environment's first message, as text."""
         await self.close()
         tasks = self._source.tasks
         task = tasks[random.Random(seed).randrange(len(tasks))]
-        self._conversation = _Conversation(self._source, task)
-        observation = await self._conversation.next_message()
+        self._exchange = _Exchange(self._source, task)
+        observation = await self._exchange.next_message()
         if observation is None:
             raise EpisodeError(f"{self._source.name} ended before its agent was asked anything")
         return observation
 
     async def step(self, action: str) -> StepResult:
         """Gives the answer to the environment. The last step has the task's weighted reward; `info["metrics"]` its metrics."""
-        conversation = self._conversation
-        if conversation is None:
+        exchange = self._exchange
+        if exchange is None:
             raise EpisodeError("the environment is closed; call reset() first")
-        await conversation.answer(action)
-        message = await conversation.next_message()
+        await exchange.answer(action)
+        message = await exchange.next_message()
         if message is not None and self.get_step_count() + 1 == self.config.max_steps:
-            await conversation.terminate("max_turns")
-            return message, conversation.trace.reward, False, {"metrics": conversation.metrics()}
+            await exchange.terminate("max_turns")
+            return message, exchange.trace.reward, False, {"metrics": exchange.metrics()}
         if message is not None:
             return message, 0.0, False, {"metrics": {}}
-        return "", conversation.trace.reward, True, {"metrics": conversation.metrics()}
+        return "", exchange.trace.reward, True, {"metrics": exchange.metrics()}
 
     async def close(self) -> None:
         """Cancels the episode if it has not ended."""
-        conversation, self._conversation = self._conversation, None
-        if conversation is not None:
-            await conversation.cancel()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            await exchange.cancel()
 
 
 class _Source:
@@ -96,31 +96,31 @@ class _Source:
         return self
 
 
-class _Conversation:
-    """One running episode: `Env.run` in a task of the event loop, and the two queues between it and `step`."""
+class _Exchange:
+    """One running episode: `Env.run` in a task of the event loop, and the two queues between it and `step`.
+
+    `Env.run` sees it as its agent and as the exchange with it, as `verifiers.v1.Agent` and `Interaction`.
+    """
+
+    trainable = True
 
     def __init__(self, source: _Source, task: Any) -> None:
         self.trace: Any = None
         self._source = source
         self._task = task
-        self._messages: asyncio.Queue[str] = asyncio.Queue()  # at most one each: every message waits for its answer
-        self._answers: asyncio.Queue[str | None] = asyncio.Queue()
+        self._is_over = False
+        self._messages: asyncio.Queue[str | None] = asyncio.Queue()  # None: the episode has ended
+        self._answers: asyncio.Queue[str | None] = asyncio.Queue()  # None: the exchange is terminated
         self._running = asyncio.ensure_future(self._run())
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Conversation:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Exchange:
         raise TypeError("a running episode of verifiers.v1 cannot be copied")
 
     async def next_message(self) -> str | None:
         """Returns the next message to the policy; None if the episode has ended. Raises what the environment raised."""
-        waiting = asyncio.ensure_future(self._messages.get())
-        try:
-            await asyncio.wait({waiting, self._running}, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.done():
-                return waiting.result()
-            self._running.result()
-            return None
-        finally:
-            waiting.cancel()
+        if (message := await self._messages.get()) is None:
+            await self._running
+        return message
 
     async def answer(self, text: str) -> None:
         await self._answers.put(text)
@@ -141,75 +141,45 @@ class _Conversation:
         rewards = {name: each.score for name, each in self.trace.rewards.items() if each is not None}
         return {**rewards, **{name: value for name, value in self.trace.metrics.items() if value is not None}}
 
-    async def ask(self, trace: Any, texts: Sequence[str]) -> str | None:
-        """Passes a message to the policy and returns its answer; None if the exchange is terminated."""
-        self.trace = trace
-        await self._messages.put("\n\n".join(text for text in texts if text))
-        return await self._answers.get()
-
     async def _run(self) -> None:
         from verifiers.v1.episode import Episode
 
-        agent = _PolicyAgent(self)
         env, task = self._source.env, self._task
-        if env is None:
-            await agent.run(task)
-            return
-        agents = SimpleNamespace(**{self._source.seat: agent})
-        await env.setup(agents)
-        await env.run(task, agents)
-        if not agent.traces:
-            raise EpisodeError(f"{self._source.name}.run ended without an agent's run")
-        episode = Episode(task=agent.traces[0].task, traces=agent.traces, ok=True)
-        await env.finalize(task, episode)
+        try:
+            if env is None:
+                await self.run(task)
+                return
+            agents = SimpleNamespace(**{self._source.seat: self})
+            await env.setup(agents)
+            await env.run(task, agents)
+            if self.trace is None:
+                raise EpisodeError(f"{self._source.name}.run ended without an agent's run")
+            await env.finalize(task, Episode(task=self.trace.task, traces=[self.trace], ok=True))
+        finally:
+            self._messages.put_nowait(None)
 
-
-class _PolicyAgent:
-    """What `Env.run` sees as its agent: `run` and `interaction`, as in `verifiers.v1.Agent`."""
-
-    trainable = True
-
-    def __init__(self, conversation: _Conversation) -> None:
-        self.traces: list[Any] = []
-        self._conversation = conversation
+    # -- what `Env.run` calls ----------------------------------------------------------------------------------
 
     async def run(self, task: Any, **_: Any) -> Any:
         """One answer to the task's prompt, scored."""
-        async with self.interaction(task) as interaction:
-            await interaction.turn()
-        return interaction.trace
+        async with self.interaction(task):
+            await self.turn()
+        return self.trace
 
     @contextlib.asynccontextmanager
-    async def interaction(self, task: Any, **_: Any) -> AsyncIterator[_Interaction]:
+    async def interaction(self, task: Any, **_: Any) -> AsyncIterator[_Exchange]:
         """An exchange of several turns; it is scored when the block ends."""
-        if self.traces:
+        if self.trace is not None:
             raise EpisodeError(
                 "the environment runs its agent several times in one episode; one exchange per episode is supported"
             )
-        interaction = _Interaction(self._conversation, task)
-        self.traces.append(interaction.trace)
-        await _invoked(task.setup, trace=interaction.trace, runtime=None)
-        yield interaction
-        trace = interaction.trace
-        trace.stop("user_closed")
-        await _invoked(task.finalize, trace=trace, runtime=None)
-        await task.score(trace)
-        trace.ok = True
-
-
-class _Interaction:
-    """What `Env.run` sees as the exchange with its agent, as `verifiers.v1.Interaction`."""
-
-    def __init__(self, conversation: _Conversation, task: Any) -> None:
-        from verifiers.v1.configs.agent import AgentConfig
-        from verifiers.v1.state import state_cls
-        from verifiers.v1.trace import AgentInfo, Trace, TraceTask
-
-        recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-        self.trace = Trace(task=recorded, agent=AgentInfo(config=AgentConfig()), state=state_cls(type(task))())
-        self._conversation = conversation
-        self._task = task
-        self._is_over = False
+        self._task, self.trace = task, _new_trace(task)
+        await _invoked(task.setup, trace=self.trace, runtime=None)
+        yield self
+        self.trace.stop("user_closed")
+        await _invoked(task.finalize, trace=self.trace, runtime=None)
+        await task.score(self.trace)
+        self.trace.ok = True
 
     async def turn(self, message: Any = None) -> Any:
         """Sends a message (or the task's prompt) to the policy and returns a `Segment` with its answer."""
@@ -223,7 +193,9 @@ class _Interaction:
         if not self.trace.nodes or not await self._has_stopped():
             for each in added:
                 self._append(each)
-            answer = await self._conversation.ask(self.trace, [content_text(each.content) for each in added])
+            texts = (content_text(each.content) for each in added)
+            await self._messages.put("\n\n".join(filter(None, texts)))
+            answer = await self._answers.get()
         if answer is None:
             self._is_over = True
             return Segment(messages=[], terminated=True)
@@ -258,6 +230,16 @@ class _Interaction:
                 self.trace.stop(function.__name__)
                 return True
         return False
+
+
+def _new_trace(task: Any) -> Any:
+    """Returns an empty record, as the package's agents make it."""
+    from verifiers.v1.configs.agent import AgentConfig
+    from verifiers.v1.state import state_cls
+    from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+
+    recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+    return Trace(task=recorded, agent=AgentInfo(config=AgentConfig()), state=state_cls(type(task))())
 
 
 async def _invoked(function: Callable[..., Any], **available: Any) -> Any:
