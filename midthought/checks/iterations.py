@@ -30,6 +30,8 @@ LARGE_DIFFERENCE, WRONG_DIFFERENCE = 0.05, 0.5
 OLDER_FACTOR, OLDER_FLOOR = 10.0, 1e-4
 """Tokens of older versions are wrong if they differ by more than this many times what tokens of the newest version did, plus the
 floor in nats."""
+MIN_OLDER = 32
+"""Tokens of older versions below which their mean is not judged: single differences in bfloat16 are large."""
 NO_SIGNAL_ITERS = 10
 """Iterations without a training signal (all rewards equal) that end a run: its first ones, or as many in a row later."""
 SLOWER = "lower training.learning_rate, and resume from the last checkpoint"
@@ -88,7 +90,7 @@ def logprob_difference(history: History) -> Iterator[Finding]:
     mean = value(history.iterations[-1], "logprob_difference_older_mean")
     known = [value(row, "logprob_difference_mean") for row in history.iterations]
     most = OLDER_FLOOR + OLDER_FACTOR * max((each for each in known if math.isfinite(each)), default=math.inf)
-    if mean > most:
+    if mean > most and value(history.iterations[-1], "logprob_difference_older_count") >= MIN_OLDER:
         observation = (
             f"tokens of older versions differ by {mean:.3g} nats on average from their version's; limit {most:.3g}"
         )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,8 @@ from midthought.cluster.process import ProcessSettings
 from midthought.cluster.serialization import deserialize, serialize
 from midthought.cluster.weights import fill_placeholders, placeholder_of
 from midthought.config import TrainingConfig
-from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors, read_shared_tensors
-from midthought.errors import LearnerLostError
+from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, Manifest, SharedTensors, read_shared_tensors
+from midthought.errors import EngineError, LearnerLostError
 from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
@@ -71,8 +74,9 @@ class ChildGroup:
         folder = tempfile.mkdtemp(prefix=f"midthought-learner-{os.getpid()}-", dir=in_memory)
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "midthought.cluster.child", str(theirs.fileno()), folder]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+            command = [sys.executable, "-P", "-m", "midthought.cluster.child", str(theirs.fileno()), folder]
+            paths = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+            self._process = subprocess.Popen(command, env=paths, pass_fds=[theirs.fileno()], start_new_session=True)
         self._messages = _Messages(Connection(ours.detach()), folder)
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -80,9 +84,10 @@ class ChildGroup:
         both cases it is stopped."""
         if self._messages is None or self._process is None:
             raise LearnerLostError(f"the learner's process has ended; {_REMEDY}")
+        message = self._messages.pack((method, arguments))
         try:
-            self._messages.send((method, arguments))
-            result, error = self._messages.receive()
+            self._messages.send(message)
+            result, error = self._messages.unpack(self._messages.receive())
         except (EOFError, OSError) as lost:
             process = self._process
             self.close()
@@ -110,7 +115,7 @@ class ChildGroup:
         self._messages = self._process = None
 
 
-_GRACE_SECONDS = 1.0
+_GRACE_SECONDS, _POLL_SECONDS = 1.0, 5.0
 
 
 class _Messages:
@@ -119,7 +124,8 @@ class _Messages:
     def __init__(self, pipe: Connection, folder: str) -> None:
         self._pipe, self._folder = pipe, folder
 
-    def send(self, message: object) -> None:
+    def pack(self, message: object) -> tuple[bytes, Manifest]:
+        """Writes the tensors of a message. Raises `StorageError` if there is no room for them."""
         tensors: dict[int, torch.Tensor] = {}
 
         def place(thing: object) -> object | None:
@@ -129,12 +135,23 @@ class _Messages:
             return id(thing)
 
         data = serialize(message, "what the learner needs", place)
-        shared = SharedTensors(((str(name), tensor) for name, tensor in tensors.items()), self._folder)
-        self._pipe.send((data, shared.manifest))
+        has_room = shutil.disk_usage(self._folder).free > sum(tensor.nbytes for tensor in tensors.values())
+        folder = self._folder if has_room else tempfile.gettempdir()
+        return data, SharedTensors(((str(name), tensor) for name, tensor in tensors.items()), folder).manifest
 
-    def receive(self) -> Any:
-        """Waits for the next message. Raises `EOFError` if the other process has ended."""
-        data, manifest = self._pipe.recv()
+    def send(self, packed: tuple[bytes, Manifest]) -> None:
+        self._pipe.send(packed)
+
+    def receive(self, sender: int | None = None) -> tuple[bytes, Manifest]:
+        """Waits for the next message. Raises `EOFError` if the other process has ended (`sender`: the parent's number)."""
+        while sender is not None and not self._pipe.poll(_POLL_SECONDS):
+            if os.getppid() != sender:
+                raise EOFError
+        packed: tuple[bytes, Manifest] = self._pipe.recv()
+        return packed
+
+    def unpack(self, packed: tuple[bytes, Manifest]) -> Any:
+        data, manifest = packed
         tensors = dict(read_shared_tensors(manifest))
         Path(manifest["path"]).unlink()  # the tensors keep the memory
         return deserialize(data, "what the learner computed", lambda name: tensors[str(name)])
@@ -151,6 +168,8 @@ class _Child:
         """Creates the models with uninitialized tensors."""
         settings.begin()
         settings.apply_numerics()
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
         found = deserialize(payload, "what is learned", fill_placeholders("cpu"))
         models, training, schedule, (name, loss), learning = found
         POLICY_LOSSES.add(name, loss)
@@ -165,15 +184,34 @@ class _Child:
             owner = self if method == "build" else self.worker
             return getattr(owner, method)(*arguments), None
         except Exception as error:
-            return None, error
+            return None, _portable(error)
 
     def serve(self, messages: _Messages) -> None:
-        with contextlib.suppress(EOFError, OSError):
+        """Answers until the other process has ended."""
+        parent = os.getppid()
+        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionError):
             while True:
-                messages.send(self.answer(*messages.receive()))
+                answer = self.answer(*messages.unpack(messages.receive(parent)))
+                try:
+                    packed = messages.pack(answer)
+                except Exception as error:
+                    packed = messages.pack((None, _portable(error)))
+                messages.send(packed)
+
+
+def _portable(error: Exception) -> Exception:
+    """Returns the error with its traceback as a note, or what can be sent in its place."""
+    error.add_note("".join(traceback.format_exception(error)).rstrip())
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
+    except Exception:
+        return EngineError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _main(descriptor: str, folder: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # the process that started this one decides, and ends it
+        signal.signal(number, signal.SIG_IGN)
     messages = _Messages(Connection(int(descriptor)), folder)
     try:
         _Child().serve(messages)

@@ -71,7 +71,7 @@ class Learner:
         self.reference = reference.eval() if reference is not None else None
         self.process_group = process_group or ProcessGroup()
         self._passes = ForwardPasses(policy, critic, (reference, teacher), training, self.process_group)
-        self._older = OlderWeights(policy, training)
+        self.older = OlderWeights(policy, training)
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
@@ -138,10 +138,10 @@ class Learner:
             "logprob_difference_max": float(difference.max()) if len(difference) else math.nan,
             "logprob_difference_mean": float(difference.mean()),
         }
-        if len(older := self._older.differences(self.policy, batch, self._passes)):
+        if len(older := self.older.differences(self.policy, batch, self._passes)):
+            health["logprob_difference_older_count"] = float(len(older))
             health["logprob_difference_older_max"] = float(older.max())
             health["logprob_difference_older_mean"] = float(older.mean())
-        self._older.keep()
         if self.training.correction == "none":
             return scored, health
         scored, shares = correct_batch(scored, self.training)
@@ -195,10 +195,13 @@ class Learner:
 
         Metrics: `policy_loss value_loss entropy kl_loss loss clip_fraction approx_kl ratio_mean
         value_clip_fraction grad_norm critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps
-        num_halved_micro_batches`, each if it was computed.
+        num_halved_micro_batches`, each if it was computed. Without a row there is no step and no metric.
         """
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
+        self.older.keep()
+        if not len(batch):
+            return {}
         totals: dict[str, float] = defaultdict(float)
         steps = 0
         self._pass_values = None
@@ -332,15 +335,12 @@ class Learner:
     def load_policy(self) -> None:
         """Does nothing: the policy in this process is the one that learns."""
 
-    def start_again(self) -> bool:
-        """Returns False: a learner in this process is not lost."""
-        return False
-
     def close(self) -> None:
         """Does nothing: a learner in this process holds no resources but its models."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores `state_dict`, after the weights were restored. Raises CheckpointError if it belongs to other models."""
+        self.older.clear()
         self.optimizer.load_state_dict(state["moments"])
         self.num_steps = state["num_steps"]
         self.num_policy_steps = state["num_policy_steps"]

@@ -40,14 +40,18 @@ class OlderWeights:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Copies the current weights. Call it once for each version, before its update."""
+        """Copies the current weights into main memory. Call it once for each version, before its update."""
         if self._copies.maxlen:
-            self._copies.append({name: value.detach().clone() for name, value in self._weights.items()})
+            self._copies.append({name: value.detach().to("cpu", copy=True) for name, value in self._weights.items()})
+
+    def clear(self) -> None:
+        """Forgets the copies, because other weights were loaded."""
+        self._copies.clear()
 
     @torch.no_grad()
     def differences(self, policy: Any, batch: TokenBatch, passes: ForwardPasses) -> Tensor:
-        """Returns |recomputed − sampled| log-probabilities of about `MAX_TOKENS` older tokens under their own versions: [K],
-        K = 0 if there is none. Call it before `keep`."""
+        """Returns |recomputed − sampled| log-probabilities of older tokens under their own versions, of whole rows until there
+        are `MAX_TOKENS`: [K], K = 0 if there is none. Call it before `keep`."""
         found = [torch.zeros(0)]
         ages = batch.ages
         for age, weights in enumerate(reversed(self._copies), start=1):
@@ -69,7 +73,7 @@ class OlderWeights:
         current = {name: value.data for name, value in self._weights.items()}
         try:
             for name, value in self._weights.items():
-                value.data = weights[name]
+                value.data = weights[name].to(value.device)
             return passes.logprobs(policy, batch)
         finally:
             for name, value in self._weights.items():

@@ -117,7 +117,7 @@ def improve(
             batch, masked = without_truncated(batch, trajectories)
             credit |= masked
     with meter.phase("update"):
-        updated = learner.update(batch, critic_only=critic_only) if len(batch) else {}
+        updated = learner.update(batch, critic_only=critic_only)
         if learned is not None and len(batch):
             learned.fill(batch, learner.pass_values())
     return {**health, **credit, **updated}

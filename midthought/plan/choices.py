@@ -242,7 +242,10 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
     and those that are not set and change what is learned, whose defaults may have been others."""
     recorded = read_yaml(file)
     found = unset_values(config, recorded)
+    is_older = config.training.max_staleness and not recorded.get("training", {}).get("max_staleness")
     for name, _, key in (each.partition(".") for each in _open(config)):
+        if key == "rollout_correction" and is_older:
+            continue  # what the run chose was for tokens of the newest weights
         if key in recorded.get(name, {}) and key not in found[name]:
             found[name][key] = recorded[name][key]
             if key == "backend":

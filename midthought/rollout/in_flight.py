@@ -78,6 +78,8 @@ class InFlightEpisodes:
         )
         self._parts = replace(parts, engine=self._pausable_engine)
         self._groups: dict[int, _Group] = {}
+        self._taken: list[_Group] = []
+        """Groups of the last batch, until `begin_batch`."""
         self._ready: list[_Group] = []
         """Finished groups, in the order in which `take` returns them."""
         self._running: set[asyncio.Task[None]] = set()
@@ -111,6 +113,17 @@ class InFlightEpisodes:
 
     # -- an iteration ------------------------------------------------------------------------------------------
 
+    def begin_batch(self) -> None:
+        """Forgets the groups of the last batch, which is trained on, and goes on sampling if that overlaps."""
+        self._taken = []
+        if self.overlaps and self._groups:
+            self.resume()
+
+    def put_back(self) -> None:
+        """Opens the taken groups again, because the batch was not completed."""
+        self._groups |= {group.position: group for group in self._taken}
+        self._ready, self._taken = [*self._taken, *self._ready], []
+
     def begin(self, draw: Callable[[int], Task], group_size: int) -> None:
         """Starts the next group: `group_size` episodes of the task that `draw` returns for the group's number.
 
@@ -124,11 +137,12 @@ class InFlightEpisodes:
             self._postponed.pop(0)
         else:
             self.next_position += 1
-        self._loop.run(self._begin(group, parts))
+        self._groups[position] = group
+        self._loop.start(self._begin(group, parts))
 
-    def take(self, batch: int, room: int) -> list[Trajectory]:
-        """Waits until the batch with this `room` may take a finished group (`Pace.may_take`), removes the one with the earliest
-        deadline, and returns its episodes with rewards. Raises `EngineError` if no group is open."""
+    def take(self, batch: int, room: int) -> list[list[Trajectory]]:
+        """Waits until the batch with this `room` may take a finished group (`Pace.may_take`), removes as many as it may, the
+        earliest deadlines first, and returns the episodes of each, with rewards. Raises `EngineError` if no group is open."""
         return self._loop.run(self._take(batch, room))
 
     def pause(self) -> None:
@@ -149,7 +163,6 @@ class InFlightEpisodes:
 
     async def _begin(self, group: _Group, parts: Mapping[int, RolloutParts]) -> None:
         """Starts the episodes of the group's members in `parts`; the others have ended."""
-        self._groups[group.position] = group
         group.num_running = len(parts)
         if not parts:
             self._ready.append(group)
@@ -171,20 +184,24 @@ class InFlightEpisodes:
             self._failure = task.exception()
         self._change.set()
 
-    async def _take(self, batch: int, room: int) -> list[Trajectory]:
-        while True:
+    async def _take(self, batch: int, room: int) -> list[list[Trajectory]]:
+        found: list[list[Trajectory]] = []
+        while room > len(found):
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            first = min(self._ready, key=lambda group: group.version, default=None)
-            if first and self.pace.may_take(self.deadlines, self.pace.deadline(first.version), batch, room):
+            first, left = min(self._ready, key=lambda group: group.version, default=None), room - len(found)
+            if first and self.pace.may_take(self.deadlines, self.pace.deadline(first.version), batch, left):
+                self._ready.remove(first)
+                self._taken.append(self._groups.pop(first.position))
+                found.append(first.episodes)
+                continue
+            if found:
                 break
             if not self._running:
                 raise EngineError("there is no group to wait for: start one first with `begin`")
             await self._go_on()
-        self._ready.remove(first)
-        del self._groups[first.position]
-        return first.episodes
+        return found
 
     async def _resume(self) -> None:
         if self._rollout is None:
@@ -226,13 +243,13 @@ class InFlightEpisodes:
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Returns the state for `restore` as JSON values."""
-        return self._loop.run(self._state())
+    def state(self, *, with_taken: bool = False) -> dict[str, Any]:
+        """Returns the state for `restore` as JSON values. `with_taken`: the last batch is not trained on yet."""
+        return self._loop.run(self._state(self._taken if with_taken else []))
 
-    async def _state(self) -> dict[str, Any]:
+    async def _state(self, taken: list[_Group]) -> dict[str, Any]:
         unfinished = [group for group in self._groups.values() if group.num_running]
-        groups = [*self._ready, *sorted(unfinished, key=lambda group: group.position)]
+        groups = [*taken, *self._ready, *sorted(unfinished, key=lambda group: group.position)]
         return {
             "next_position": self.next_position,
             "postponed": self._postponed,
@@ -264,7 +281,7 @@ class InFlightEpisodes:
                 num_again += 1
                 continue
             episodes = [trajectory_from_json(episode) for episode in row["episodes"]]
-            group = _Group(row["position"], row["version"], episodes)
+            group = self._groups[row["position"]] = _Group(row["position"], row["version"], episodes)
             self._loop.run(self._begin(group, self._again(group, draw)))
         self._loop.run(asyncio.sleep(0))  # replays never wait, so one turn of the loop finishes all of them
         return num_again
@@ -279,6 +296,7 @@ class InFlightEpisodes:
         await asyncio.gather(*self._running, return_exceptions=True)
         self._groups.clear()
         self._ready.clear()
+        self._taken, self._failure = [], None
         self._end_rollout()
 
     # -- starts ------------------------------------------------------------------------------------------------

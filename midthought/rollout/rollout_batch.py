@@ -159,29 +159,27 @@ def _from_stream(
     stream.next_position = max(stream.next_position, iteration * pace.num_groups)
     draw = functools.partial(task_of_group, tasks)
 
-    def fill(batch: int, room: int, num_left: int | None) -> None:
-        while pace.may_start(stream.deadlines, stream.policy_version, batch, room, num_left):
-            stream.begin(draw, size)
-
     data = RolloutData(policy_version=batch)
     num_kept = num_taken = 0
     started = time.perf_counter()
+    stream.begin_batch()
     try:
         while room := pace.room(num_kept, num_taken):
-            fill(batch, room, num_left)
-            group = stream.take(batch, room)
-            num_taken += 1
-            data.trajectories += group
-            shape_rewards(group, config)
-            num_kept += len(trained_groups(group, config.training)[0])
-        if stream.overlaps and num_left != 0:
-            fill(batch + 1, pace.num_groups, num_left and num_left - 1)
+            while pace.may_start(stream.deadlines, batch, batch, room, num_left):
+                stream.begin(draw, size)
+            for group in stream.take(batch, room):
+                num_taken += 1
+                data.trajectories += group
+                shape_rewards(group, config)
+                num_kept += len(trained_groups(group, config.training)[0])
+    except BaseException:
+        stream.put_back()
+        raise
     finally:
         if not stream.overlaps:
             stream.pause()
     data.seconds = time.perf_counter() - started
-    metrics = {"staleness/num_open": float(stream.num_open)}
-    chosen = select(data, config.training, RolloutBatch(data=data, metrics=metrics))
+    chosen = select(data, config.training, RolloutBatch(data=data, metrics={"staleness/num_open": stream.num_open}))
     return replace(chosen, metrics=chosen.metrics | staleness(chosen.usable, batch))
 
 

@@ -15,11 +15,14 @@ from midthought.types import RolloutData, StopReason, Trajectory
 _log = logging.getLogger(__name__)
 
 
-def as_rollout(data: RolloutData | Iterable[Trajectory]) -> RolloutData:
-    """Returns a trainer's episodes, given one by one or as a rollout. Raises SettingsError for anything else and if there is no
-    episode, RecordError for one without tokens."""
+def as_rollout(data: RolloutData | Iterable[Trajectory], policy_version: int = 0) -> RolloutData:
+    """Returns a trainer's episodes, given as a rollout, or one by one (then trained on from this version).
+
+    Raises SettingsError for anything else and if there is no episode, RecordError for one without tokens.
+    """
     if not isinstance(data, RolloutData):
-        data = RolloutData(trajectories=list(data) if isinstance(data, Iterable) else [data])
+        given = list(data) if isinstance(data, Iterable) else [data]
+        data = RolloutData(trajectories=given, policy_version=policy_version)
     for trajectory in data:
         if not isinstance(trajectory, Trajectory):
             raise SettingsError(

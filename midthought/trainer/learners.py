@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -24,35 +24,40 @@ ALONE = {"optimizer": "adamw", "offload_optimizer": False, "offload_reference": 
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 
-def overlaps(policy: Any, config: RecipeConfig) -> bool:
-    """Whether the learner works in a process of its own, beside an engine that samples (`inference.overlap`).
+def beside_engine(policy: Any, config: RecipeConfig) -> Literal["here", "apart"] | None:
+    """Returns where the learner works while the engine samples (`inference.overlap`): in this process beside servers that are
+    given, or `apart` in one of its own, on other cores or another GPU than the engine. None: nothing overlaps.
 
-    Raises SettingsError if that is requested, and both would have to share one core or GPU.
+    Raises SettingsError if overlap is requested, and both would have to share one core or GPU.
     """
     inference, requested = config.inference, config.inference.overlap
     if not config.training.max_staleness or inference.deterministic or requested is False:
-        return False
-    device = next(iter(policy.parameters())).device
-    if device.type == "cpu":
-        number, what = num_cores(), "CPU core"
-    else:
-        number, what = 2 if inference.base_url else torch.cuda.device_count(), "GPU"
+        return None
+    if inference.base_url:
+        return "here"
+    is_on_cpu = next(iter(policy.parameters())).device.type == "cpu"
+    number, what = (num_cores(), "CPU core") if is_on_cpu else (torch.cuda.device_count(), "GPU")
     if number < 2 and requested is True:
         raise SettingsError(
             f"inference.overlap=true with {number} {what}: engine and learner would take turns on it; set inference.overlap to "
             "false (tools run on while it learns), or give the run another one"
         )
-    return number >= 2
+    return "apart" if number >= 2 else None
 
 
 def num_cores() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Returns the number of cores that this process may use, a container's quota included."""
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").split()
+        return max(1, min(number, int(quota) // int(period)))
+    except (OSError, ValueError):  # no control groups, or no quota ("max")
+        return number
 
 
-def learner_threads() -> int:
-    """Returns the number of cores on which a learner computes beside an engine on the others."""
-    return max(1, num_cores() // 2)
+def num_threads_beside() -> int:
+    """Returns the threads of an engine or a learner that has half of the cores."""
+    return max(1, min(torch.get_num_threads(), num_cores() // 2))
 
 
 def make_learner(
@@ -67,10 +72,12 @@ def make_learner(
     if apart:
         from midthought.cluster.child import ChildGroup
 
-        kind = next(iter(policy.parameters())).device.type
-        is_here = kind == "cuda" and not config.inference.base_url  # then the engine has this GPU
-        device = "cuda:1" if is_here else kind
-        return RemoteLearner(models, training, schedule, ChildGroup(learner_threads(), device))
+        device = next(iter(models.policy.parameters())).device
+        place = f"cuda:{((device.index or 0) + 1) % torch.cuda.device_count()}" if device.type == "cuda" else "cpu"
+        for model in models[1:]:  # they only wait here for a new process
+            if model is not None and model is not models.policy:
+                model.to("cpu")
+        return RemoteLearner(models, training, schedule, ChildGroup(num_threads_beside(), place))
     if ray.num_learners == 1:
         return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
     for name, value in ALONE.items():

@@ -30,7 +30,7 @@ from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.learners import learner_threads, num_cores
+from midthought.trainer.learners import num_threads_beside
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
@@ -189,8 +189,8 @@ def open_sources(
     workers = make_worker_group(policy, renderer, inference, ray, max_seq_len=max_seq_len)
     is_stream = learned is not None and config.training.max_staleness > 0
     loop = BackgroundLoop("midthought-rollout") if is_stream else None
-    if loop is not None and overlaps:
-        loop.run(_use_threads(num_cores() - learner_threads()))
+    if loop is not None and overlaps and not inference.base_url:
+        loop.run(_use_threads(num_threads_beside()))
 
     def source(episode: Callable[[Task], EpisodeEnvironment]) -> Rollouts:
         parts = RolloutParts(

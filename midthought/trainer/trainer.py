@@ -25,7 +25,7 @@ from midthought.env.environment import BaseEnvironment
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
 from midthought.learning.adapters import has_adapters
-from midthought.learning.distributed.remote_learner import AnyLearner
+from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
@@ -36,6 +36,7 @@ from midthought.models.pretrained import save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.pace import Pace
 from midthought.rollout.rollout_batch import ShuffledTasks, collect, select
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.rollout.written import PolicyParts
@@ -48,7 +49,7 @@ from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.episodes import as_rollout, restore_stream, tell_failures
 from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
 from midthought.trainer.initial_policy import generation_values, open_policy
-from midthought.trainer.learners import make_learner, overlaps
+from midthought.trainer.learners import beside_engine, make_learner
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainingResult, history_row
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT, open_sources
@@ -234,11 +235,14 @@ class Trainer:
         """Returns the learner and the sources, which are created here if there are none."""
         if self._parts is None:
             self._require_open()
-            apart = overlaps(self.model, self._settings)
+            place = beside_engine(self.model, self._settings)
+            apart = place == "apart"
             learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters(), apart=apart)
             given = self._policy.prompts, self._tasks, self._settings
             path = self._policy.path
-            sources = open_sources(self.model, learner.policy, self.renderer, *given, model_path=path, overlaps=apart)
+            sources = open_sources(
+                self.model, learner.policy, self.renderer, *given, model_path=path, overlaps=place is not None
+            )
             self._parts = _Parts(learner, *sources)
         return self._parts
 
@@ -372,8 +376,19 @@ class Trainer:
         with self._run.disk():
             self._checks.restart(self.config, self._run.rows() or self._history_rows())
             self._settings = self.config.frozen()
+            self._follow_settings()
             self._train(self.num_iters(num_epochs), max_seconds)
         return TrainingResult(self.metrics_history, self._run.policy_path)
+
+    def _follow_settings(self) -> None:
+        """Lets the stream follow settings that were assigned since. Raises SettingsError for those that it cannot follow."""
+        stream, staleness = self.source.stream, self._settings.training.max_staleness
+        if (stream is not None) != (staleness > 0):
+            raise SettingsError(
+                f"training.max_staleness={staleness} was assigned after the trainer was made; give it to the constructor"
+            )
+        if stream is not None:
+            stream.pace = Pace.of(self._settings)
 
     def _train(self, num_iters: int, max_seconds: float | None) -> None:
         """The training loop; then saves the policy and writes the report. A stop takes effect after an iteration and its
@@ -384,31 +399,33 @@ class Trainer:
         title, stop = f"Training ({training.algorithm or training.adv_estimator})", self._run.stop
         with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
             bar.start_at(self.iteration)
-            self._is_fitting, self._clock = True, (time.perf_counter(), 0.0)
+            stream = self.source.stream
+            self._is_fitting, self._clock = True, (time.perf_counter(), stream.busy_seconds if stream else 0.0)
             try:
                 while self.iteration < self._last:
-                    episodes = self.rollout()
                     try:
+                        episodes = self.rollout()
                         metrics = self.train_step(episodes)
+                        self._complete(metrics, episodes)
+                        self._checks.after_iteration(self.iteration, metrics, episodes.trajectories)
+                        bar.advance(1, reward=metrics.get("reward/mean", 0.0), calls=metrics.get("episode/calls", 0.0))
+                        if max_seconds is not None:
+                            self._last = bar.total = self._end_schedule(self._last, max_seconds)
+                        is_best = self._validation_is_due() and self._is_best(self.evaluate())
+                        is_needed = is_best or stop.requested or self.iteration == self._last
+                        if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
+                            self.save_checkpoint()
                     except LearnerLostError as lost:
                         self._begin_again(lost)
                         bar.start_at(self.iteration)
-                        continue
-                    self._complete(metrics, episodes)
-                    self._checks.after_iteration(self.iteration, metrics, episodes.trajectories)
-                    bar.advance(1, reward=metrics.get("reward/mean", 0.0), calls=metrics.get("episode/calls", 0.0))
-                    if max_seconds is not None:
-                        self._last = bar.total = self._end_schedule(self._last, max_seconds)
-                    is_best = self._validation_is_due() and self._is_best(self.evaluate())
-                    is_needed = is_best or stop.requested or self.iteration == self._last
-                    if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
-                        self.save_checkpoint()
                     stop.check()
             except TrainingStoppedError:
                 self._run.report()
                 raise
             finally:
                 self._is_fitting = self._is_open_iteration = False
+                if stream is not None:
+                    stream.pause()
             if (path := self._run.policy_path) is not None:
                 self._save_model(path, in_run=True)
                 self._run.finish(self.metrics_history)
@@ -416,7 +433,10 @@ class Trainer:
     def _begin_again(self, lost: LearnerLostError) -> None:
         """Continues from the newest checkpoint, with a new learner; not twice in one iteration."""
         path = self._run.checkpoints.newest() if self._run.path is not None else None
-        if path is None or self._lost_at == self.iteration or not self.learner.start_again():
+        learner = self.learner
+        if path is None or self._lost_at == self.iteration or not isinstance(learner, RemoteLearner):
+            raise lost
+        if not learner.start_again():
             raise lost
         self._lost_at, self._is_open_iteration = self.iteration, False
         _log.warning("%s: a new one starts at %s", lost, path)
@@ -493,7 +513,7 @@ class Trainer:
             if self._rollouts is None:
                 raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
             data = self._rollouts.data
-        episodes = as_rollout(data)
+        episodes = as_rollout(data, self.source.policy_version)
         iteration = self.iteration + 1
         learned = self._run.learned_tokens(episodes.trajectories, iteration)
         try:
@@ -525,7 +545,7 @@ class Trainer:
         metrics |= self._tasks.statistics(episodes.trajectories)
         metrics["episode/tools"] = len(self.source.parts.executor.registry)
         seconds = episodes.seconds + time.perf_counter() - began
-        if self.source.stream is not None:
+        if self.source.stream is not None and self._is_fitting:
             metrics |= self._idle_times(metrics)
         metrics["time/seconds"] = seconds
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in episodes) / seconds
@@ -598,14 +618,10 @@ class Trainer:
                 "on_step, or set checkpoint.save_interval"
             )
         stream = self.source.stream
-        if stream is not None and self._rollouts is not None:
-            raise SettingsError(
-                "save_checkpoint() before train_step(): the episodes that rollout() returned would be lost"
-            )
         state: dict[str, Any] = {"iteration": self.iteration, "metrics_history": self.metrics_history}
         state |= {"best": self._best, "policy_version": self._engine.policy_version}
         if stream is not None:
-            state["stream"] = stream.state()
+            state["stream"] = stream.state(with_taken=self._rollouts is not None)
         with self.meter.phase("saving"):
             best = self._best[1]
             target = self._run.checkpoints.save(
@@ -655,11 +671,13 @@ class Trainer:
         """
         if not self._run.is_shared:
             self._run.close()
-        if self._parts is not None:
-            self._parts.source.close()
-        self._tasks.close()
-        if self._parts is not None:
-            self._parts.learner.close()
+        try:
+            if self._parts is not None:
+                self._parts.source.close()
+            self._tasks.close()
+        finally:
+            if self._parts is not None:
+                self._parts.learner.close()
         self._parts = self.model = self._policy = self._rollouts = self._checks = self._sft = None  # type: ignore
         self._is_closed = True
 

@@ -84,7 +84,7 @@ def test_tokens_of_older_versions_are_recomputed_under_their_own_weights(labels,
         of_version.append(sampled_by(learner, version))
         before = {name: value.clone() for name, value in learner.policy.state_dict().items()}
         if version < 2:
-            learner.score(TokenBatch.from_trajectories([aged(version)], policy_version=version))
+            learner.older.keep()
             change(learner, 0.05)
     logprobs = [of_version[version][place] for place, version in enumerate((0, 1, 2))]
     batch = TokenBatch.from_trajectories([aged(*labels, logprobs=logprobs)], policy_version=2)
@@ -99,6 +99,6 @@ def test_without_memory_for_the_copies_the_run_says_so_and_checks_the_newest_onl
     assert (
         "tokens of older versions are not checked: 2 copies" in caplog.text and "kept_weights_gib=1e-09" in caplog.text
     )
-    learner.score(TokenBatch.from_trajectories([aged(0)], policy_version=0))
+    learner.older.keep()
     _, health = learner.score(TokenBatch.from_trajectories([aged(0, 1)], policy_version=1))
     assert "logprob_difference_older_max" not in health

@@ -101,7 +101,7 @@ class Bench:
     def __init__(
         self, renderer, *, deterministic=False, seconds=0.0, environment=Question, other_tool=None, max_staleness=2
     ):
-        self.asked = 0
+        self.asked, self.found = 0, []
         self.engine = Writer(renderer)
         self.loop = BackgroundLoop("test-stream")
 
@@ -144,8 +144,9 @@ class Bench:
             self.stream.begin(lambda position, each=each: each, group_size)
 
     def take(self):
-        """Any group that has finished, as if many batches had room for it."""
-        return self.stream.take(self.engine.policy_version, 4)
+        """The group that is finished first, as if many batches had room for it."""
+        self.found = self.found or self.stream.take(self.engine.policy_version, 4)
+        return self.found.pop(0)
 
     def iterate(self, num_iters, tasks, *, group_size=2):
         """Iterations as the training loop makes them; the groups of each."""
@@ -155,7 +156,7 @@ class Bench:
             while room := stream.pace.room(len(groups), len(groups)):
                 while stream.pace.may_start(stream.deadlines, batch, batch, room, None):
                     stream.begin(tasks, group_size)
-                groups.append(stream.take(batch, room))
+                groups += stream.take(batch, room)
             stream.pause()
             done.append(groups)
             self.engine.policy_version += 1
@@ -305,7 +306,7 @@ def test_the_group_with_the_earliest_deadline_is_taken_first_and_has_its_place(m
     bench.engine.policy_version += 1
     assert bench.stream.deadlines == [1]
     bench.begin(task(2, "5"))
-    assert bench.stream.take(1, 1)[0].group == 1  # the only place of batch 1 is for it, though the other is finished
+    assert bench.stream.take(1, 1)[0][0].group == 1  # the only place of batch 1 is for it, though the other is finished
     assert (bench.stream.num_open, bench.stream.deadlines) == (1, [2])
 
 

@@ -46,18 +46,29 @@ class FakeStream:
         self._versions[position], self._left[position] = self.policy_version, self._ticks(position)
         self.most_open = max(self.most_open, len(self.groups))
 
+    def begin_batch(self):
+        pass
+
+    def put_back(self):
+        self.log.append("put back")
+
     def take(self, batch, room):
-        while True:
+        found = []
+        while room > len(found):
             first = min(self._ready, key=self._versions.__getitem__, default=None)
+            left = room - len(found)
             if first is not None and self.pace.may_take(
-                self.deadlines, self.pace.deadline(self._versions[first]), batch, room
+                self.deadlines, self.pace.deadline(self._versions[first]), batch, left
             ):
+                self._ready.remove(first)
+                self.taken.append(first)
+                found.append(self.groups.pop(first))
+            elif found:
                 break
-            assert self._left, "a take that can never end"
-            self.tick()
-        self._ready.remove(first)
-        self.taken.append(first)
-        return self.groups.pop(first)
+            else:
+                assert self._left, "a take that can never end"
+                self.tick()
+        return found
 
     def tick(self):
         for position in sorted(self._left):
@@ -201,7 +212,7 @@ def test_what_breaks_in_the_middle_leaves_the_stream_paused():
 
     with pytest.raises(RuntimeError, match="no tasks"):
         collect(FakeSource(stream), Broken(TASKS, 0), config, 0)
-    assert stream.log == ["pause"]
+    assert stream.log == ["put back", "pause"]
 
 
 # -- the rule ------------------------------------------------------------------------------------------------------

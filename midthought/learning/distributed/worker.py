@@ -125,6 +125,7 @@ class LearnerWorker:
     def restore_steps(self, num_steps: int, num_policy_steps: int) -> None:
         """Restores the optimizer from loaded weights and moments. Raises CheckpointError if the moments are of other models."""
         moments, self._moments = self._moments, {}
+        self.learner.older.clear()
         self.learner.optimizer.load_state_dict(moments)
         self.learner.num_steps, self.learner.num_policy_steps = num_steps, num_policy_steps
 
