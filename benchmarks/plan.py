@@ -61,6 +61,18 @@ class Taken:
     resident: int
 
 
+TRAINING = {
+    "optimizer": "adamw",
+    "offload_optimizer": False,
+    "offload_reference": False,
+    "gradient_checkpointing": False,
+    "logits_mib": 64,
+    "micro_batch_tokens": 16_384,
+    "batch_size": 256,
+}
+"""Settings of `training` that the words do not name."""
+
+
 def measure(options: Options) -> Iterator[Row]:
     if options.device != "cpu" or not STATUS.exists():
         print("plan: left out, it is measured on the CPU under Linux", file=sys.stderr)
@@ -86,12 +98,12 @@ def memory_of(*words: str) -> Memory:
     """The plan of a model (`model=FOLDER`, or its sizes) and settings, as words."""
     given = parse_assignments(" ".join((WORK, *words)).split())
     if "model" in given:
-        return Memory(shape=find_shape(given.pop("model")), **given)
+        return Memory(shape=find_shape(given.pop("model")), **{**TRAINING, **given})
     sizes = {key: given.pop(key) for key in [*given] if key in SIZE_KEYS}
     hidden, heads = sizes["hidden_size"], sizes["num_heads"]
     made = {"num_kv_heads": heads, "head_dim": hidden // heads, "intermediate_size": 3 * hidden, "qk_norm": True}
     shape = Shape(is_tied=given.pop("tie_embeddings", False), **{**made, **sizes})
-    return Memory(shape=shape, **given)
+    return Memory(shape=shape, **{**TRAINING, **given})
 
 
 def take_apart(plan: Memory) -> Taken:

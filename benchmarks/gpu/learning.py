@@ -26,6 +26,7 @@ from benchmarks.gpu.models import (
     own_error_of_random_prompts,
     random_prompts,
 )
+from benchmarks.plan import TRAINING
 from midthought.config import TrainingConfig
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
@@ -140,7 +141,7 @@ def chosen_update(work: Work, batch: TokenBatch, memory_gib: float) -> dict[str,
         "max_tokens": int(batch.lengths.max()) - 1,
         "batch_size": len(batch),
     }
-    _, plan = fitted(Memory(shape=SHAPES[work.name], **given), CHOSEN)
+    _, plan = fitted(Memory(shape=SHAPES[work.name], **{**TRAINING, **given}), CHOSEN)
     return {key: getattr(plan, key) for key in ("gradient_checkpointing", "micro_batch_tokens")}
 
 

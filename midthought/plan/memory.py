@@ -69,14 +69,14 @@ class Memory:
     """Whether there is a frozen reference. With LoRA it is the policy without adapters and takes no memory."""
     lora_rank: int = 0
     merge_adapters: bool = True
-    optimizer: str = "adamw"
-    offload_optimizer: bool = False
-    offload_reference: bool = False
-    gradient_checkpointing: bool | Literal["offload"] = False
-    logits_mib: float = 64
+    optimizer: str
+    offload_optimizer: bool
+    offload_reference: bool
+    gradient_checkpointing: bool | Literal["offload"]
+    logits_mib: float
     """0: no limit."""
-    micro_batch_tokens: int = 16_384
-    batch_size: int = 256
+    micro_batch_tokens: int
+    batch_size: int
     backend: Literal["local", "vllm", "apart"] = "local"
     """`local` samples with the learner's weights; `vllm` in this process has a copy, and releases its memory while the learner
     works; an engine apart has memory of its own, which is not planned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from planned import TRAINING
 
 from midthought.config import ConfigStore, create_default_config
 from midthought.errors import SettingsError
@@ -18,7 +19,7 @@ QWEN = 8_190_735_360
 
 
 def plan(**words) -> Memory:
-    return Memory(shape=find_shape("Qwen/Qwen3-8B"), **words)
+    return Memory(shape=find_shape("Qwen/Qwen3-8B"), **{**TRAINING, **words})
 
 
 def test_bfloat16_with_masters_holds_18_bytes_a_parameter_and_float32_16():

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from planned import TRAINING
 from representatives import representatives
 
 from benchmarks.plan import WORK, make_trajectories, memory_of
@@ -117,7 +118,8 @@ def test_a_layer_keeps_at_most_the_bytes_that_are_planned(kind, way):
     context = fused_on_a_cpu if device == "gpu" else nullcontext
     few, many = (kept_bytes(model_of(kind, number, dtype, lora_rank), context) for number in (2, 6))
     shape = Shape.from_config({"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": 4})
-    memory = Memory(shape=shape, device=device, dtype=str(dtype).removeprefix("torch."), lora_rank=lora_rank)
+    given = {**TRAINING, "dtype": str(dtype).removeprefix("torch."), "lora_rank": lora_rank}
+    memory = Memory(shape=shape, device=device, **given)
     adapters = memory.adapter_parameters * memory.width if device == "gpu" else 0
     planned = (sum(NUM_TOKENS) - 1) * 4 * memory.layer + adapters
     assert many - few <= planned <= 1.5 * (many - few)
