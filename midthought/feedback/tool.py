@@ -1,4 +1,4 @@
-"""The tool `get_feedback`: asks a critic what is wrong with an answer, once per problem, answer and reasoning."""
+"""The tool `get_feedback`: asks a critic what is wrong with an answer."""
 
 from __future__ import annotations
 

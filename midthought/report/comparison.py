@@ -132,8 +132,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         measure = row.measure.replace("_", " ") + (f", {row.arm}" if row.arm else "")
         tested: list[object] = [None, None, "not tested"]
         if (test := row.test) is not None:
-            p_value = f"{test.p_value:.2g}" if test.p_value >= 0.0001 else "< 0.0001"
-            tested = [f"{test.low:+.3f} to {test.high:+.3f}", p_value, f"paired permutation, n = {test.num_pairs}"]
+            tested = [
+                f"{test.low:+.3f} to {test.high:+.3f}",
+                f"{test.p_value:.2g}",
+                f"paired permutation, n = {test.num_pairs}",
+            ]
         cells.append([row.run, measure, row.baseline, row.value, row.value - row.baseline, *tested])
     console.table(f"Against {comparison.names[0]}", columns, cells)
     for note in comparison.notes:

@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 _HEADER = re.compile(r"(?:Args|Arguments|Parameters):[ \t]*")
 _SECTION = re.compile(rf"^{_HEADER.pattern}\n((?:[ \t]+.*(?:\n|$)|\n)*)", re.MULTILINE)
-_ENTRY = re.compile(r"^(\w+)[ \t]*(?:\(.*?\))?:(?=\s|$)(.*(?:\n[ \t]+.*|\n)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^(\w+)[ \t]*(?:\(.*?\))?:(?=\s|$)", re.MULTILINE)
 
 
 class FunctionTool(Tool, Generic[P, R]):
@@ -197,4 +197,6 @@ def _purpose(docstring: str) -> str:
 def _documented(docstring: str) -> dict[str, str]:
     """Returns the descriptions under `Args:`: indented entries `name (type): text`, each with its continuation lines."""
     block = textwrap.dedent("".join(_SECTION.findall(docstring)))
-    return {name: " ".join(filter(None, map(str.strip, text.splitlines()))) for name, text in _ENTRY.findall(block)}
+    _, *parts = _ENTRY.split(block)
+    texts = (" ".join(filter(None, map(str.strip, text.splitlines()))) for text in parts[1::2])
+    return dict(zip(parts[::2], texts, strict=True))

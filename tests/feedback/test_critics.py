@@ -276,6 +276,11 @@ def test_what_may_pass_is_asked_again_and_what_will_not_is_told_at_once() -> Non
         with pytest.raises(NoReplyError, match=r"status 400.*out of order"):
             say(model(server.url), "1")
         assert len(server.requests) == 4
+        server.replies = [(429, {"Retry-After": "20"}, b"busy")]  # later than the critic's deadline
+        begun = time.monotonic()
+        with pytest.raises(NoReplyError, match="status 429: busy"):
+            say(model(server.url, timeout_seconds=5.0), "1")
+        assert time.monotonic() - begun < 3
 
 
 def test_the_deadline_holds_for_all_servers_together() -> None:

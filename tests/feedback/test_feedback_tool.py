@@ -174,7 +174,7 @@ tools:
 
 def test_verls_tool_configuration_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "feedback_tool_config.yaml"
-    path.write_text(SEED_LAYOUT)
+    path.write_text(SEED_LAYOUT + "  - tool_schema: {function: {name: search}}\n")  # another tool, without a config
     assert read_feedback_settings(path) == FeedbackSettings(
         critic="model",
         servers=["http://h03:1233/v1", "http://h02:1233/v1"],
@@ -204,6 +204,11 @@ def test_plain_settings_stand_at_the_top_or_under_feedback(section: bool) -> Non
         ("feedback: 7", "feedback is a section"),
         ("{", "is not YAML"),
         ("tools: []", "names no tool 'get_feedback'"),
+        ("tools: [{tool_schema: {function: {name: get_feedbck}}}]", "Did you mean 'get_feedbck'"),
+        (
+            "tools: [{tool_schema: {function: {name: get_feedback}}}]",
+            "'get_feedback' has no `config` of keys and values",
+        ),
         (SEED_LAYOUT.replace("n: 1", "n: 2"), "n=2: the only supported value is 1"),
         (SEED_LAYOUT.replace("feedback_model", "feedback_modle"), "unknown key 'feedback_modle'"),
     ],

@@ -53,7 +53,8 @@ def search(
     Args:
         query (str): What to find:
             words or a name.
-        exact: Whether case matters.
+        exact: Whether case
+        matters.
 
     Returns:
         order: This is not a parameter's description.

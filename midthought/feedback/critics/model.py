@@ -73,6 +73,7 @@ class ModelCritic:
         problems = {endpoint.url: f"no reply within {self._total_seconds:g} seconds" for endpoint in self._endpoints}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._total_seconds):
+                deadline = time.monotonic() + self._total_seconds
                 for number in range(NUM_ROUNDS):
                     waits: list[float] = []  # of the servers that may reply later
                     for endpoint in self._in_turn():
@@ -85,9 +86,10 @@ class ModelCritic:
                         else:
                             self._failed_at.pop(endpoint.url, None)
                             return reply
-                    if not waits or number == NUM_ROUNDS - 1:
+                    wait = min(max(BACKOFF_SECONDS * 2**number, *waits, 0.0), LONGEST_WAIT_SECONDS)
+                    if not waits or number == NUM_ROUNDS - 1 or time.monotonic() + wait >= deadline:
                         break
-                    await asyncio.sleep(min(max(BACKOFF_SECONDS * 2**number, *waits), LONGEST_WAIT_SECONDS))
+                    await asyncio.sleep(wait)
         told = "; ".join(f"{url}: {problem}" for url, problem in problems.items())
         raise NoReplyError(f"no server gave feedback ({told})", is_passing=True)
 

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from midthought.config.section import Harmless, Section
 from midthought.config.yaml_files import read_yaml_file
-from midthought.errors import SettingsError
+from midthought.errors import SettingsError, near_names
 from midthought.feedback.prompts import TOOL_NAME
 
 _CHAT_PATH = "/chat/completions"
@@ -113,13 +113,15 @@ def feedback_settings(content: Any) -> FeedbackSettings:
 
 def _from_tool_config(tools: Any) -> dict[str, Any]:
     """Returns the settings of the tool `get_feedback` in verl's list of tools, or of the tool without a `tool_schema`."""
-    try:
-        named = {tool.get("tool_schema", {}).get("function", {}).get("name", ""): tool["config"] for tool in tools}
-        config = named[TOOL_NAME if TOOL_NAME in named else ""].items()
-    except (LookupError, TypeError, AttributeError):
-        raise SettingsError(f"`tools` names no tool {TOOL_NAME!r} with a `config` of keys and values") from None
+    entries = [tool for tool in tools if isinstance(tool, Mapping)] if isinstance(tools, list) else []
+    named = {_tool_name(entry): entry.get("config") for entry in entries}
+    name = TOOL_NAME if TOOL_NAME in named else ""
+    if name not in named:
+        raise SettingsError(f"`tools` names no tool {TOOL_NAME!r}; {near_names(TOOL_NAME, named)}")
+    if not isinstance(config := named[name], Mapping):
+        raise SettingsError(f"the tool {TOOL_NAME!r} has no `config` of keys and values")
     settings: dict[str, Any] = {}
-    for key, value in config:
+    for key, value in config.items():
         if key not in _SEED_FIXED:
             settings[_SEED_NAMES.get(str(key), str(key))] = value
         elif value not in _SEED_FIXED[key]:
@@ -127,3 +129,10 @@ def _from_tool_config(tools: Any) -> dict[str, Any]:
                 f"{key}={value!r}: the only supported value is {_SEED_FIXED[key][0]!r}; remove the line"
             )
     return settings
+
+
+def _tool_name(entry: Mapping[str, Any]) -> str:
+    try:
+        return str(entry["tool_schema"]["function"]["name"])
+    except (LookupError, TypeError):
+        return ""

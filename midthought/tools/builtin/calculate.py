@@ -150,7 +150,7 @@ def _bounded(value: Number) -> Number:
     if isinstance(value, int):
         value = Fraction(value)
     if isinstance(value, Fraction) and max(map(int.bit_length, value.as_integer_ratio())) > MAX_BITS:
-        value = math.inf if value.denominator == 1 else float(value)
+        value = math.inf if value.denominator == 1 else _not_lost(value, float(value))
     if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError
     return value
@@ -161,7 +161,13 @@ def _power(base: Number, exponent: Number) -> Number:
         num_bits = max(map(int.bit_length, base.as_integer_ratio()))
         if (num_bits - 1) * abs(exponent) <= MAX_BITS:
             return base**exponent.numerator
-    return math.pow(base, exponent)
+    return _not_lost(base, math.pow(base, exponent))
+
+
+def _not_lost(exact: Number, value: float) -> float:
+    if value == 0 != exact:
+        raise CalculationError("the number is too close to zero")
+    return value
 
 
 def _root(value: Number) -> Number:
@@ -175,8 +181,11 @@ def _root(value: Number) -> Number:
 def _logarithm(value: Number, base: Number = math.e) -> float:
     if base != math.e:
         return _logarithm(value) / _logarithm(base)
-    # float(value) would lose the difference from 1
-    return math.log1p(value - 1) if isinstance(value, Fraction) and 0.5 < value < 2 else math.log(value)
+    if isinstance(value, Fraction) and 0.5 < value < 2:
+        return math.log1p(value - 1)  # float(value) would lose the difference from 1
+    if isinstance(value, Fraction) and value > 0 and not 1e-300 < value < 1e300:
+        return math.log(value.numerator) - math.log(value.denominator)
+    return math.log(value)
 
 
 def _rounded(value: Number, digits: Number = Fraction(0)) -> Number:
