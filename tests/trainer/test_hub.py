@@ -26,6 +26,8 @@ FIGURES = {
     "arms.rft.exact_match": 0.375,
 }
 
+AFTER = ("after.exact_match", "after.exact_match.low", "after.exact_match.high")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -79,6 +81,13 @@ def test_the_card_has_metadata_steps_figures_of_all_arms_tools_and_a_place_for_t
     assert "--tools midthought.tools.builtin.calculate:CalculateTool --system 'Be <b> brief.'\n```" in text
     assert re.search(r"Supervised steps: 2; reinforcement learning \(\w+\): 1 iterations, with \[midthought", text)
     assert str(tmp_path) not in text
+
+
+def test_a_card_of_a_policy_that_was_only_measured_once_explains_its_interval(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    RunFolder(tmp_path / "run").write_summary({key: FIGURES[f"before{key[5:]}"] for key in AFTER})
+    text = (save_for_hub(tmp_path / "run", tmp_path / "hub") / "README.md").read_text("utf-8")
+    assert "| exact_match | 0.250 (0.200–0.300) |\n\nIn brackets: 95 %" in text
 
 
 def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):
