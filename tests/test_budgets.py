@@ -19,7 +19,7 @@ LINES = {
     "config": 1620,
     "data": 1220,
     "engines": 9010,  # a stopper that two threads may use (in-process vLLM)
-    "env": 2910,
+    "env": 2920,
     "errors": 145,
     "feedback": 1550,
     "files": 540,

@@ -17,6 +17,8 @@ from midthought.env.environment import plain_scalar
 from midthought.errors import MidthoughtError, RewardError
 from midthought.types import Reward, Trajectory
 
+REWARD_FN = "reward_fn"
+"""The name of a trainer's only function, whose parts keep their names."""
 _SIGNATURES = "write it as f(trajectory) or f(trajectory, environment), or use matched(f) for f(answer, truth)"
 AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward | None] | None]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
@@ -27,10 +29,10 @@ number per turn or per call; None if it does not apply to the task."""
 class WeightedReward:
     """Weighted sum of named parts; the `Reward` records each part.
 
-    A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, its `turns` (one number for each
-    of `trajectory.turns`) and `calls` (of `trajectory.tool_events`) are added, one by one, to the numbers of the other
-    functions, all times the weight of the function. A function that returns None does not apply
-    to the task: it has no part in this reward.
+    A function returns a number, a mapping of names to numbers (the parts), or a `Reward`: its part `p` is recorded as
+    `function/p` (of a trainer's `reward_fn` as `p`), its `turns` (one number for each of `trajectory.turns`) and `calls` (of
+    `trajectory.tool_events`) are added, one by one, to the numbers of the other functions, all times the weight of the function.
+    A function that returns None does not apply to the task: it has no part in this reward.
 
     `reward(trajectory, environment)` returns the `Reward`, or an awaitable of it if a part is `async`; `await
     reward.score(trajectory, environment)` always works, and the rollout loop uses it. `environment` is None if there is none.
@@ -113,9 +115,13 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
     """Returns what one function gave, times its weight, in numbers of Python: one part of its name, or the parts, turns and calls
     of its `Reward`. Raises `RewardError` for numbers that are not finite, and another number of turns or calls."""
     task = f"for task {trajectory.task.task_id!r}"
+    if isinstance(value, Mapping):
+        value = Reward(parts=value)
     if not isinstance(value, Reward):
         what = f"reward function {name!r} returned {value!r:.80} ({type(value).__name__}) {task}"
-        return Reward(parts={name: _times(weight, value, f"{what}; it must return a finite number or a Reward")})
+        return Reward(
+            parts={name: _times(weight, value, f"{what}; it must return a finite number, named numbers or a Reward")}
+        )
     for noun, amounts, its_own, attribute in (
         ("turn", value.turns, trajectory.turns, "turns"),
         ("call", value.calls, trajectory.tool_events, "tool_events"),
@@ -130,8 +136,9 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
         message = f"reward function {name!r} returned {number!r:.80} for {where} {task}; it must be a finite number"
         return _times(weight, number, message)
 
+    prefix = "" if name == REWARD_FN else f"{name}/"
     return Reward(
-        parts={f"{name}/{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()},
+        parts={f"{prefix}{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()},
         turns=tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns)),
         calls=tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls)),
     )
@@ -147,7 +154,7 @@ def _times(weight: float, value: Any, message: str) -> float:
     raise RewardError(message)
 
 
-def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> bool:
+def takes_environment(function: Callable[..., Any], name: str = REWARD_FN) -> bool:
     """Whether a reward function takes the environment after the trajectory.
 
     It does if its second positional parameter has no default, or is named `environment` or `env`. Raises `RewardError` if the

@@ -17,7 +17,7 @@ from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.reward_functions import WeightedReward
+from midthought.env.reward_functions import REWARD_FN, WeightedReward
 from midthought.env.rewards import combine_rewards, correct, weighted
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
@@ -215,7 +215,7 @@ def make_tasks(
     if isinstance(dataset, TrainingTasks):
         return dataset
     assert isinstance(config, ConfigStore)
-    functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else rewards
+    functions = [weighted(reward_fn, 1.0, name=REWARD_FN)] if reward_fn is not None else rewards
     reward = combine_rewards(functions) if functions else None
     if env is not None:
         return EnvironmentTasks(env, reward, config, validation=validation)

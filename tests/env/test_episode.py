@@ -229,7 +229,8 @@ async def slowly(trajectory):
 
 REWARDS = [
     (lambda trajectory: 2, Reward(parts={"reward_fn": 2.0})),
-    (lambda trajectory: Reward(parts={"a": 1}, turns=(1, -0.5)), Reward(parts={"reward_fn/a": 1.0}, turns=(1.0, -0.5))),
+    (lambda trajectory: Reward(parts={"a": 1}, turns=(1, -0.5)), Reward(parts={"a": 1.0}, turns=(1.0, -0.5))),
+    (lambda trajectory: {"a": 1, "b": -0.5}, Reward(parts={"a": 1.0, "b": -0.5})),
     (lambda trajectory, environment: float(environment.is_done()), Reward(parts={"reward_fn": 0.0})),
     (lambda trajectory, env=None: env.get_step_count(), Reward(parts={"reward_fn": 0.0})),
     (slowly, Reward(parts={"reward_fn": 0.25})),

@@ -26,6 +26,9 @@ class FakeLearner:
         self.log.append("credit")
         return batch, {"credited": 1.0}
 
+    def load_policy(self):
+        """The policy is where it is sampled from."""
+
     def update(self, batch, *, critic_only=False):
         self.log.append("update")
         self.batches.append(batch)

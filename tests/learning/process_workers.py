@@ -24,6 +24,8 @@ class ProcessWorkers:
     Create it outside of `torch.autocast`: processes keep the state that they are forked in.
     """
 
+    can_start_again = False
+
     def __init__(self, num_ranks: int = 2) -> None:
         self._num_ranks = num_ranks
         self._pipes: list[Connection] = []

@@ -34,6 +34,8 @@ def config_of(**training) -> RecipeConfig:
 class FakeSource:
     """Every episode is [prompt, 5, 6]; those named in `failing` broke. `pay(task, number in the batch)`."""
 
+    stream = None
+
     def __init__(self, failing=(), pay=lambda task, number: 1.0):
         self.failing = set(failing)
         self.pay = pay
@@ -61,7 +63,8 @@ class FakeSource:
     def sleep(self):
         self.log.append("sleep")
 
-    def update_weights(self):
+    def update_weights(self, load):
+        load()
         self.log.append("weights")
 
 
