@@ -26,8 +26,6 @@ FIGURES = {
     "arms.rft.exact_match": 0.375,
 }
 
-AFTER = ("after.exact_match", "after.exact_match.low", "after.exact_match.high")
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -85,7 +83,7 @@ def test_the_card_has_metadata_steps_figures_of_all_arms_tools_and_a_place_for_t
 
 def test_a_card_of_a_policy_that_was_only_measured_once_explains_its_interval(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
-    RunFolder(tmp_path / "run").write_summary({key: FIGURES[f"before{key[5:]}"] for key in AFTER})
+    RunFolder(tmp_path / "run").write_summary({f"after{key[6:]}": FIGURES[key] for key in list(FIGURES)[:3]})
     text = (save_for_hub(tmp_path / "run", tmp_path / "hub") / "README.md").read_text("utf-8")
     assert "| exact_match | 0.250 (0.200–0.300) |\n\nIn brackets: 95 %" in text
 

@@ -152,8 +152,7 @@ def test_questions_from_another_splitting_are_named_with_the_remedy(data, transc
     first, *others = data.tasks["train"]
     other = dataclasses.replace(first, task_id="other", labels={**first.labels, "evidence_digest": "of other words"})
     write_questions([other, *others], tmp_path / "mine.jsonl")
-    config = settings(transcripts_path, questions={"path": str(tmp_path / "mine.jsonl")})
-    prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
+    build_data(settings(transcripts_path, questions={"path": str(tmp_path / "mine.jsonl")}), tmp_path / "run")
     assert "1 questions, such as other, were made from chunks with the same ids and other words" in caplog.text
 
 
