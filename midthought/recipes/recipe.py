@@ -166,7 +166,7 @@ class RecipeEvaluation(Section):
 
 def yaml_presets(file: str) -> Mapping[str, Path]:
     """Returns the YAML files beside a module's `__file__`, by their names, without those for verl (`NAME.verl.yaml`)."""
-    return {path.stem: path for path in Path(file).parent.glob("*.yaml") if "." not in path.stem}
+    return {path.stem: path for path in Path(file).parent.glob("*.yaml") if not path.stem.endswith(".verl")}
 
 
 def _require_valid(settings: type[RecipeConfig], layers: Sequence[Mapping[str, Any]], file: Path | None) -> None:

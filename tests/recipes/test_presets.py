@@ -11,7 +11,7 @@ from midthought.errors import CheckpointError, SettingsError
 from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import Hardware
 from midthought.recipes import find_recipe
-from midthought.recipes.recipe import Recipe, run_of
+from midthought.recipes.recipe import Recipe, run_of, yaml_presets
 from midthought.recipes.run import RecipeRun
 from midthought.report.run_folder import RunFolder
 
@@ -151,3 +151,9 @@ def test_the_run_of_a_control_arms_checkpoint_is_the_recipes(tmp_path, run):
     assert run_of(arm / "checkpoints/ppo/checkpoints/step_000001/policy") == outer
     inner = run("outer/inner")
     assert run_of(inner) == inner
+
+
+def test_presets_for_verl_are_no_presets_and_a_name_may_have_a_point(tmp_path):
+    for name in ("v1.2.yaml", "v1.2.verl.yaml"):
+        (tmp_path / name).touch()
+    assert list(yaml_presets(str(tmp_path / "recipe.py"))) == ["v1.2"]

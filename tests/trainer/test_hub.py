@@ -81,6 +81,13 @@ def test_the_card_has_metadata_steps_figures_of_all_arms_tools_and_a_place_for_t
     assert str(tmp_path) not in text
 
 
+def test_a_card_of_a_policy_that_was_only_measured_once_explains_its_interval(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    RunFolder(tmp_path / "run").write_summary({f"after{key[6:]}": FIGURES[key] for key in list(FIGURES)[:3]})
+    text = (save_for_hub(tmp_path / "run", tmp_path / "hub") / "README.md").read_text("utf-8")
+    assert "| exact_match | 0.250 (0.200–0.300) |\n\nIn brackets: 95 %" in text
+
+
 def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):
     with pytest.raises(ModelPathError, match="holds no policy"):
         save_for_hub(tmp_path, tmp_path / "hub")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from midthought.data.rows import rows_of
 from midthought.errors import DataError
+from midthought.rollout.openai_messages import check_message
 from midthought.tokenization.chat_template import Message
 
 
@@ -17,7 +18,10 @@ def read_conversations(path: str | Path) -> list[list[Message]]:
         if row.problem is not None:
             raise DataError(f"{row.where}: {row.problem}")
         try:
-            first, *rest = (_without_gaps(message) for message in row.value["messages"] if message["role"] != "system")
+            said = [message for message in row.value["messages"] if message["role"] != "system"]
+            for number, message in enumerate(said):
+                check_message(number, message)
+            first, *rest = map(_without_gaps, said)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{row.where}: no conversation as `midthought feedback convert` writes them ({type(error).__name__}: {error})"

@@ -101,13 +101,17 @@ class PodcastData:
 
     def can_prove(self, tasks: Sequence[Task]) -> bool:
         """Whether the evidence of each task is chunks of this memory, with the words from which the question was made."""
-        return all(map(self._is_proven, tasks))
+        return all(task.evidence and self._has_ids(task) and not self.is_foreign(task) for task in tasks)
 
-    def _is_proven(self, task: Task) -> bool:
-        if not task.evidence or not self._by_id.keys() >= set(task.evidence):
+    def is_foreign(self, task: Task) -> bool:
+        """Whether the evidence has the ids of other words in this memory: the question was made from another splitting."""
+        digest = task.labels.get("evidence_digest")
+        if digest is None or not self._has_ids(task):
             return False
-        digest = task.labels.get("evidence_digest")  # chunks of another splitting may have the same ids
-        return digest is None or digest == words_digest(self._by_id[each] for each in task.evidence)
+        return digest != words_digest(self._by_id[each] for each in task.evidence)
+
+    def _has_ids(self, task: Task) -> bool:
+        return self._by_id.keys() >= set(task.evidence)
 
     @property
     def names(self) -> dict[str, str]:
@@ -184,7 +188,15 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(stored)
     registry = ToolRegistry([search_tool(memory, store)])
-    return PodcastData(parts, stored, tasks, store, registry, plan, replaces)
+    data = PodcastData(parts, stored, tasks, store, registry, plan, replaces)
+    if foreign := [task for made in tasks.values() for task in made if data.is_foreign(task)]:
+        _log.warning(
+            "%d questions, such as %s, were made from chunks with the same ids and other words: their evidence is not used. "
+            "Make them from the chunks of this run (midthought memory chunk --chunking …), or from the memory at memory.path",
+            len(foreign),
+            foreign[0].task_id,
+        )
+    return data
 
 
 def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:

@@ -1,5 +1,7 @@
 """Demonstrations say what the tool says, stop when told right, and hold out what they must."""
 
+import json
+
 import pytest
 
 from midthought.errors import DataError
@@ -113,10 +115,14 @@ def test_converted_conversations_are_played_as_episodes_are(renderer, tmp_path):
     )
 
 
-def test_a_file_of_something_else_is_named(tmp_path):
+OTHERS = ({"question": "2 * 2?"}, "KeyError"), ({"messages": [{"role": "user", "content": [2]}]}, "of message 0")
+
+
+@pytest.mark.parametrize(("row", "reason"), OTHERS)
+def test_a_file_of_something_else_is_named(row, reason, tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"question": "2 * 2?"}\n', encoding="utf-8")
-    with pytest.raises(DataError, match="line 1: no conversation as `midthought feedback convert` writes them"):
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=rf"line 1: no conversation as `midthought feedback convert` writes.*{reason}"):
         read_conversations(path)
 
 

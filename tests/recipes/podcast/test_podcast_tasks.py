@@ -13,7 +13,7 @@ from midthought.data.abstention import NO_ANSWER
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.build import build_memory
 from midthought.memory.embedding import load_embedder
-from midthought.memory.questions import WORDINGS, read_questions
+from midthought.memory.questions import WORDINGS, read_questions, write_questions
 from midthought.memory.store import MemoryStore
 from midthought.recipes import find_recipe
 from midthought.recipes.podcast.evaluation import arms
@@ -146,6 +146,14 @@ def test_own_questions_are_demonstrated_with_their_evidence_and_unanswerable_one
     without += [question("other words", "Ada", chunk.chunk_id, evidence_digest="0"), question("no evidence", "Ada")]
     assert data.with_evidence([proven, *without, near]) == [(proven, chunk), (near, other)]
     assert data.names[chunk.speaker] == "speaker" and data.names[chunk.episode] == "episode"
+
+
+def test_questions_from_another_splitting_are_named_with_the_remedy(data, transcripts_path, tmp_path, caplog):
+    first, *others = data.tasks["train"]
+    other = dataclasses.replace(first, task_id="other", labels={**first.labels, "evidence_digest": "of other words"})
+    write_questions([other, *others], tmp_path / "mine.jsonl")
+    build_data(settings(transcripts_path, questions={"path": str(tmp_path / "mine.jsonl")}), tmp_path / "run")
+    assert "1 questions, such as other, were made from chunks with the same ids and other words" in caplog.text
 
 
 def test_too_few_questions_are_told_before_anything_is_written(transcripts_path, tmp_path):
