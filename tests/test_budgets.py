@@ -39,9 +39,9 @@ LINES = {
     MODULES: 50,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 58_150, "code of midthought": 39_750, "tests": 52_770}
+TOTALS = {"midthought": 58_150, "code of midthought": 39_800, "tests": 52_770}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 203_000, 20
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_000, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
 
 
