@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planned import TRAINING
 
+from benchmarks.plan import TRAINING
 from midthought.config import ConfigStore, create_default_config
 from midthought.errors import SettingsError
 from midthought.models.small_model import make_policy, make_tokenizer

@@ -10,10 +10,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from planned import TRAINING
 from representatives import representatives
 
-from benchmarks.plan import WORK, make_trajectories, memory_of
+from benchmarks.plan import TRAINING, WORK, make_trajectories, memory_of
 from midthought.config import TrainingConfig
 from midthought.learning import attention, fused
 from midthought.learning.adapters import add_adapters
