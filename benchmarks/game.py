@@ -1,16 +1,18 @@
 """A small random model learns `SimpleGameEnvironment` on one core: its share of the best return, before and after PPO.
 
-`python benchmarks/game.py [--estimators gae grpo] [--seeds 0 1 2]` prints a row for each estimator and seed. Each run is
-a separate process with one thread, so that CPU time equals wall time.
+`python benchmarks/game.py [--estimators gae grpo] [--seeds 0 1 2] [--set training.max_staleness=2 …]` prints a row for each
+estimator and seed. Each run is a separate process with one thread, so that CPU time equals wall time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from midthought import ConfigStore, RayPPOTrainer, Reward, SimpleGameEnvironment, create_default_config
+from midthought.config.yaml_files import parse_assignments
 
 WORDS = (
     "user assistant . , Take take every item then complete move north south east west key The is here You have can Done"
@@ -39,19 +42,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--estimators", nargs="+", default=["gae", "grpo"], choices=sorted(SETTINGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--one", action="store_true", help="run the one given here and print its figures as JSON")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(run(arguments.estimators[0], arguments.seeds[0])))
+        print(json.dumps(run(arguments.estimators[0], arguments.seeds[0], arguments.set)))
         return
     print(
-        "| estimator | seed | before: sampled, greedy | after: sampled, greedy | completed | CPU seconds |\n"
-        + "| --- " * 6
+        "| estimator | seed | before: sampled, greedy | after: sampled, greedy | completed | mean reward | CPU seconds |\n"
+        + "| --- " * 7
         + "|"
     )
     for estimator in arguments.estimators:
         for seed in arguments.seeds:
             command = [sys.executable, __file__, "--one", "--estimators", estimator, "--seeds", str(seed)]
+            command += ["--set", *arguments.set]
             told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             print(row(estimator, seed, json.loads(told.splitlines()[-1])), flush=True)
 
@@ -60,24 +65,26 @@ def row(estimator: str, seed: int, figures: dict[str, float]) -> str:
     return (
         f"| {estimator} | {seed} | {figures['before_sampled']:.2f}, {figures['before_greedy']:.2f} "
         f"| {figures['after_sampled']:.2f}, {figures['after_greedy']:.2f} | {figures['after_completed']:.2f} "
-        f"| {figures['cpu_seconds']:.0f} |"
+        f"| {figures['mean_reward']:.3f} | {figures['cpu_seconds']:.0f} |"
     )
 
 
-def run(estimator: str, seed: int) -> dict[str, float]:
-    """WorkQueue of the best return that could be had from the same starts, which training never sees."""
+def run(estimator: str, seed: int, words: Sequence[str] = ()) -> dict[str, float]:
+    """Shares of the best return that could be had from the same starts, which training never sees, and the mean reward of all
+    iterations (the area under the curve)."""
     torch.set_num_threads(1)
     model, tokenizer = random_policy(seed)
     before = measure(model, tokenizer)
     began = time.process_time()
-    with RayPPOTrainer(
-        settings(estimator, seed), SimpleGameEnvironment, model=model, tokenizer=tokenizer, progress=False
-    ) as trainer:
-        trainer.fit()
+    config = settings(estimator, seed).merged(parse_assignments(words))
+    with RayPPOTrainer(config, SimpleGameEnvironment, model=model, tokenizer=tokenizer, progress=False) as trainer:
+        history = trainer.fit()
     cpu_seconds = time.process_time() - began
     after = measure(model, tokenizer)
     figures = {f"before_{name}": value for name, value in before.items()}
-    return figures | {f"after_{name}": value for name, value in after.items()} | {"cpu_seconds": cpu_seconds}
+    figures |= {f"after_{name}": value for name, value in after.items()}
+    mean_reward = statistics.mean(metrics["reward/mean"] for metrics in history)
+    return figures | {"mean_reward": mean_reward, "cpu_seconds": cpu_seconds}
 
 
 def settings(estimator: str, seed: int) -> ConfigStore:

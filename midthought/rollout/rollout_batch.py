@@ -164,9 +164,12 @@ def _from_stream(
     started = time.perf_counter()
     stream.begin_batch()
     try:
-        while room := pace.room(num_kept, num_taken):
-            while pace.may_start(stream.deadlines, batch, batch, room, num_left):
+        while True:
+            room = pace.room(num_kept, num_taken)
+            while (room or stream.overlaps) and pace.may_start(stream.deadlines, batch, batch, room, num_left):
                 stream.begin(draw, size)
+            if not room:  # what was begun now runs while the learner works
+                break
             for group in stream.take(batch, room):
                 num_taken += 1
                 data.trajectories += group

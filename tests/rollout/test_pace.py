@@ -178,11 +178,12 @@ def test_a_group_that_reaches_its_deadline_has_its_place_and_is_waited_for():
     assert batches[1].metrics["staleness/max"] == 1
 
 
-def test_with_overlap_the_groups_of_later_batches_run_while_the_learner_works():
-    config = config_of(1)
+@pytest.mark.parametrize(("max_staleness", "num_open"), [(1, 4), (2, 8), (4, 12)])
+def test_with_overlap_as_many_groups_as_are_allowed_run_while_the_learner_works(max_staleness, num_open):
+    config = config_of(max_staleness)
     stream = FakeStream(config, lambda position: 5, overlaps=True)
     collect(FakeSource(stream), ShuffledTasks(TASKS, 0), config, 0, 5)
-    assert stream.num_open == 4 and stream.log == []
+    assert stream.num_open == num_open and stream.log == []
     stream.learn(5)
     batch = collect(FakeSource(stream), ShuffledTasks(TASKS, 0), config, 1, 4)
     assert batch.metrics["staleness/mean"] == 1 and batch.data.policy_version == 1
