@@ -27,11 +27,11 @@ MAX_NOISE = 1e-6
 LIMITS = {"length": "inference.max_tokens", "max_turns": "inference.max_turns", "max_steps": "environment.max_steps"}
 LARGE_DIFFERENCE, WRONG_DIFFERENCE = 0.05, 0.5
 """Nats between sampled and recomputed log-probabilities, on average, of a warning and of a stop."""
-OLDER_FACTOR, OLDER_FLOOR = 10.0, 1e-4
-"""Tokens of older versions are wrong if they differ by more than this many times what tokens of the newest version did, plus the
-floor in nats."""
-MIN_OLDER = 32
-"""Tokens of older versions below which their mean is not judged: single differences in bfloat16 are large."""
+STALE_FACTOR, STALE_FLOOR = 10.0, 1e-4
+"""With `training.max_staleness`, tokens differ too much from this many times what the newest ones of earlier iterations did, plus
+the floor in nats: episodes go on while weights change, so a fault in that shows as a jump."""
+MIN_STALE = 32
+"""Tokens below which their mean is not judged so: single differences in bfloat16 are large."""
 NO_SIGNAL_ITERS = 10
 """Iterations without a training signal (all rewards equal) that end a run: its first ones, or as many in a row later."""
 SLOWER = "lower training.learning_rate, and resume from the last checkpoint"
@@ -87,15 +87,15 @@ def logprob_difference(history: History) -> Iterator[Finding]:
         if history.setting("inference.sync_tolerance") is not None:
             remedy = "leave inference.sync_tolerance at its default, which finds old weights after each update"
         yield _since(rows[0], observation, remedy, policy="stop" if is_large else "warn")
-    mean = value(history.iterations[-1], "logprob_difference_older_mean")
-    known = [value(row, "logprob_difference_mean") for row in history.iterations]
-    most = OLDER_FLOOR + OLDER_FACTOR * max((each for each in known if math.isfinite(each)), default=math.inf)
-    if mean > most and value(history.iterations[-1], "logprob_difference_older_count") >= MIN_OLDER:
-        observation = (
-            f"tokens of older versions differ by {mean:.3g} nats on average from their version's; limit {most:.3g}"
-        )
-        remedy = "a version got wrong weights, or its tokens a wrong label: set training.max_staleness=0, and report it"
-        yield _since(history.iterations[-1], observation, remedy, "older", policy="stop")
+    earlier = [value(row, "logprob_difference_mean") for row in history.iterations[:-1]]
+    most = STALE_FLOOR + STALE_FACTOR * max(filter(math.isfinite, earlier), default=math.inf)
+    for which, name in (("newest", "mean"), ("older", "older_mean")):
+        mean = value(history.iterations[-1], f"logprob_difference_{name}")
+        if mean > most and value(history.iterations[-1], f"batch/num_{which}_tokens") >= MIN_STALE:
+            observation = f"tokens of the {which} weights differ by {mean:.3g} nats on average; the limit is {most:.3g}"
+            remedy = "weights or labels of versions are wrong: set training.max_staleness=0, and report it"
+            yield _since(history.iterations[-1], observation, remedy, "versions", policy="stop")
+            return
 
 
 @check("not_finite", "iteration")

@@ -125,7 +125,8 @@ class Learner:
         Metrics: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens. They check the whole path
         from engine to learner. Tokens of older versions are excluded, because their difference includes the policy's updates
         since then; `logprob_difference_older_max` and `_mean` are those of some of them under their own version
-        (`OlderWeights`). With a rollout correction, also the metrics of `rollout_weights`.
+        (`OlderWeights`), `batch/num_newest_tokens` and `batch/num_older_tokens` how many. With a rollout correction, also the
+        metrics of `rollout_weights`.
         """
         for attempt in self._passes.attempts():
             with attempt:
@@ -138,8 +139,10 @@ class Learner:
             "logprob_difference_max": float(difference.max()) if len(difference) else math.nan,
             "logprob_difference_mean": float(difference.mean()),
         }
+        if batch.ages is not None:
+            health["batch/num_newest_tokens"] = float(len(difference))
         if len(older := self.older.differences(self.policy, batch, self._passes)):
-            health["logprob_difference_older_count"] = float(len(older))
+            health["batch/num_older_tokens"] = float(len(older))
             health["logprob_difference_older_max"] = float(older.max())
             health["logprob_difference_older_mean"] = float(older.mean())
         if self.training.correction == "none":
