@@ -30,18 +30,18 @@ LINES = {
     "plan": 1070,
     "recipes": 3555,  # demonstrations of own questions and the factors of an evaluation are 180 of them
     "report": 2640,
-    "rollout": 2590,
+    "rollout": 2595,
     "serve": 1415,
     "tokenization": 750,
     "tools": 5465,  # a review: logarithms of large numbers and numbers that would become 0
     "trainer": 3270,
     "types": 750,
-    MODULES: 50,
+    MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 58_150, "code of midthought": 39_800, "tests": 52_770}
+TOTALS = {"midthought": 58_160, "code of midthought": 39_770, "tests": 52_840}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_000, 20
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 203_800, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
 
 
