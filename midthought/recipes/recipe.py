@@ -1,24 +1,26 @@
-"""A recipe as an object: its settings, its presets and its run. Only what is used is imported."""
+"""A recipe as an object: its settings, its presets and its run; which run a policy belongs to. Only what is used is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, create_model
 
+from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import Harmless, RecipeConfig, Section, load, merge_configs, parse_assignments, read_yaml
 from midthought.config.changes import require_true_or_false
 from midthought.config.references import load as load_object
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.files.regular import read_json_object
-from midthought.plan.choices import as_recorded
-from midthought.recipes.foreign_settings import require_no_programs
+from midthought.models.gguf import model_folder
+from midthought.models.pretrained import require_intact_model
+from midthought.plan.choices import as_recorded, choose
 from midthought.report.console import Console
 from midthought.report.run_folder import flat_keys, require_intact_run
 from midthought.trainer.progress import FILE_NAME
@@ -29,6 +31,7 @@ FOR_GIVEN_MODELS = "own"
 """Names of the default presets. If a recipe does not have one, the defaults of its settings are used."""
 Presets = Mapping[str, Path | Mapping[str, Any]]
 """YAML files or values by name."""
+AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,12 @@ class Recipe:
         if resume:
             require_intact_run(path)
         assigned = parse_assignments(words)
-        if stage == "evaluate" and from_path and not run_of(from_path):
+        recorded = path if resume else run_of(from_path) if stage == "evaluate" and from_path else None
+        if stage == "evaluate" and from_path and recorded is None:
             assigned = {"model": {"local_path": str(from_path)}, **assigned}
             from_path = None
-        is_recorded = config is None and (resume or (stage == "evaluate" and from_path is not None))
-        if is_recorded:
-            config = (path if resume or from_path is None else run_of(from_path) or from_path) / "config.yaml"
+        is_recorded = config is None and recorded is not None
+        config = config or (recorded / "config.yaml" if recorded else None)
         is_shipped = config is not None and str(config) in self.presets and not config.exists()
         values: dict[str, Any] = {}
         if config is not None:
@@ -111,32 +114,21 @@ class Recipe:
             layers.append(_values_of(self.presets, FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS))
         try:
             chosen = load(settings, *layers, base, given)
-        except SettingsError:
-            if is_recorded:
-                _require_valid(settings, [*layers, base], config)
-            raise
+        except SettingsError as error:
+            if not is_recorded:
+                raise
+            raise SettingsError(f"{config}, with the command's settings: {error}") from None
         return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 
-    def make_run(
-        self,
-        path: Path,
-        console: Console,
-        *,
-        words: Sequence[str],
-        config: Path | None = None,
-        stage: str = "all",
-        from_path: Path | None = None,
-        resume: bool = False,
-        allow_changes: bool = False,
-    ) -> Any:
+    def make_run(self, path: Path, console: Console, *, allow_changes: bool = False, **given: Any) -> Any:
         """Returns an object of `run_class`: a run in the folder `path` that has not started. Arguments as of `begin`; `evaluate`
         needs a policy in `from_path`. `allow_changes` permits resuming with settings that change what is learned."""
-        given = {"words": words, "config": config, "stage": stage, "from_path": from_path, "resume": resume}
-        chosen, begin_with = self.begin(path, **given)  # type: ignore[arg-type]
-        if stage == "evaluate" and config is None and from_path is not None and (recorded := run_of(from_path)):
-            require_no_programs(recorded, words)
+        config, begin_with = self.begin(path, **given)
+        stage, policy = given.get("stage", "all"), given.get("from_path")
+        if stage == "evaluate" and not given.get("config") and policy and (recorded := run_of(policy)):
+            require_no_programs(recorded, given["words"])
         run_class = load_object(self.run_class) if isinstance(self.run_class, str) else self.run_class
-        run = run_class(chosen, path, console, stage, begin_with, resume, allow_changes)
+        run = run_class(config, path, console, stage, begin_with, given.get("resume", False), allow_changes)
         run.recipe = self.name if self.module.startswith(f"{__package__}.") else f"{self.module}:recipe"
         return run
 
@@ -167,14 +159,6 @@ class RecipeEvaluation(Section):
 def yaml_presets(file: str) -> Mapping[str, Path]:
     """Returns the YAML files beside a module's `__file__`, by their names, without those for verl (`NAME.verl.yaml`)."""
     return {path.stem: path for path in Path(file).parent.glob("*.yaml") if not path.stem.endswith(".verl")}
-
-
-def _require_valid(settings: type[RecipeConfig], layers: Sequence[Mapping[str, Any]], file: Path | None) -> None:
-    """Raises `SettingsError` with the name of the file if its values are wrong, with those below them."""
-    try:
-        load(settings, *layers)
-    except SettingsError as error:
-        raise SettingsError(f"{file}: {error}") from None
 
 
 def _values_of(presets: Presets, name: str) -> dict[str, Any]:
@@ -225,3 +209,56 @@ def _progress(run: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
         ) from None
+
+
+def require_no_programs(run: Path, words: Sequence[str] = (), *, remedy: str = "") -> None:
+    """Raises `SettingsError` if the settings of `run` name a program, code of its own or a key that `words` do not repeat: the
+    folder may be from someone else. `remedy`: what permits them; by default, to repeat them."""
+    file = run / "config.yaml"
+    if not file.is_file():
+        return
+    given = flat_keys(parse_assignments(words))
+    found = {key: value for key, value in _named(read_yaml(file)) if key not in given}
+    if found:
+        repeated = " ".join(f"{key}={value}" for key, value in found.items())
+        raise SettingsError(
+            f"{file} names programs, code or keys: {repeated}. A run folder starts no code and sends no key by itself; if you "
+            f"trust it, {remedy or f'add {repeated}'}"
+        )
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in flat_keys(values).items():
+        name = key.rpartition(".")[2]
+        is_code = name == "trackers" and any(
+            ":" in str(each) for each in (value if isinstance(value, list) else [value])
+        )
+        is_key = (name == "api_key_env" and value) or "api_key_env=" in str(value)
+        if is_code or is_key or (name == "server_python" and value):
+            yield key, value
+
+
+def begin_with_verl(
+    settings: type[AnyConfig], folder: Path, words: Sequence[str], config: Path | None, from_path: Path | None = None
+) -> AnyConfig:
+    """Returns the settings of a run with verl, which have a section `verl`. `from_path` is the initial model.
+
+    `config` is a YAML file or the name of a profile, `cluster` by default: `NAME.yaml` in `folder`, and `NAME.verl.yaml` with the
+    section `verl`. Raises `SettingsError`, and `ModelPathError` as `require_intact_model`.
+    """
+    profile, suffix = str(config or "cluster"), ".verl.yaml"
+    profiles = {path.name.removesuffix(suffix): path for path in folder.glob(f"*{suffix}")}
+    if config is not None and config.exists():
+        layers: list[Mapping[str, Any]] = [read_yaml(config)]
+    elif profile in profiles:
+        layers = [read_yaml(folder / f"{profile}.yaml"), read_yaml(profiles[profile])]
+    else:
+        raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, profiles)}")
+    if from_path is not None:
+        layers.append({"model": {"local_path": str(from_path)}})
+    with_verl = create_model(settings.__name__, __base__=settings, verl=(VerlConfig, Field(default_factory=VerlConfig)))
+    chosen = load(with_verl, *layers, parse_assignments(words))
+    if chosen.model.local_path:
+        chosen.model.local_path = str(model_folder(chosen.model.local_path))
+        require_intact_model(Path(chosen.model.local_path).expanduser())
+    return choose(chosen, on_gpu=True, by_verl=True)

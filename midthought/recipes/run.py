@@ -25,9 +25,8 @@ from midthought.models.pretrained import load_model, load_tokenizer, placed, pol
 from midthought.plan.choices import Choice, fixed_in, resolve
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import Hardware, find_hardware, require_device
-from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
-from midthought.recipes.metrics import unfinished
+from midthought.recipes.evaluation import EvaluationArm, unfinished
 from midthought.recipes.recipe import Recipe, is_given
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
@@ -105,10 +104,6 @@ class RecipeRun(ABC):
     def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
         """Returns the metrics of the policy whose episodes `source` runs, with the prefix `when`: `before` or `after`
         reinforcement learning, or `arms.NAME` of a control arm, which is evaluated as `after`."""
-
-    def summary(self) -> dict[str, Any]:
-        """Returns the metrics of all stages so far."""
-        return dict(self.progress.metrics)
 
     # -- the script ----------------------------------------------------------------------------------------------
 
@@ -230,7 +225,7 @@ class RecipeRun(ABC):
 
     def _report(self) -> dict[str, Any]:
         self.progress.save()
-        summary = {**self.summary(), **self.progress.spent(), "seed": self.config.training.seed}
+        summary = {**self.progress.metrics, **self.progress.spent(), "seed": self.config.training.seed}
         self.folder.write_summary(summary)
         report = write_report(self.path)
         print_results(self.console, summary, [arm.name for arm in self._arms])

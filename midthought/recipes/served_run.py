@@ -16,7 +16,7 @@ from midthought.errors import SettingsError
 from midthought.models.float32_head import use_float32_head
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
 from midthought.recipes import find_recipe, recipe_names
-from midthought.recipes.foreign_settings import require_no_programs
+from midthought.recipes.recipe import require_no_programs
 from midthought.report.run_folder import require_intact_run
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from midthought.recipes.arms import Proofs, shuffled
+from midthought.recipes.evaluation import Proofs, shuffled
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.registry import ToolRegistry

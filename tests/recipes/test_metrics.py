@@ -5,7 +5,7 @@ import math
 import pytest
 
 from midthought.data.abstention import NO_ANSWER
-from midthought.recipes.metrics import (
+from midthought.recipes.evaluation import (
     balanced_accuracy,
     call_rate,
     calls_per_question,

@@ -22,7 +22,7 @@ _LAST_NUMBER = {
     10: re.compile(r"(?<![\w.])-?\d[\d,]*(?![\w]|\.\d)"),
     16: re.compile(r"(?<!\w)(?:0[xX])?(?=[0-9A-Fa-f]*\d)[0-9A-Fa-f]+(?!\w)"),
 }
-_PLACES = ("ones", "tens", "hundreds", "thousands", "ten thousands", "hundred thousands", "millions")
+PLACES = ("ones", "tens", "hundreds", "thousands", "ten thousands", "hundred thousands", "millions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ def _wrong_place(answer: str, calculation: Calculation) -> str:
 
 
 def _place(number: int, base: int) -> str:
-    if base == 10 and number < len(_PLACES):
-        return f"the {_PLACES[number]} place"
+    if base == 10 and number < len(PLACES):
+        return f"the {PLACES[number]} place"
     return f"place {number + 1} from the right"
 
 

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from midthought.config import Auto, InferenceConfig, RecipeConfig, Section, SupervisedSection
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT
-from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
-from midthought.recipes.feedback.rounds import CALL_FORMAT
+from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackRewardConfig
 from midthought.recipes.recipe import RecipeEvaluation
 
 ArmCritic = Literal["none", "wrong", "outcome"]
@@ -95,13 +94,6 @@ class FeedbackRecipeConfig(RecipeConfig):
         says = self.problems.system_prompt
         is_told = bool(self.model.local_path) if says is None else says
         return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if is_told else ()
-
-    @model_validator(mode="after")
-    def _reward_keeps_the_order(self) -> Self:
-        flaw = broken_order(self.reward, max_asks=max(self.inference.max_turns - 1, 1))
-        if flaw is not None and self.reward.preset == "ordered":
-            raise ValueError(flaw)
-        return self
 
     @model_validator(mode="after")
     def _problems_and_demonstrations_agree(self) -> Self:

@@ -10,18 +10,20 @@ import enum
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
 from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
-from midthought.recipes.podcast.own_questions import OwnQuestions, Premise
-from midthought.recipes.podcast.settings import WarmupSection
-from midthought.recipes.podcast.synthetic_names import SyntheticNames
+from midthought.models.small_model import make_tokenizer
+from midthought.recipes.podcast.names import OwnQuestions, Premise, SyntheticNames
+from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.rollout.episode import bounded
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.trainer.demonstrations import StepDemonstrations
+from midthought.trainer.initial_policy import make_policy_of
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 CALL_FORMAT = InThoughtFormat()
@@ -228,3 +230,12 @@ def corpus(chunks: Sequence[Chunk], rng: random.Random, *, may_abstain: bool = F
     if may_abstain:
         forms += [NOT_FOUND + ANY_CUE, f" {NO_ANSWER}", *(part.rstrip() for part in CHECK.split("{}")[:2])]
     return texts + names + forms * NUM_FORM_COPIES
+
+
+def make_small_policy(config: PodcastConfig, chunks: Sequence[Chunk], *, may_abstain: bool = False) -> tuple[Any, Any]:
+    """Returns a randomly initialized policy and its tokenizer. Both depend only on the settings, the chunks, and whether there
+    are questions without an answer (`may_abstain`)."""
+    seed = config.training.seed
+    texts = corpus(chunks, random.Random(f"corpus-{seed}"), may_abstain=may_abstain)
+    tokenizer = make_tokenizer(texts, config.model.vocab_size)
+    return make_policy_of(config.model, tokenizer, max_length=4096, seed=seed), tokenizer

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.config import settled
-from midthought.data.abstention import is_answerable
+from midthought.data.abstention import NO_ANSWER, is_answerable
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
 from midthought.errors import MemoryStoreError, SettingsError
@@ -30,11 +29,10 @@ from midthought.memory.questions import (
 from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
-from midthought.memory.tool import MemoryRetrievalTool, format_hits
+from midthought.memory.tool import TOOL_NAME, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.memory.upsert import BuildReport
-from midthought.recipes.metrics import balanced_accuracy, call_rate
-from midthought.recipes.podcast.policy import instruction
+from midthought.recipes.evaluation import balanced_accuracy, call_rate, exact_match
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
 from midthought.recipes.tasks import RecipeTasks
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -43,6 +41,23 @@ from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Task, Trajectory
 
 _log = logging.getLogger(__name__)
+INSTRUCTION = (
+    "Think inside <think> and </think>, then answer in as few words as possible. While you think you can search the "
+    f'podcast memory: write #call {TOOL_NAME} {{"query": "words to look for"}} and read the result that follows.'
+)
+
+
+def instruction(config: PodcastConfig, *, may_abstain: bool = False) -> str:
+    """Returns the system message: the user's, else one for models that the run did not create.
+
+    `may_abstain`: it names the answer to a question that the memory does not answer.
+    """
+    if config.questions.instruction is not None:
+        return config.questions.instruction
+    if not config.model.local_path:
+        return ""
+    abstain = f" If you searched and the memory has no answer, answer: {NO_ANSWER}" if may_abstain else ""
+    return INSTRUCTION + abstain
 
 
 @dataclass(frozen=True)
@@ -71,11 +86,11 @@ class PodcastData:
         is_own = isinstance(self.store, MemoryStore) and Path(self.store.uri) == own
         if is_own and (found := damage_in(own)):
             raise MemoryStoreError(f"{own} {found}; delete this folder, and the run, resumed, builds it again")
-        report = (
-            _found(self.store, self.stored)
-            if isinstance(self.store, RemoteMemory)
-            else self.store.build(self.stored, progress, replace=self.replaces)
-        )
+        if isinstance(self.store, RemoteMemory):
+            self.store.require(self.stored)
+            report = BuildReport(0, len(self.stored), 0, 0, 0.0)
+        else:
+            report = self.store.build(self.stored, progress, replace=self.replaces)
         if is_own and (report.changes or not (own / MANIFEST).is_file()):
             names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file())
             write_manifest(own, [name for name in names if name != MANIFEST])
@@ -138,15 +153,9 @@ class PodcastTasks(RecipeTasks):
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
         needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
-        metrics = {"exact_match": sum(map(correct, done)) / len(done), "call_rate_needed": call_rate(needed)}
+        metrics = {"exact_match": exact_match(done, correct), "call_rate_needed": call_rate(needed)}
         metrics |= balanced_accuracy(done, correct)
         return metrics | ({"call_rate_needless": call_rate(needless)} if needless else {})
-
-
-def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
-    started = time.perf_counter()
-    memory.require(chunks)
-    return BuildReport(0, len(chunks), 0, 0, time.perf_counter() - started)
 
 
 def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:

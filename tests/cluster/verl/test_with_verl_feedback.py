@@ -21,8 +21,8 @@ from with_verl import require_values
 from midthought.cluster.verl.installed import compose
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.models.pretrained import load_model, load_tokenizer
-from midthought.recipes.feedback.converted import read_conversations
-from midthought.recipes.feedback.rounds import CALL_FORMAT
+from midthought.recipes.feedback.demonstrations import read_conversations
+from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job
 from midthought.tokenization import Renderer
 from midthought.tools.registry import ToolRegistry

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from midthought.errors import SettingsError
-from midthought.recipes.feedback.arithmetic import Columns, make_problems
 from midthought.recipes.feedback.demonstrations import mended
+from midthought.recipes.feedback.problems import Columns, make_problems
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, Outcome, broken_order, parts_of
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.tools.call_formats.tagged import HermesFormat

@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from midthought.recipes.feedback import rounds
-from midthought.recipes.feedback.arithmetic import make_problems
-from midthought.recipes.feedback.evaluation import feedback_metrics, gains
-from midthought.recipes.feedback.reward import Outcome
-from midthought.recipes.feedback.rounds import Round, rounds_of
+from midthought.recipes.feedback import reward
+from midthought.recipes.feedback.problems import make_problems
+from midthought.recipes.feedback.reward import Outcome, Round, rounds_of
+from midthought.recipes.feedback.tasks import feedback_metrics, gains
 from midthought.tools.call_formats.tagged import HermesFormat
 from midthought.types import Task
 
@@ -68,7 +67,7 @@ def test_an_answer_is_judged_once_whoever_asks(play, monkeypatch):
         asked.append(answer)
         return answer == task.answer
 
-    monkeypatch.setattr(rounds, "task_is_right", is_right)
+    monkeypatch.setattr(reward, "task_is_right", is_right)
     other = dataclasses.replace(TASK, answer="7")
     (episode,) = play(lambda task, turn, feedback: ("6 again", "7 then")[turn], [other])
     rounds_of(episode)

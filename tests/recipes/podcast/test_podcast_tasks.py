@@ -16,9 +16,9 @@ from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import WORDINGS, read_questions, write_questions
 from midthought.memory.store import MemoryStore
 from midthought.recipes import find_recipe
-from midthought.recipes.podcast.evaluation import arms
 from midthought.recipes.podcast.settings import Kind, PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
+from midthought.recipes.podcast.train import arms
 from midthought.tools.executor import ToolExecutor
 from midthought.types import ParsedAction, Task, ToolOutcome
 
