@@ -27,7 +27,7 @@ from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import Hardware, find_hardware, require_device
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
 from midthought.recipes.evaluation import EvaluationArm, unfinished
-from midthought.recipes.recipe import Recipe, is_given
+from midthought.recipes.recipe import is_given
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
@@ -52,6 +52,8 @@ MetricsOf = Callable[[EvaluationArm, list[Trajectory]], Mapping[str, float]]
 class RecipeRun(ABC):
     """One run of a recipe in its folder. `train` runs the stages that are not done."""
 
+    recipe: str
+    """Name of the recipe."""
     config: RecipeConfig
     path: Path
     console: Console
@@ -60,8 +62,6 @@ class RecipeRun(ABC):
     resume: bool = False
     allow_changes: bool = False
     """Permits resuming with settings that change what is learned."""
-    recipe: str = field(init=False, default="")
-    """Name of the recipe, or `module:name`."""
     run: Run = field(init=False)
     choice: Choice = field(init=False)
     """What replaced `auto` in the settings."""
@@ -147,7 +147,7 @@ class RecipeRun(ABC):
         if self.stage == "rl":
             trainer.sft(ShuffledDemonstrations((), 0, ""), **self._steps(0))
         else:
-            trainer.sft(self.demonstrations(self.config), **self._steps(None))
+            trainer.sft(self.demonstrations(self.config), **self._steps(self.supervised.num_steps))
         return {}
 
     def _reinforce(self, trainer: Trainer) -> dict[str, float]:
@@ -166,10 +166,9 @@ class RecipeRun(ABC):
         stages = {"sft": [SFT], "evaluate": ["after"]}.get(self.stage) or [SFT, "before", self.rl_stage, "after"]
         return [stage for stage in stages if stage not in self.progress.done]
 
-    def _steps(self, num_steps: int | None) -> dict[str, Any]:
-        """The settings of supervised steps; `num_steps` None: the recipe's number."""
-        steps = self.supervised.model_dump(include=set(SupervisedSection.model_fields))
-        return steps if num_steps is None else {**steps, "num_steps": num_steps}
+    def _steps(self, num_steps: int) -> dict[str, Any]:
+        """The settings of so many supervised steps."""
+        return {**self.supervised.model_dump(include=set(SupervisedSection.model_fields)), "num_steps": num_steps}
 
     def _once(self, stage: str, work: Callable[[], dict[str, Any]]) -> None:
         """Does a stage unless an earlier process finished it."""
@@ -311,7 +310,7 @@ class RecipeRun(ABC):
     @property
     def is_given(self) -> bool:
         """Whether the run starts from a user's model."""
-        return is_given(self.config, self.from_path)
+        return is_given(self.config.model.local_path, self.from_path)
 
     @property
     def device(self) -> str:
@@ -354,14 +353,3 @@ class RecipeRun(ABC):
             allow_changes=self.allow_changes,
             progress=not self.console.quiet,
         )
-
-
-def examined_run(recipe: Recipe, path: Path, **given: Any) -> RecipeRun:
-    """Returns a run that prints nothing, for `doctor` and `--dry-run`. Arguments as of `Recipe.make_run`. Raises `SettingsError`
-    if it is no `RecipeRun`: the parts of another object are not known."""
-    run = recipe.make_run(path, Console(quiet=True), **given)
-    if not isinstance(run, RecipeRun):
-        raise SettingsError(
-            f"the recipe {recipe.name!r} has no RecipeRun, which doctor and --dry-run need; train without"
-        )
-    return run

@@ -8,12 +8,11 @@ from midthought.data.abstention import NO_ANSWER
 from midthought.recipes.evaluation import (
     balanced_accuracy,
     call_rate,
-    calls_per_question,
     constant_guess,
     exact_match,
     factors,
     unfinished,
-    wilson_interval,
+    with_interval,
 )
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
@@ -35,7 +34,7 @@ def is_right(trajectory):
 
 def test_shares_and_means_by_hand():
     done = [episode("a", "b", right=True), episode(), episode("a"), episode(right=True), episode(answer=NO_ANSWER)]
-    assert exact_match(done, is_right) == 0.4 and calls_per_question(done) == 0.6 and call_rate(done) == 0.4
+    assert exact_match(done, is_right) == 0.4 and call_rate(done) == 0.4
     assert constant_guess([each.task for each in done]) == 0.8
     assert balanced_accuracy(done, is_right) == {"balanced_accuracy": (2 / 4 + 0) / 2}
     assert balanced_accuracy(done[:4], is_right) == {}
@@ -54,7 +53,8 @@ def test_shares_and_means_by_hand():
     ],
 )
 def test_wilsons_interval_by_hand(share, trials, low, high):
-    assert wilson_interval(share, trials) == pytest.approx((low, high), abs=1e-4)
+    found = with_interval("share", share, trials)
+    assert found == pytest.approx({"share": share, "share.low": low, "share.high": high}, abs=1e-4)
 
 
 def test_factors_by_hand_and_their_product_is_the_exact_match_of_the_whole_chain():

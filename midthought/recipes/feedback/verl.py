@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,11 @@ from midthought.recipes.feedback.demonstrations import read_conversations
 from midthought.recipes.feedback.problems import prepare_problems
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, FeedbackRewardConfig
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.recipes.recipe import begin_with_verl
 from midthought.rollout.openai_messages import calls_of
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import Tool
 from midthought.types.task import with_system
-
-settings = functools.partial(begin_with_verl, FeedbackRecipeConfig, Path(__file__).parent)
-"""Returns the settings of a run with verl."""
 
 
 def job(config: FeedbackRecipeConfig, folder: Path) -> VerlJob:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,8 @@ from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.memory.remote import open_memory
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig
 from midthought.recipes.podcast.tasks import instruction, prepare_data, read_recipe_transcripts, search_tool
-from midthought.recipes.recipe import begin_with_verl
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool
-
-settings = functools.partial(begin_with_verl, PodcastConfig, Path(__file__).parent)
-"""Returns the settings of a run with verl."""
 
 
 def job(config: PodcastConfig, folder: Path) -> VerlJob:
