@@ -26,6 +26,10 @@ _MAX_PARQUET_VALUE_BYTES = 2**32
 """Uncompressed size of a row group's column; a larger one is an error, because it may be a few compressed kilobytes."""
 
 
+class RowError(DataError):
+    """A row is not what it should be; the message says why."""
+
+
 class Row(NamedTuple):
     """A row and its position, from 1. `problem` is the reason if it could not be read."""
 
@@ -38,6 +42,11 @@ class Row(NamedTuple):
     @property
     def where(self) -> str:
         return f"{self.source}, {self.unit} {self.number}"
+
+
+def plain(value: Any) -> Any:
+    """Returns the value; an array or scalar of numpy as a list or a number."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def rows_of(source: Any) -> Iterator[Row]:

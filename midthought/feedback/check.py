@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import NoReplyError, near_names
-from midthought.feedback.critics.critic import masked_feedback
-from midthought.feedback.critics.model import ModelCritic, endpoint_settings
-from midthought.feedback.critics.registry import make_critic
-from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
+from midthought.feedback.critics import make_critic, masked_feedback
+from midthought.feedback.model import ModelCritic, endpoint_settings
+from midthought.feedback.settings import FeedbackSettings, read_feedback_settings
 from midthought.http.json_requests import JsonEndpoint
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Task

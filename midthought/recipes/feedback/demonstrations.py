@@ -19,9 +19,9 @@ from typing import Any
 from midthought.config import ModelConfig
 from midthought.data.rows import rows_of
 from midthought.errors import DataError
-from midthought.feedback.critics.hints import PLACES
-from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.hints import PLACES
 from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER, TOOL_NAME, wrong_answer_result
+from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.problems import NUM_DIGITS, Columns, draw_problem

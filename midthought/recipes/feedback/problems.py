@@ -16,7 +16,7 @@ from midthought.config import settled
 from midthought.data.problems.problem_sets import QUESTION_LABEL, load_problems
 from midthought.data.tasks import DATASET_LABEL
 from midthought.errors import SettingsError
-from midthought.feedback.critics.hints import calculation_of
+from midthought.feedback.hints import calculation_of
 from midthought.recipes.feedback.settings import ProblemsSection
 from midthought.types import Task
 

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from midthought.config import Auto, InferenceConfig, RecipeConfig, Section, SupervisedSection
-from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT
+from midthought.feedback.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackRewardConfig
 from midthought.recipes.recipe import RecipeEvaluation
 
@@ -97,7 +97,7 @@ class FeedbackRecipeConfig(RecipeConfig):
 
     @model_validator(mode="after")
     def _problems_and_demonstrations_agree(self) -> Self:
-        if self.feedback.critic == "hints" and self.problems.dataset not in ("arithmetic", "multiplication", "hex"):
+        if self.feedback.critic == "hints" and self.problems.dataset not in ("arithmetic", "multiplication"):
             raise ValueError(
                 f"feedback.critic='hints' calculates, and problems.dataset={self.problems.dataset!r} holds no calculations; "
                 "set feedback.critic to outcome or model"

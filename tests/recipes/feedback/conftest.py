@@ -9,7 +9,7 @@ import pytest
 
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.demonstrations import CHAT_TEMPLATE, corpus
