@@ -186,7 +186,7 @@ class RecipeRun(ABC):
     def _compare_with(self, arm: ControlArm) -> dict[str, Any]:
         """Trains a control arm in a run folder of its own, and evaluates it. Returns its metrics with the prefix `arm.key`."""
         self.console.note(f"Control arm {arm.name}: {arm.title}")
-        config, folder = arm.settings(self.config), RunFolder(self.path / arm.folder)
+        config, folder = arm.settings(self.config), RunFolder(self.path / "arms" / arm.name)
         begin_with = self.load(self.beginning if arm.is_supervised else str(self.path / SFT))
         with self.trainer(config, self.make_tasks(config), *begin_with, folder.path) as trainer:
             del begin_with

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,18 +21,17 @@ class RecipeTasks(TrainingTasks):
     has_held_out = True
     best_by = "exact_match"
     renderer: Renderer
-    environment: EpisodeEnvironment
 
-    def __init__(self, config: RecipeConfig, parts: Mapping[str, Sequence[Task]], prompts: PromptBuilder) -> None:
-        self.config = config
-        self.parts = parts
-        self.prompts = prompts
+    def __init__(
+        self,
+        config: RecipeConfig,
+        parts: Mapping[str, Sequence[Task]],
+        prompts: PromptBuilder,
+        environment: EpisodeEnvironment,
+    ) -> None:
+        self.config, self.parts, self.prompts, self.environment = config, parts, prompts, environment
         self.num_tasks = len(parts["train"])
         self.stream = ShuffledTasks(parts["train"], config.training.seed)
-
-    @abstractmethod
-    def make_environment(self) -> EpisodeEnvironment:
-        """The environment of every episode, with the recipe's reward. `renderer` is set."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state that another process needs to run episodes: the environment, not the tasks."""
@@ -44,7 +42,6 @@ class RecipeTasks(TrainingTasks):
 
     def open(self, renderer: Renderer) -> None:
         self.renderer = renderer
-        self.environment = self.make_environment()
 
     def episode(self, task: Task) -> EpisodeEnvironment:
         return self.environment

@@ -39,10 +39,7 @@ class FeedbackTasks(RecipeTasks):
     def __init__(self, config: FeedbackRecipeConfig, problems: Parts) -> None:
         system = "\n\n".join(config.system_messages)
         prompts = PromptBuilder(system, tools_of_run(config), CALL_FORMAT, describes_tools=False)
-        super().__init__(config, problems, prompts)
-
-    def make_environment(self) -> FeedbackEnvironment:
-        return FeedbackEnvironment(self.config.reward)
+        super().__init__(config, problems, prompts, FeedbackEnvironment(config.reward))
 
     def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
         """Returns the rounds of every episode. Answers not yet judged in this process (Ray workers) are judged in parallel."""

@@ -79,21 +79,17 @@ class PodcastData:
     def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
         """Embeds and stores new chunks, and writes the questions into the run folder.
 
-        Raises `MemoryStoreError` if the memory is a service that does not hold the chunks, or if a file of the run's own memory
-        is not as it was written.
+        Raises `MemoryStoreError` if the memory is a service that does not hold the chunks.
         """
-        own = run_path / "memory"
-        is_own = isinstance(self.store, MemoryStore) and Path(self.store.uri) == own
-        if is_own and (found := damage_in(own)):
-            raise MemoryStoreError(f"{own} {found}; delete this folder, and the run, resumed, builds it again")
         if isinstance(self.store, RemoteMemory):
             self.store.require(self.stored)
             report = BuildReport(0, len(self.stored), 0, 0, 0.0)
         else:
             report = self.store.build(self.stored, progress, replace=self.replaces)
-        if is_own and (report.changes or not (own / MANIFEST).is_file()):
-            names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file())
-            write_manifest(own, [name for name in names if name != MANIFEST])
+            own = run_path / "memory"
+            if Path(self.store.uri) == own and (report.changes or not (own / MANIFEST).is_file()):
+                names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file())
+                write_manifest(own, [name for name in names if name != MANIFEST])
         write_questions((task for part in self.tasks.values() for task in part), run_path / "questions.jsonl")
         return report
 
@@ -145,10 +141,7 @@ class PodcastTasks(RecipeTasks):
     def __init__(self, config: PodcastConfig, data: PodcastData) -> None:
         spoken = instruction(config, may_abstain=data.may_abstain)
         prompts = PromptBuilder(spoken, data.registry, InThoughtFormat(), describes_tools=False)
-        super().__init__(config, data.tasks, prompts)
-
-    def make_environment(self) -> QuestionEnvironment:
-        return QuestionEnvironment(answer_reward(self.config.reward))
+        super().__init__(config, data.tasks, prompts, QuestionEnvironment(answer_reward(config.reward)))
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
@@ -211,21 +204,21 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
 def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
     """Returns the tool over the memory of a finished run. Raises `MemoryStoreError` if it is gone or was changed."""
     store = _open_memory(config, run_path)
-    own = run_path / "memory"
-    if isinstance(store, MemoryStore):
-        if not config.memory.path and (found := damage_in(own)):
-            raise MemoryStoreError(f"{own} {found}; restore it from a copy of the run")
-        if not store.is_built:
-            raise MemoryStoreError(
-                f"{store.uri} holds no memory; restore the folder, or leave the tool out with --no-tools"
-            )
+    if isinstance(store, MemoryStore) and not store.is_built:
+        raise MemoryStoreError(
+            f"{store.uri} holds no memory; restore the folder, or leave the tool out with --no-tools"
+        )
     return ToolRegistry([search_tool(config.memory, store)])
 
 
 def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteMemory:
-    memory = config.memory
-    path = memory.path or run_path / "memory"
-    return open_memory(path, embedding_model=memory.embedding_model, token_env=memory.token_env)
+    """Opens the memory. Raises `MemoryStoreError` if a file of the run's own memory is not as it was written."""
+    memory, own = config.memory, run_path / "memory"
+    if not memory.path and (found := damage_in(own)):
+        raise MemoryStoreError(
+            f"{own} {found}; restore it from a copy, or delete it: the run, resumed, builds it again"
+        )
+    return open_memory(memory.path or own, embedding_model=memory.embedding_model, token_env=memory.token_env)
 
 
 def search_tool(memory: MemorySection, store: MemoryStore | RemoteMemory) -> MemoryRetrievalTool:
