@@ -67,8 +67,8 @@ class RecipeRun(ABC):
     """What replaced `auto` in the settings."""
     tasks: Any = field(init=False)
     """The recipe's `RecipeTasks`."""
-    _given: tuple[Any, Any] | None = field(init=False)
-    """The policy and the tokenizer that the run starts or continues with, until it does; None: the small one."""
+    _beginning: tuple[Any, Any] | None = field(init=False)
+    """The policy and the tokenizer that the run starts or continues with, until it does."""
 
     sft_section: ClassVar[str]
     """Name of the section with the settings of the supervised steps."""
@@ -126,8 +126,8 @@ class RecipeRun(ABC):
 
     def _do_stages(self) -> None:
         """The stages of the run's own policy."""
-        policy, tokenizer = self._opened(self._given or self.make_policy())
-        self._given = None
+        assert self._beginning is not None
+        (policy, tokenizer), self._beginning = self._beginning, None
         if self.stage == "evaluate":
             self.folder.forget_after(self.progress.log_position)
             self._once("after", lambda: self._evaluated("after", policy))
@@ -262,7 +262,7 @@ class RecipeRun(ABC):
         self.tasks = self.make_tasks(self.config)
         record = PromptRecord.of(self.tasks.prompts, learned_from(self.tasks), self.recipe)
         self.run.require_same(self.config, record)
-        self._given = self._loaded_from(source) if source and self._left else None
+        self._beginning = self.load(source) if self._left else None
         self.run.create()
         checkpoints = [(stage, latest(self.folder.checkpoints_path / stage)) for stage in ("ppo", "sft")]
         stage, step = next(((stage, step_of(path)) for stage, path in checkpoints if path), ("beginning", 0))
@@ -291,21 +291,20 @@ class RecipeRun(ABC):
         policies = ("warmup", "policy") if self.stage == "rl" else ("policy", "warmup")
         return str(policy_folder(self.from_path, policies))
 
-    def _loaded_from(self, source: str) -> tuple[Any, Any]:
-        """Loads a causal LM and its tokenizer. Raises ModelPathError naming the path and the remedy."""
-        model = self.config.model
-        return load_model(source, model.weights_dtype, model.attn_implementation), load_tokenizer(source)
-
-    def _opened(self, loaded: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Checks a policy, moves it to its device, and gives its tokenizer to the tasks."""
-        policy, tokenizer = loaded
-        require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
-        self.tasks.open(Renderer(tokenizer, self.config.model.template_arguments))
-        return placed(policy, self.device), tokenizer
-
     def load(self, source: str) -> tuple[Any, Any]:
-        """Returns the policy at `source`, or the small one that the run starts from, and its tokenizer."""
-        return self._opened(self._loaded_from(source) if source else self.make_policy())
+        """Returns the policy at `source`, or the small one that the run starts from, and its tokenizer, which the tasks get, too.
+        Raises ModelPathError naming the path and the remedy."""
+        model = self.config.model
+        if source:
+            policy, tokenizer = (
+                load_model(source, model.weights_dtype, model.attn_implementation),
+                load_tokenizer(source),
+            )
+        else:
+            policy, tokenizer = self.make_policy()
+        require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
+        self.tasks.open(Renderer(tokenizer, model.template_arguments))
+        return placed(policy, self.device), tokenizer
 
     @property
     def is_given(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -111,25 +111,6 @@ def feedback_metrics(episodes: Sequence[Sequence[Round]], max_rounds: int) -> di
     for key in ("exact_match", "first_try"):
         metrics |= with_interval(key, metrics[key], len(episodes))
     return metrics
-
-
-def gains(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Returns the trained policy's gains from feedback, as far as they were measured.
-
-    `gain.over_first_try`, `gain.over_retry_only` (same policy; feedback says only that the answer is wrong), `gain.over_wrong`
-    (incorrect feedback), `gain.over_sft` (final accuracy), `gain.first_try_over_sft` (negative: first answers got worse).
-    """
-    pairs = {
-        "over_first_try": ("after.exact_match", "after.first_try"),
-        "over_retry_only": ("after.exact_match", f"after.{RETRY_ONLY}.exact_match"),
-        "over_wrong": ("after.exact_match", "after.wrong.exact_match"),
-        "over_sft": ("after.exact_match", "before.exact_match"),
-        "first_try_over_sft": ("after.first_try", "before.first_try"),
-    }
-    found = {name: (metrics.get(one), metrics.get(other)) for name, (one, other) in pairs.items()}
-    return {
-        f"gain.{name}": one - other for name, (one, other) in found.items() if one is not None and other is not None
-    }
 
 
 def _is_right(rounds: Sequence[Round]) -> bool:

@@ -13,7 +13,7 @@ from midthought.recipes.evaluation import EvaluationArm
 from midthought.recipes.feedback.demonstrations import Demonstrator, make_small_policy, read_conversations
 from midthought.recipes.feedback.problems import DIFFICULTY_LABEL, Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.recipes.feedback.tasks import RETRY_ONLY, FeedbackTasks, feedback_metrics, gains
+from midthought.recipes.feedback.tasks import RETRY_ONLY, FeedbackTasks, feedback_metrics
 from midthought.recipes.recipe import run_of
 from midthought.recipes.run import RecipeRun
 from midthought.rollout.local_rollouts import Rollouts
@@ -85,8 +85,7 @@ class FeedbackRun(RecipeRun):
             arms.append(EvaluationArm("sampled", tasks, temperature=1.0))
         if when != "before":
             arms += [EvaluationArm(critic, tasks, self.tasks.executor(critic)) for critic in evaluation.arms]
-        found = {"num_questions": len(tasks), **self.run_arms(when, source, arms, self._metrics_of)}
-        return found | (gains({**self.progress.metrics, **found}) if when == "after" else {})
+        return {"num_questions": len(tasks), **self.run_arms(when, source, arms, self._metrics_of)}
 
     def _metrics_of(self, arm: EvaluationArm, done: Sequence[Trajectory]) -> dict[str, float]:
         episodes, max_rounds = self.tasks.rounds(done), self.config.inference.max_turns
