@@ -8,12 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from midthought.data.problems.problem_sets import PROBLEM_SETS, load_problems
-from midthought.data.problems.readers import ASKED, prompt_of, worked_product
-from midthought.env.answers import is_right
+from midthought.data.problems.readers import ASKED, prompt_of
 from midthought.errors import DataError, MissingExtraError
 from midthought.types import Task
 
@@ -89,12 +86,6 @@ def test_a_problem_of_gsm8k_ends_in_its_answer():
         ("mmlu", MMLU, "B", ["one", "two", "three", "four"]),
         ("mmlu", {"question": "Which?", "A": "0", "B": 1, "C": 2, "D": 3, "answer": "(d)"}, "D", ["0", "1", "2", "3"]),
         ("mmlu", {**MMLU, "choices": np.array(["x", "y"]), "answer": np.int64(1)}, "B", ["x", "y"]),
-        (
-            "mmlu",
-            {"question": "Which?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "2"},
-            "B",
-            ["x", "y"],
-        ),
         ("mmlu_pro", MMLU_PRO, "J", list("qwertzuiop")),
         ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
     ],
@@ -126,7 +117,7 @@ def test_a_trivia_question_keeps_every_name_that_differs_once():
 
 def test_products_by_hand():
     task = only("multiplication", {"question": "Calculate the following question: 12 * 34.", "answer": 408})
-    assert (task.answer, task.labels["solution"]) == ("408", worked_product(12, 34))
+    assert task.answer == "408"
     assert (
         only("multiplication", {"question": "2 * 3", "answer": 6, "Explanation": "See."}).labels["solution"] == "See."
     )
@@ -142,12 +133,6 @@ def test_made_products_follow_from_the_seed():
     for task in tasks:
         first, second = (factor.strip(" .") for factor in task.labels["question"].rpartition(":")[2].split("*"))
         assert len(first) == len(second) == 5 and int(first) * int(second) == int(task.answer)
-        assert is_right("multiplication", task.labels["solution"], task.answer)
-
-
-@given(st.integers(0, 10**6), st.integers(0, 10**6))
-def test_a_worked_product_ends_in_the_product(first, second):
-    assert worked_product(first, second).endswith(f" = {first * second}.")
 
 
 NO_PROBLEMS = [

@@ -153,8 +153,7 @@ WRONG = [
     ([GOOD | {"before": "hello"}], {}, "before is 'hello'; it must be a list of messages"),
     ([GOOD | {"question": "a\ud800"}], {}, "row 1: the prompt is not Unicode text: a lone surrogate at character"),
     ([GOOD | {"answer": "\ud800"}], {}, "row 1: answer is not Unicode text: a lone surrogate at character"),
-    ({"question": ["a"], "answer": ["b"]}, {}, "from_dict"),
-    (GOOD, {}, "into a list"),
+    (GOOD, {}, "or a list of rows"),
 ]
 WRONG_MESSAGES = [
     ([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "roles user, assistant; it may"),

@@ -87,9 +87,7 @@ def read_trivia(row: Mapping[str, Any], seed: int) -> Problem:
     if not isinstance(said, Mapping):
         said = {"value": text_of(row, "answer"), "aliases": value_of(row, "aliases")}
         if said["value"].startswith("{") or as_text(said["aliases"]):
-            raise RowError(
-                "its answer or aliases are JSON in a text; give a mapping or a list, as JSON Lines and Parquet have"
-            )
+            raise RowError("its answer or aliases are JSON in a text; give a mapping or a list, as in JSON Lines or Parquet")
     answer = text_of(said, *_NAMES)
     listed = (value_of(said, name) for name in _LISTS)
     names = [answer, *(as_text(each) for names in listed if isinstance(names, list | tuple) for each in names)]
@@ -102,42 +100,30 @@ def read_trivia(row: Mapping[str, Any], seed: int) -> Problem:
 
 
 def read_multiple_choice(row: Mapping[str, Any], seed: int) -> Problem:
-    """MMLU, MMLU-Pro and ARC: `question`, options in `choices`, `options` or columns A, B, …; `answer` or `answerKey` is a
-    letter, an index from 0, or the option's name. The options keep the order of the row."""
-    options, names = _options(row)
+    """MMLU and MMLU-Pro: `question`, options in `choices`, `options` or columns A, B, …; `answer` is a letter, or an index from
+    0. The options keep the order of the row."""
+    options = _options(row)
     if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"it has {len(options)} options; a problem has 2 to {len(LETTERS)}")
-    answer = text_of(row, "answer", "answerKey")
-    letter = _letter(answer.strip("() ."), len(options), names)
-    if letter is None:
+    answer = text_of(row, "answer")
+    names = {letter: letter for letter in LETTERS} | {str(place): letter for place, letter in enumerate(LETTERS)}
+    letter = names.get(answer.strip("() .").upper(), "")
+    if not 0 <= LETTERS.find(letter or " ") < len(options):
         raise RowError(
             f"its answer {answer[:60]!r} is none of its {len(options)} options; give a letter, or an index from 0"
         )
-    solution, subject = (
-        optional_text(row, "cot_content", "explanation"),
-        optional_text(row, "subject", "category", "type"),
-    )
+    solution = optional_text(row, "cot_content", "explanation")
+    subject = optional_text(row, "subject", "category", "type")
     return Problem(text_of(row, "question"), letter, options=options, solution=solution, subject=subject)
 
 
-def _options(row: Mapping[str, Any]) -> tuple[list[str], Sequence[str]]:
-    """Returns the texts of the options and their names: from a list, ARC's mapping of `text` and `label`, or columns A, B, …"""
+def _options(row: Mapping[str, Any]) -> list[str]:
+    """Returns the texts of the options: from a list, or columns A, B, …"""
     for name in ("choices", "options"):
-        value = value_of(row, name)
-        texts, names = (value.get("text"), value.get("label")) if isinstance(value, Mapping) else (value, None)
+        texts = value_of(row, name)
         if isinstance(texts, list | tuple) and None not in (found := list(map(as_text, texts))):
-            return [str(text) for text in found], [str(each) for each in names or LETTERS]
-    return [said for letter in LETTERS if (said := optional_text(row, letter)) is not None], LETTERS
-
-
-def _letter(answer: str, num_options: int, names: Sequence[str]) -> str | None:
-    """Returns the letter of the option that `answer` names, by name or index from 0; None if it names none."""
-    upper = [name.upper() for name in names]
-    if answer.upper() in upper:
-        place = upper.index(answer.upper())
-    else:
-        place = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 3 else -1
-    return LETTERS[place] if 0 <= place < min(num_options, len(LETTERS)) else None
+            return list(map(str, found))
+    return [said for letter in LETTERS if (said := optional_text(row, letter)) is not None]
 
 
 def read_gpqa(row: Mapping[str, Any], seed: int) -> Problem:
@@ -161,10 +147,8 @@ def read_gpqa(row: Mapping[str, Any], seed: int) -> Problem:
 
 
 def read_product(row: Mapping[str, Any], seed: int) -> Problem:
-    """`question` and `answer`; the worked solution is `Explanation`, or is calculated.
-
-    Raises RowError if the answer is not the product of the two numbers in the question.
-    """
+    """`question`, `answer` and perhaps `Explanation`. Raises RowError if the answer is not the product of the two numbers in the
+    question."""
     question, answer = text_of(row, "question"), text_of(row, "answer")
     found = _FACTORS.search(question)
     if found is None:
@@ -172,7 +156,7 @@ def read_product(row: Mapping[str, Any], seed: int) -> Problem:
     first, second = (int(factor.replace(",", "")) for factor in found.groups())
     if answer.replace(",", "") != str(first * second):
         raise RowError(f"its answer is {answer[:60]!r}, the product is {first * second}")
-    return Problem(question, answer, solution=optional_text(row, "Explanation") or worked_product(first, second))
+    return Problem(question, answer, solution=optional_text(row, "Explanation"))
 
 
 def product_rows(num_rows: int, seed: int) -> Iterator[Row]:
@@ -188,23 +172,6 @@ def product_rows(num_rows: int, seed: int) -> Iterator[Row]:
                 "answer": str(first * second),
             }
             yield Row(f"multiplication-{seed}", "row", len(seen), value)
-
-
-def worked_product(first: int, second: int) -> str:
-    """Long multiplication from the last digit on, with the running sums.
-
-    >>> print(worked_product(12, 34))
-    12 * 4 = 48. The sum so far is 48.
-    12 * 3 = 36, moved by 1: 360. The sum so far is 408.
-    So 12 * 34 = 408.
-    """
-    lines, total = [], 0
-    for place, digit in enumerate(reversed(str(second))):
-        product = first * int(digit)
-        total += product * 10**place
-        moved = f", moved by {place}: {product * 10**place}" if place else ""
-        lines.append(f"{first} * {digit} = {product}{moved}. The sum so far is {total}.")
-    return "\n".join([*lines, f"So {first} * {second} = {total}."])
 
 
 def prompt_of(dataset: str, question: str, options: Sequence[str] = ()) -> str:
