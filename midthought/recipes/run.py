@@ -44,6 +44,8 @@ from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
 Stage = Literal["sft", "rl", "all", "evaluate"]
+RL = "rl"
+"""The stage of reinforcement learning in `progress.json` and `summary.json`."""
 MetricsOf = Callable[[EvaluationArm, list[Trajectory]], Mapping[str, float]]
 """Returns the metrics of an arm's episodes, by keys that have the arm's name."""
 
@@ -72,8 +74,6 @@ class RecipeRun(ABC):
 
     sft_section: ClassVar[str]
     """Name of the section with the settings of the supervised steps."""
-    rl_stage: ClassVar[str]
-    """Name of the reinforcement learning in `progress.json` and `summary.json`."""
     num_data_stages: ClassVar[int] = 0
     """Number of stages on the console of `build_data`."""
     control_arms: ClassVar[Sequence[ControlArm]] = RFT_ARMS
@@ -139,7 +139,7 @@ class RecipeRun(ABC):
             if self.stage == "sft":
                 return
             self._once("before", lambda: self.evaluate("before", trainer.held_out))
-            self._once(self.rl_stage, lambda: self._reinforce(trainer))
+            self._once(RL, lambda: self._reinforce(trainer))
             self._once("after", lambda: self.evaluate("after", trainer.held_out))
 
     def _warm_up(self, trainer: Trainer) -> dict[str, float]:
@@ -163,7 +163,7 @@ class RecipeRun(ABC):
     @property
     def _left(self) -> list[str]:
         """The stages of the run's own policy that are not done."""
-        stages = {"sft": [SFT], "evaluate": ["after"]}.get(self.stage) or [SFT, "before", self.rl_stage, "after"]
+        stages = {"sft": [SFT], "evaluate": ["after"]}.get(self.stage) or [SFT, "before", RL, "after"]
         return [stage for stage in stages if stage not in self.progress.done]
 
     def _steps(self, num_steps: int) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class FeedbackRun(RecipeRun):
     problems: Parts = field(init=False)
     tasks: FeedbackTasks = field(init=False)
 
-    sft_section, rl_stage = "sft", "rl"
+    sft_section = "sft"
     control_arms = (*RFT_ARMS, _RETRY_ONLY, clean_arm("sft", _CLEAN))
 
     def prepare(self) -> None:

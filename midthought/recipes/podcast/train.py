@@ -53,7 +53,7 @@ class PodcastRun(RecipeRun):
     arms: list[EvaluationArm] = field(init=False)
     """The arms of the evaluation after training."""
 
-    sft_section, rl_stage = "warmup", "ppo"
+    sft_section = "warmup"
     num_data_stages = 1
     control_arms = (*RFT_ARMS, clean_arm("warmup", {"habits": "clean"}))
 
