@@ -209,7 +209,6 @@ DRY = ("--engine", "verl", "--dry-run")
         ("feedback", (*DRY, "--stage", "sft", "sft.num_steps=0"), "there is nothing to train"),
         ("feedback", (*DRY, "--stage", "sft", "verl.sft_trainer.batch=1"), "unknown key 'batch' in verlsft"),
         ("feedback", (*DRY, *MADE, "feedback.critic=hint"), "hints"),
-        ("feedback", (*DRY, *MADE, "reward.mended_bonus=0.3"), "the first must earn more"),
         ("feedback", (*DRY, *MADE, "problems.num_train=20"), "20 training tasks do not fill one batch of 32 prompts"),
     ],
 )
