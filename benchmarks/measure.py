@@ -138,8 +138,9 @@ def table(runs: Path, name: str, rows: tuple[tuple[str, str], ...]) -> str:
 
 def measured(summary: dict[str, float | None], key: str) -> float | None:
     """Returns the value of a key, or of `KEY - KEY`; None if it was not measured."""
-    values = [summary.get(each) for each in key.split(" - ")]
-    return None if None in values else values[0] - sum(values[1:])
+    one, _, other = key.partition(" - ")
+    first, second = summary.get(one), summary.get(other) if other else 0.0
+    return None if first is None or second is None else first - second
 
 
 def cell(value: float | None) -> str:
