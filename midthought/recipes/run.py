@@ -26,9 +26,8 @@ from midthought.plan.choices import Choice, fixed_in, resolve
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import Hardware, find_hardware, require_device
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
-from midthought.recipes.evaluation import EvaluationArm, unfinished
+from midthought.recipes.evaluation import EvaluationArm, RecipeTasks, unfinished
 from midthought.recipes.recipe import is_given
-from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder

@@ -11,7 +11,7 @@ import pytest
 from chat_server import QWEN, ChatServer
 
 from midthought.errors import SettingsError
-from midthought.feedback.check import Finding, check_feedback, run_check
+from midthought.feedback.commands import Finding, check_feedback, run_check
 from midthought.feedback.settings import FeedbackSettings
 
 

@@ -87,7 +87,9 @@ def read_trivia(row: Mapping[str, Any], seed: int) -> Problem:
     if not isinstance(said, Mapping):
         said = {"value": text_of(row, "answer"), "aliases": value_of(row, "aliases")}
         if said["value"].startswith("{") or as_text(said["aliases"]):
-            raise RowError("its answer or aliases are JSON in a text; give a mapping or a list, as in JSON Lines or Parquet")
+            raise RowError(
+                "its answer or aliases are JSON in a text; give a mapping or a list, as in JSON Lines or Parquet"
+            )
     answer = text_of(said, *_NAMES)
     listed = (value_of(said, name) for name in _LISTS)
     names = [answer, *(as_text(each) for names in listed if isinstance(names, list | tuple) for each in names)]

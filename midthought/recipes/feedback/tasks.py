@@ -9,11 +9,10 @@ from pathlib import Path
 
 from midthought.env.math_worker_pool import NUM_WORKERS
 from midthought.feedback.tool import FeedbackTool
-from midthought.recipes.evaluation import share_of, with_interval
+from midthought.recipes.evaluation import RecipeTasks, share_of, with_interval
 from midthought.recipes.feedback.problems import Parts
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, Round, rounds_of
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.recipes.tasks import RecipeTasks
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder

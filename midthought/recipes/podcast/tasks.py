@@ -32,9 +32,8 @@ from midthought.memory.store import MemoryStore
 from midthought.memory.tool import TOOL_NAME, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.memory.upsert import BuildReport
-from midthought.recipes.evaluation import balanced_accuracy, call_rate, exact_match
+from midthought.recipes.evaluation import RecipeTasks, balanced_accuracy, call_rate, exact_match
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
-from midthought.recipes.tasks import RecipeTasks
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
