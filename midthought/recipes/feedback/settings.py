@@ -43,8 +43,6 @@ class ProblemsSection(Section):
     than ten minutes, as planned, but at least 100."""
     hard_share: float = Field(0.5, ge=0, le=1)
     """Share of hard problems in `arithmetic`."""
-    system_prompt: bool | None = None
-    """Use a system message that describes the tool and its call. Null: only for a model from `model.local_path`."""
 
 
 class SftSection(SupervisedSection):
@@ -91,9 +89,7 @@ class FeedbackRecipeConfig(RecipeConfig):
     @property
     def system_messages(self) -> tuple[str, ...]:
         """The messages that describe the tool and its call format, for models that the run did not create."""
-        says = self.problems.system_prompt
-        is_told = bool(self.model.local_path) if says is None else says
-        return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if is_told else ()
+        return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if self.model.local_path else ()
 
     @model_validator(mode="after")
     def _problems_and_demonstrations_agree(self) -> Self:
