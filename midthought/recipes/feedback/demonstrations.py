@@ -8,6 +8,7 @@ Or read from what `midthought feedback convert` wrote.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import re
@@ -65,17 +66,10 @@ class Demonstrator(StepDemonstrations):
 
     def of_step(self, step: int) -> list[Trajectory]:
         """Returns demonstrations of about `sft.batch_tokens` tokens in total; depends only on the seed and the step."""
-        draw = random.Random(f"demonstrations-{self.seed}-{step}")
-        loop = BackgroundLoop("midthought-demonstrations")
-        try:
-            return loop.run(self._batch(draw))
-        finally:
-            loop.close()
-
-    async def _batch(self, draw: random.Random) -> list[Trajectory]:
-        written: list[Trajectory] = []
-        while sum(len(each.token_ids) for each in written) < self.settings.batch_tokens:
-            written.append(await self.write(draw))
+        draw, written = random.Random(f"demonstrations-{self.seed}-{step}"), list[Trajectory]()
+        with contextlib.closing(BackgroundLoop("midthought-demonstrations")) as loop:
+            while sum(len(each.token_ids) for each in written) < self.settings.batch_tokens:
+                written.append(loop.run(self.write(draw)))
         return written
 
     async def write(self, draw: random.Random) -> Trajectory:
