@@ -72,13 +72,10 @@ class RecipeTasks(TrainingTasks):
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
         return max(num_tokens(task) for tasks in self.parts.values() for task in tasks)
 
-    def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:
+    def rollouts(self, policy: Any) -> Rollouts:
         """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""
-        inference = self.config.inference.model_copy(update={"backend": "local"})
-        ray = self.config.ray.model_copy(update={"use_ray": False})
-        config = self.config.model_copy(update={"inference": inference, "ray": ray})
-        engine, source, _ = open_sources(policy, None, self.renderer, self.prompts, self, config)
-        engine.policy_version = policy_version
+        config = self.config.replaced({"inference": {"backend": "local"}, "ray": {"use_ray": False}})
+        _, source, _ = open_sources(policy, None, self.renderer, self.prompts, self, config)
         return source
 
 
