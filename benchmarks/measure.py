@@ -47,12 +47,12 @@ FEEDBACK_ROWS = (
     ("final accuracy after RL", "after.exact_match"),
     ("… sampled at temperature 1", "after.sampled.exact_match"),
     ("seconds of RL, without validation", "train_seconds"),
-    ("… over its first try", "gain.over_first_try"),
-    ("… over the same policy, retry only", "gain.over_retry_only"),
-    ("… over after SFT", "gain.over_sft"),
-    ("… over the same policy, wrong feedback", "gain.over_wrong"),
+    ("… over its first try", "after.exact_match - after.first_try"),
+    ("… over the same policy, retry only", "after.exact_match - after.none.exact_match"),
+    ("… over after SFT", "after.exact_match - before.exact_match"),
+    ("… over the same policy, wrong feedback", "after.exact_match - after.wrong.exact_match"),
     ("first try after RL", "after.first_try"),
-    ("… over after SFT", "gain.first_try_over_sft"),
+    ("… over after SFT", "after.first_try - before.first_try"),
     ("first try after SFT, easy", "before.first_try_of.easy"),
     ("first try after SFT, hard", "before.first_try_of.hard"),
     ("first try after RL, easy", "after.first_try_of.easy"),
@@ -129,11 +129,18 @@ def table(runs: Path, name: str, rows: tuple[tuple[str, str], ...]) -> str:
     arms = dict.fromkeys(key.split(".")[1] for summary in summaries for key in summary if key.startswith("arms."))
     of_arms = [(f"arm {arm}: {title}", f"arms.{arm}.{key}") for arm in arms for title, key in ARM_ROWS]
     for title, key in (*rows, *(row for row in of_arms if any(row[1] in summary for summary in summaries))):
-        values = [summary.get(key) for summary in summaries]
+        values = [measured(summary, key) for summary in summaries]
         known = [value for value in values if value is not None]
         mean = statistics.fmean(known) if known else None
         lines.append(f"| {title} | {' | '.join(map(cell, [mean, *values]))} |")
     return "\n".join(lines)
+
+
+def measured(summary: dict[str, float | None], key: str) -> float | None:
+    """Returns the value of a key, or of `KEY - KEY`; None if it was not measured."""
+    one, _, other = key.partition(" - ")
+    first, second = summary.get(one), summary.get(other) if other else 0.0
+    return None if first is None or second is None else first - second
 
 
 def cell(value: float | None) -> str:

@@ -8,7 +8,7 @@ import pytest
 from midthought.config.yaml_files import parse_assignments, read_yaml
 from midthought.data.rows import rows_of
 from midthought.errors import MidthoughtError, SettingsError
-from midthought.feedback.critics.settings import read_feedback_settings
+from midthought.feedback.settings import read_feedback_settings
 from midthought.memory.chunks import read_chunks
 from midthought.memory.questions import read_questions
 from midthought.memory.transcripts import read_transcript

@@ -17,31 +17,31 @@ LINES = {
     "cli": 1175,
     "cluster": 3065,
     "config": 1620,
-    "data": 1220,
+    "data": 1100,
     "engines": 9010,  # a stopper that two threads may use (in-process vLLM)
-    "env": 2920,
+    "env": 2885,
     "errors": 145,
-    "feedback": 1560,  # a review: what `tools` of verl names, and no wait beyond the deadline
+    "feedback": 1480,
     "files": 540,
     "http": 370,
     "learning": 4195,  # what is left of a split group stays within max_tokens
     "memory": 7000,
     "models": 1400,  # what a GGUF file lost when it was written is said (issue 51)
     "plan": 1070,
-    "recipes": 3555,  # demonstrations of own questions and the factors of an evaluation are 180 of them
+    "recipes": 3150,  # demonstrations of own questions and the factors of an evaluation are 180 of them
     "report": 2640,
-    "rollout": 2595,
+    "rollout": 2590,
     "serve": 1415,
     "tokenization": 750,
     "tools": 5465,  # a review: logarithms of large numbers and numbers that would become 0
-    "trainer": 3270,
+    "trainer": 3265,
     "types": 750,
-    MODULES: 45,
+    MODULES: 50,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 58_160, "code of midthought": 39_770, "tests": 52_840}
+TOTALS = {"midthought": 57_515, "code of midthought": 39_325, "tests": 52_585}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 203_800, 20
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_000, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
 
 

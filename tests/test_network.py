@@ -10,8 +10,8 @@ import pytest
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.env.judge import Judge
 from midthought.errors import McpServerError, SettingsError
-from midthought.feedback.check import check_feedback
-from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.commands import check_feedback
+from midthought.feedback.settings import FeedbackSettings
 from midthought.http.network import PLAIN_HTTP_HOSTS, read_key
 from midthought.memory.remote import RemoteMemory
 from midthought.tools.mcp import mcp_tools

@@ -26,8 +26,8 @@ MAY_DIFFER = re.compile(
     r"|episode/(same_prompt|same_text|reward_by_length|right_by_chance|nearly_right|top_reward)"
     r"|episode/(right|reward_if_right|reward_if_wrong)$"
     r"|tool/.*/(other_results|without_result)$"
-    # they repeated arms.clean.*:
-    r"|\bcontrol\.(exact_match|num_steps)$"
+    # they repeated arms.clean.*, and differences of other values:
+    r"|\bcontrol\.(exact_match|num_steps)$|\bgain\.(over_|first_try_)\w+$"
 )
 """Names of metrics and keys of summaries that depend on the machine. A name here that is not a time needs a reason beside it."""
 MAX_SHOWN = 8

@@ -18,8 +18,8 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.generation import probe_text
 from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
-from midthought.feedback.check import check_feedback
-from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.commands import check_feedback
+from midthought.feedback.settings import FeedbackSettings
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.optimizer import ADAM_EPSILON
 from midthought.models.pretrained import is_on_this_machine

@@ -57,6 +57,6 @@ def check(
     config: Annotated[Path, typer.Argument(help="YAML file: plain settings, or verl's tool configuration.")],
 ) -> None:
     """Ask the feedback servers a few questions; every failure is reported with its remedy."""
-    from midthought.feedback.check import run_check
+    from midthought.feedback.commands import run_check
 
     raise typer.Exit(run_check(config, tell))

@@ -14,7 +14,7 @@ from midthought.files.storage_errors import value_errors
 Run = Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")]
 Recipe = Annotated[
     str | None,
-    typer.Option(help="Recipe that makes the tools, if the run does not record one; MODULE:NAME for your own."),
+    typer.Option(help="Recipe that makes the tools, if the run does not record one."),
 ]
 Tools = Annotated[list[str] | None, typer.Option(help="MODULE:NAME of a tool instead of the run's; may be repeated.")]
 NoTools = Annotated[bool, typer.Option("--no-tools", help="Without the run's tools.")]

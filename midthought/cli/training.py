@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from midthought.recipes import recipe_names
 if TYPE_CHECKING:
     from midthought.recipes.recipe import Recipe
 
-RECIPE_NAMES = f"{', '.join(recipe_names())}, or MODULE:NAME of your own"
+RECIPE_NAMES = ", ".join(recipe_names())
 
 Assignments = Annotated[
     list[str] | None,
@@ -127,9 +128,9 @@ def _timed_folder(name: str) -> Path:
 def _print_choice(recipe: Recipe, path: Path, given: dict[str, Any], gpu_gib: float | None) -> None:
     """Prints what a run would choose and whether it fits. Raises SettingsError, with the remedy, if it does not fit."""
     from midthought.plan.hardware import Hardware
-    from midthought.recipes.run import examined_run
+    from midthought.report.console import Console
 
-    run = examined_run(recipe, path, **given)
+    run = recipe.make_run(path, Console(quiet=True), **given)
     run.choose(run.beginning, Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib) if gpu_gib else None)
     tell("\n".join(run.choice.table()))
     run.choice.require_possible()
@@ -143,13 +144,13 @@ def _train_with_verl(
     from midthought.cluster.verl.installed import launch, require_verl
     from midthought.cluster.verl.sft_bundle import write_sft_bundle
 
-    supplied = recipe.for_verl()
+    supplied = import_module(f"{recipe.module}.verl")
     if stage == "sft" and not hasattr(supplied, "sft_job"):
         raise SettingsError(
             f"--stage sft with --engine verl: verl learns whole messages, and the demonstrations of {recipe.name!r} hold results "
             "within an answer; leave --engine out for the warm-up"
         )
-    chosen = supplied.settings(words, config, from_path)
+    chosen = recipe.begin_with_verl(words, config, from_path)
     if not dry_run:
         require_verl()
     if stage == "sft":

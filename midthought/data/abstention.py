@@ -23,17 +23,13 @@ def is_answerable(task: Task) -> bool:
     return task.answer != NO_ANSWER
 
 
-def has_no_answer(kind: object, answer: object) -> bool:
-    """Whether a question has no answer, by its kind or by its truth, whose case and punctuation do not count."""
-    return kind == UNANSWERABLE or (isinstance(answer, str) and _plain(answer) == _plain(NO_ANSWER))
-
-
 def as_unanswerable(task: Task) -> Task:
-    """Returns the task; one without an answer, by its label `kind` or its truth, with this label, `NO_ANSWER` and its aliases.
+    """Returns the task; one without an answer, by its label `kind` or its truth (whose case and punctuation do not count), with
+    this label, `NO_ANSWER` and its aliases.
 
     `is_answerable` recognizes it by its truth from then on: rewards read no labels.
     """
-    if not has_no_answer(task.labels.get("kind"), task.answer):
+    if task.labels.get("kind") != UNANSWERABLE and _plain(str(task.answer)) != _plain(NO_ANSWER):
         return task
     aliases = tuple(dict.fromkeys((task.answer, *task.aliases, *OTHER_WORDINGS)))
     return replace(

@@ -26,6 +26,10 @@ _MAX_PARQUET_VALUE_BYTES = 2**32
 """Uncompressed size of a row group's column; a larger one is an error, because it may be a few compressed kilobytes."""
 
 
+class RowError(DataError):
+    """A row is not what it should be; the message says why."""
+
+
 class Row(NamedTuple):
     """A row and its position, from 1. `problem` is the reason if it could not be read."""
 
@@ -40,6 +44,11 @@ class Row(NamedTuple):
         return f"{self.source}, {self.unit} {self.number}"
 
 
+def plain(value: Any) -> Any:
+    """Returns the value; an array or scalar of numpy as a list or a number."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def rows_of(source: Any) -> Iterator[Row]:
     """Returns the rows of a file (a path that ends in .jsonl, .json, .csv, .tsv or .parquet), or of any iterable.
 
@@ -49,13 +58,7 @@ def rows_of(source: Any) -> Iterator[Row]:
     if isinstance(source, str | Path):
         return _file_rows(Path(source))
     if isinstance(source, Mapping):
-        first = next(iter(source), "train")
-        remedy = f"give one of its splits, such as dataset[{first!r}]"
-        column = source.get(first)
-        if isinstance(column, list | tuple) and column and not isinstance(column[0], Mapping):
-            remedy = "give datasets.Dataset.from_dict(…) of its columns"
-        elif isinstance(column, str | int | float):
-            remedy = "put a single row into a list"
+        remedy = f"give one of its splits, such as dataset[{next(iter(source), 'train')!r}], or a list of rows"
         raise DataError(f"the data set is a mapping of {', '.join(map(str, source))}, not a list of rows; {remedy}")
     if hasattr(source, "columns"):
         remedy = "give its rows as a list of mappings: table.to_dict('records'), to_dicts() or to_pylist()"
@@ -126,21 +129,17 @@ def _separated_rows(path: Path) -> Iterator[Row]:
             before = reader.line_num
             for fields in reader:
                 number, before = before + 1, reader.line_num
+                value, problem = dict(zip(header, fields, strict=False)), None
+                if len(fields) != len(header):
+                    problem = f"it has {len(fields)} fields, the first line names {len(header)}"
+                elif not _is_utf8(fields):
+                    problem = "it is not UTF-8; save the file as UTF-8"
                 if fields:
-                    yield _separated_row(path.name, number, header, fields)
+                    yield Row(path.name, "line", number, value, problem)
         except csv.Error as error:
             raise DataError(
                 f"{path}, line {reader.line_num}: {error}; repair that line, or write the data as JSON lines"
             ) from None
-
-
-def _separated_row(source: str, number: int, header: list[str], fields: list[str]) -> Row:
-    if len(fields) != len(header):
-        problem = f"it has {len(fields)} fields, the first line names {len(header)}"
-        return Row(source, "line", number, problem=problem)
-    if not _is_utf8(fields):
-        return Row(source, "line", number, problem="it is not UTF-8; save the file as UTF-8")
-    return Row(source, "line", number, dict(zip(header, fields, strict=True)))
 
 
 def _is_utf8(fields: list[str]) -> bool:

@@ -17,9 +17,9 @@ from decimal import Decimal
 from typing import Any
 
 from midthought.data.final_answers import is_number, last_boxed, split_at_mark
-from midthought.data.problems.prompts import ASKED
-from midthought.data.rows import DataError, Row, rows_of
-from midthought.errors import near_names
+from midthought.data.problems.readers import ASKED
+from midthought.data.rows import Row, RowError, plain, rows_of
+from midthought.errors import DataError, near_names
 from midthought.types import Task
 
 PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query", "messages", "input")
@@ -50,10 +50,6 @@ class LoadedTasks(list[Task]):
         super().__init__(tasks)
         self.skipped = tuple(skipped)
         """One sentence for each skipped row (`strict=False`)."""
-
-
-class RowError(DataError):
-    """A row is not a task; the message says why."""
 
 
 def load_tasks(
@@ -145,16 +141,6 @@ def _read(row: Row, read: Callable[[Row], Task], where_of: Mapping[str, str]) ->
     return task
 
 
-class _Labels(dict[str, Any]):
-    """A task's labels; says how a column becomes one."""
-
-    def __missing__(self, name: str) -> Any:
-        raise KeyError(
-            f"the task has no label {name!r}; columns of a data set become labels if they are named: "
-            f"dataset=load_tasks(…, label_keys=[{name!r}])"
-        )
-
-
 @dataclass
 class _TaskReader:
     """Converts the rows of one source to tasks; remembers the columns. The first fields are arguments of `load_tasks`."""
@@ -184,7 +170,7 @@ class _TaskReader:
         if isinstance(row.value, Task):
             return row.value
         if isinstance(row.value, str):
-            return Task(task_id=_place(row), prompt=_text_prompt(row.value), answer="")
+            return Task(task_id=_place(row), prompt=_filled(row.value, "the prompt"), answer="")
         if isinstance(row.value, Mapping):
             return self._from_mapping(row, row.value)
         raise RowError(f"it is of type {type(row.value).__name__}; a row is a mapping, a text or a Task")
@@ -194,15 +180,18 @@ class _TaskReader:
         replaced = {key for key in given if str(key).casefold() in {name.casefold() for name in named}}
         value = named | {key: given[key] for key in given if key not in {*self.columns, *replaced}}
         prompt_key, answer_key, id_key = keys = self._find_keys(value)
-        said = _plain(_at(value, answer_key)) if answer_key else None
+        said = plain(_at(value, answer_key)) if answer_key else None
         answer, aliases = ("", ()) if said is None and not self.needs_answer else _answer(said)
-        labels = value.get("labels")
-        source = value.get("data_source")
+        source, labels = value.get("data_source"), value.get("labels")
+        own_labels = dict(labels) if isinstance(labels, Mapping) else {}
         before, question = _conversation(_at(value, prompt_key))
         names = ("system", *BESIDE.get(prompt_key.casefold(), ()))
         beside = {name: text for name in names if (text := text_of(value, name)) is not None}
         prompt = "\n\n".join(filter(str.strip, (beside.get("context", ""), question, beside.get("input", ""))))
-        chosen = {DATASET_LABEL: "math"} if _is_boxed_expression(said) else {}
+        boxed = last_boxed(said) if isinstance(said, str) else None
+        chosen = {DATASET_LABEL: "math"} if boxed and not is_number(boxed) else {}
+        if isinstance(source, str) and source in ASKED:
+            chosen = {DATASET_LABEL: source}
         read = [*filter(None, keys), *self.label_keys, *self.columns, *beside, *_OF_RECORDS]
         read += ["labels"] * isinstance(labels, Mapping)
         tops = {(key if key in value else key.partition(".")[0]).casefold() for key in read}
@@ -213,14 +202,7 @@ class _TaskReader:
             prompt=prompt,
             answer=answer,
             aliases=(*aliases, *_texts(value, "aliases")),
-            labels=_Labels(
-                {
-                    **chosen,
-                    **({DATASET_LABEL: source} if isinstance(source, str) and source in ASKED else {}),
-                    **(labels if isinstance(labels, Mapping) else {}),
-                    **{key: _plain(_at(value, key)) for key in self.label_keys},
-                }
-            ),
+            labels=chosen | own_labels | {key: plain(_at(value, key)) for key in self.label_keys},
             evidence=_texts(value, "evidence"),
             before=tuple(with_system(beside.get("system", ""), before or _before(value, question))),
         )
@@ -229,15 +211,12 @@ class _TaskReader:
         """Returns the columns of the prompt, the answer and the id: of later rows, the same."""
         prompt = self.prompt_key or _first_of(PROMPT_KEYS, value)
         answer = self.answer_key or _first_of(ANSWER_KEYS, value)
-        if prompt is None:
+        if prompt is None or (answer is None and self.needs_answer):
+            what, name = ("question", "question") if prompt is None else ("ground truth", "answer")
+            otherwise = "" if prompt is None else ", or of needs_answer=False if the reward needs none"
             raise RowError(
-                f"no column is known for the question; map one of {_columns(value)}: a trainer takes the tasks of "
-                "load_tasks(…, columns={'…': 'question'})"
-            )
-        if answer is None and self.needs_answer:
-            raise RowError(
-                f"no column is known for the ground truth; map one of {_columns(value)}: a trainer takes the tasks of "
-                "load_tasks(…, columns={'…': 'answer'}), or of needs_answer=False if the reward needs none"
+                f"no column is known for the {what}; map one of {', '.join(map(str, value)) or 'none'}: a trainer takes the "
+                f"tasks of load_tasks(…, columns={{'…': {name!r}}}){otherwise}"
             )
         self.prompt_key, self.answer_key, self.id_key = prompt, answer, self.id_key or _first_of(ID_KEYS, value)
         return prompt, answer, self.id_key
@@ -284,23 +263,8 @@ def _at(value: Mapping[str, Any], key: str) -> Any:
     raise RowError(f"it has no {key!r}. {near_names(key, map(str, value))}")
 
 
-def _columns(value: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, value)) or "none"
-
-
 def _place(row: Row) -> str:
     return f"{row.source.rpartition('.')[0] or 'row'}:{row.number}"
-
-
-def _plain(value: Any) -> Any:
-    """Converts numpy arrays and scalars to lists and numbers."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _text_prompt(text: str) -> str:
-    if not text.strip():
-        raise RowError("the prompt is empty")
-    return _unicode(text, "the prompt")
 
 
 def _unicode(text: str, what: str) -> str:
@@ -313,9 +277,9 @@ def _unicode(text: str, what: str) -> str:
 
 def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     """Returns the earlier messages, and the user's prompt."""
-    value = _plain(value)
+    value = plain(value)
     if isinstance(value, str):
-        return (), _text_prompt(value)
+        return (), _filled(value, "the prompt")
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
         raise RowError(f"the prompt is {value!r:.60}; it must be a text or a list of messages (role, content)")
     roles = [str(message["role"]) for message in value]
@@ -325,12 +289,12 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
             "messages of user and assistant, and ends with a user message"
         )
     *before, last = ({"role": str(message["role"]), "content": _content(message.get("content"))} for message in value)
-    return tuple(before), _text_prompt(last["content"])
+    return tuple(before), _filled(last["content"], "the prompt")
 
 
 def _content(value: Any) -> str:
     """Returns a message's text; OpenAI's form, a list of text parts, is joined."""
-    value = _plain(value)
+    value = plain(value)
     if isinstance(value, Sequence) and not isinstance(value, str) and all(_has(part, "text") for part in value):
         value = "".join(str(part["text"]) for part in value)
     if not isinstance(value, str):
@@ -340,7 +304,7 @@ def _content(value: Any) -> str:
 
 def _before(value: Mapping[str, Any], prompt: str) -> tuple[Mapping[str, str], ...]:
     """Returns the column `before` of our own records."""
-    found = _plain(value.get("before"))
+    found = plain(value.get("before"))
     if found is None:
         return ()
     if isinstance(found, str) or not isinstance(found, Sequence):
@@ -353,7 +317,7 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
     if _has(value, "value"):
         return _text(value["value"], "answer"), _texts(value, "aliases")
     if _has(value, "text"):
-        return _answer(_plain(value["text"]))
+        return _answer(plain(value["text"]))
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
             raise RowError("the list of answers is empty")
@@ -365,13 +329,8 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
     solution, written = split_at_mark(text)
     if solution is None or solution.rstrip(" \t")[-1:] not in ("", "\n") or not is_number(written):
         return text, ()
-    plain = written.replace(",", "")
-    return plain, () if written == plain else (written,)
-
-
-def _is_boxed_expression(value: Any) -> bool:
-    boxed = last_boxed(value) if isinstance(value, str) else None
-    return bool(boxed) and not is_number(str(boxed))
+    number = written.replace(",", "")
+    return number, () if written == number else (written,)
 
 
 def _text(value: Any, what: str) -> str:
@@ -379,13 +338,17 @@ def _text(value: Any, what: str) -> str:
         return str(value)
     if not isinstance(value, str):
         raise RowError(f"{what} is {value!r:.60}; it must be a text or a number")
-    if not value.strip():
+    return _filled(value, what)
+
+
+def _filled(text: str, what: str) -> str:
+    if not text.strip():
         raise RowError(f"{what} is empty")
-    return _unicode(value, what)
+    return _unicode(text, what)
 
 
 def _texts(value: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    found = _plain(value.get(key))
+    found = plain(value.get(key))
     if found is None:
         return ()
     if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import string
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,10 +38,6 @@ _WRITTEN_UNIT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*+\{[^{}\\\d]
 _LETTER = re.compile("[A-Za-z]")
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|texttt|mathtt)\s*+\{([^{}]*+)\}")
 _ESCAPED = re.compile(r"\\([&%$#_{}])")
-_HEX = re.compile(r"(?<![\w.])(?:0[xX])?([0-9A-Fa-f]++)(?!\w|\.\w)")
-_BASE_MARK = re.compile(
-    r"_\{?(?:16|\\text\{(?:16|hex)\})\}?|₁₆|\(?(?:\bin )?\bbase[ -]?(?:16|sixteen)\b\)?", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,32 +180,6 @@ def _means_number(said: str, truth: str) -> bool:
     return meant is not None and Fraction(said) == meant
 
 
-# -- hexadecimal numbers -------------------------------------------------------------------------------------------
-
-
-def _hexadecimal(text: str) -> str | None:
-    boxed = last_boxed(text)
-    if boxed is not None:
-        return _hex_digits(boxed)
-    stated = _stated(text) or text
-    whole = _hex_digits(stated.strip(" \n\t.*`"))
-    if whole is not None:
-        return whole
-    with_digit = [found for found in _HEX.findall(_BASE_MARK.sub("", stated)) if any(map(str.isdigit, found))]
-    return _canonical(with_digit[0 if stated is not text else -1]) if with_digit else None
-
-
-def _hex_digits(text: str) -> str | None:
-    """The digits of a text that is one hexadecimal number; None for anything else."""
-    plain = _WRAPPED.sub(r"\1", _BASE_MARK.sub("", _plain_signs(text)))
-    plain = re.sub(r"\\[,!:; ]|[\s,~$`*]", "", plain).removeprefix("0x").removeprefix("0X")
-    return _canonical(plain) if plain and all(sign in string.hexdigits for sign in plain) else None
-
-
-def _canonical(digits: str) -> str:
-    return digits.upper().lstrip("0") or "0"
-
-
 # -- trivia --------------------------------------------------------------------------------------------------------
 
 
@@ -341,7 +310,6 @@ def _is_formula(answer: str) -> bool:
 
 MATHEMATICS = Check(_expression, _means_expression)
 NUMBER = Check(_number, _means_number)
-HEXADECIMAL = Check(_hexadecimal, lambda said, truth: said == _hex_digits(truth))
 OPTION = Check(lambda text: option_letter(unicodedata.normalize("NFKC", text)), option_match)
 ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalised_entity(truth))
 
@@ -350,7 +318,6 @@ CHECKS: Mapping[str, Check] = {
     "aime_2024": MATHEMATICS,
     "gsm8k": NUMBER,
     "multiplication": NUMBER,
-    "hex": HEXADECIMAL,
     "mmlu": OPTION,
     "mmlu_pro": OPTION,
     "gpqa": OPTION,

@@ -17,11 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field, StrictBool, StrictInt, ValidationError, field_validator
 
 from midthought.config.references import optional
-from midthought.data.problems.prompts import prompt_of
+from midthought.data.problems.readers import prompt_of
 from midthought.env.answers import is_right
 from midthought.errors import DataError
-from midthought.feedback.control_tokens import without_control_tokens
-from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
+from midthought.feedback.prompts import (
+    DEFINITION,
+    SYSTEM_PROMPT,
+    TOOL_NAME,
+    without_control_tokens,
+    wrong_answer_result,
+)
 from midthought.files.atomic import atomic_path
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from midthought.data.problems.problem_sets import OPTIONS_LABEL
-from midthought.data.problems.prompts import LETTERS
+from midthought.data.problems.readers import LETTERS
 from midthought.types import Task
 
 MASK = "[masked]"
@@ -36,6 +36,12 @@ def mask_answer(text: str, task: Task) -> str:
     'So x = [masked], that is [masked].'
     """
     return mask(text, task.answer, task.aliases, _options(task))
+
+
+def can_be_quoted(task: Task, words: str) -> bool:
+    """Whether feedback may quote these words of the policy. A partly masked quotation would show which of several candidates is
+    the answer, so such words are not quoted."""
+    return mask_answer(words, task) == words
 
 
 def mask(text: str, answer: str, aliases: Sequence[str] = (), options: Mapping[str, str] | None = None) -> str:

@@ -11,10 +11,9 @@ from typing import Any, Self
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, task_is_right
 from midthought.errors import EpisodeError, SettingsError, near_names
-from midthought.feedback.critics.critic import Critic, masked_feedback
-from midthought.feedback.critics.registry import make_critic
-from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
+from midthought.feedback.critics import Critic, make_critic, masked_feedback
 from midthought.feedback.prompts import DEFINITION, RIGHT_ANSWER, wrong_answer_result
+from midthought.feedback.settings import FeedbackSettings, read_feedback_settings
 from midthought.tools.definition import Tool, ToolOutput
 from midthought.types import Task
 

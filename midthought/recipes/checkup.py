@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from midthought.checks.before import Report, Setup, examine, refusal
 from midthought.config import RecipeConfig
 from midthought.errors import MidthoughtError
 from midthought.models.pretrained import is_on_this_machine
 from midthought.recipes.recipe import Recipe
-from midthought.recipes.run import RecipeRun, examined_run
+from midthought.recipes.run import RecipeRun
+from midthought.report.console import Console
 
 STEPS = ("settings", "data", "policy")
 """What is set up, in this order."""
@@ -36,38 +38,32 @@ def examine_recipe(
 ) -> Report:
     """Examines the run that `midthought train RECIPE` with the same arguments would start.
 
-    Raises `SettingsError` for settings that cannot be read, and for a recipe without a `RecipeRun`.
+    Raises `SettingsError` for settings that cannot be read.
     """
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="midthought-doctor-") as folder, ExitStack() as opened:
-        run = examined_run(recipe, Path(folder) / "run", words=words, config=config, from_path=from_path)
+        given: dict[str, Any] = {"words": words, "config": config, "from_path": from_path}
+        run: RecipeRun = recipe.make_run(Path(folder) / "run", Console(quiet=True), **given)
         run.open()
-        report = _examined(run, run_path, opened)
-    report.seconds = time.perf_counter() - began
-    return report
-
-
-def _examined(run: RecipeRun, run_path: Path, opened: ExitStack) -> Report:
-    why = "the model is not loaded, because the run cannot be set up: see the findings"
-    report, setup = Report(), Setup(config=run.config, path=run_path, why_no_policy=why)
-    try:
-        run.choose(run.beginning)
-        setup = replace(setup, config=run.config, choice=run.choice)
-        report.passed.append(STEPS[0])
-        run.prepare()
-        run.tasks = run.make_tasks(run.config)
-        setup = replace(setup, tasks=run.tasks.parts["train"])
-        report.passed.append(STEPS[1])
-        if run.choice.fits and (not run.beginning or is_on_this_machine(run.beginning)):
-            setup = replace(_with_policy(run, opened), config=run.config, choice=run.choice, path=run_path)
-            report.passed.append(STEPS[2])
-    except MidthoughtError as error:  # the user can correct it
-        report.findings.append(refusal(error, STEPS[len(report.passed)]))
-    found = examine(setup)
-    report.findings += found.findings
-    report.passed += found.passed
-    report.skipped |= found.skipped
-    return report
+        why = "the model is not loaded, because the run cannot be set up: see the findings"
+        setup, report = Setup(config=run.config, path=run_path, why_no_policy=why), Report()
+        try:
+            run.choose(run.beginning)
+            setup = replace(setup, config=run.config, choice=run.choice)
+            report.passed.append(STEPS[0])
+            run.prepare()
+            run.tasks = run.make_tasks(run.config)
+            setup = replace(setup, tasks=run.tasks.parts["train"])
+            report.passed.append(STEPS[1])
+            if run.choice.fits and (not run.beginning or is_on_this_machine(run.beginning)):
+                setup = replace(_with_policy(run, opened), config=run.config, choice=run.choice, path=run_path)
+                report.passed.append(STEPS[2])
+        except MidthoughtError as error:  # the user can correct it
+            report.findings.append(refusal(error, STEPS[len(report.passed)]))
+        found = examine(setup)
+    found.findings[:0], found.passed[:0] = report.findings, report.passed
+    found.seconds = time.perf_counter() - began
+    return found
 
 
 def _with_policy(run: RecipeRun, opened: ExitStack) -> Setup:

@@ -38,11 +38,6 @@ class ControlArm:
         """Prefix of its metrics in `summary.json`, and the name of its stage."""
         return f"arms.{self.name}"
 
-    @property
-    def folder(self) -> str:
-        """Its folder in the run folder. The policy is in `policy`."""
-        return f"arms/{self.name}"
-
     def settings(self, config: AnyConfig) -> AnyConfig:
         """Returns the settings of the arm. Rewards and the episodes that count stay the run's, also if the arm has another
         `training.algorithm`. Raises `SettingsError` if the settings contradict each other."""
@@ -54,14 +49,10 @@ class ControlArm:
 
 
 _AS_RFT = {"training": {"algorithm": "rft", "teacher": ""}}
+_RFT = "rejection-sampling fine-tuning, as many"
 RFT_ARMS = (
-    ControlArm(name="rft", title="rejection-sampling fine-tuning, as many episodes", changes=_AS_RFT),
-    ControlArm(
-        name="rft_seconds",
-        title="rejection-sampling fine-tuning, as many seconds",
-        changes=_AS_RFT,
-        same_seconds=True,
-    ),
+    ControlArm(name="rft", title=f"{_RFT} episodes", changes=_AS_RFT),
+    ControlArm(name="rft_seconds", title=f"{_RFT} seconds", changes=_AS_RFT, same_seconds=True),
 )
 """Rejection-sampling fine-tuning (preset `rft`, arXiv 2304.06767) from the same warm-up. Every recipe has these arms."""
 

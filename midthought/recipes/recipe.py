@@ -1,24 +1,23 @@
-"""A recipe as an object: its settings, its presets and its run. Only what is used is imported."""
+"""A recipe as an object: its settings, its presets and its run; which run a policy belongs to. Only what is used is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, create_model
 
+from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import Harmless, RecipeConfig, Section, load, merge_configs, parse_assignments, read_yaml
 from midthought.config.changes import require_true_or_false
 from midthought.config.references import load as load_object
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.files.regular import read_json_object
-from midthought.plan.choices import as_recorded
-from midthought.recipes.foreign_settings import require_no_programs
+from midthought.models.gguf import model_folder
+from midthought.plan.choices import as_recorded, choose
 from midthought.report.console import Console
 from midthought.report.run_folder import flat_keys, require_intact_run
 from midthought.trainer.progress import FILE_NAME
@@ -26,35 +25,43 @@ from midthought.trainer.progress import FILE_NAME
 STAGES = ("sft", "rl", "all", "evaluate")
 FOR_MADE_MODELS = "tiny"
 FOR_GIVEN_MODELS = "own"
-"""Names of the default presets. If a recipe does not have one, the defaults of its settings are used."""
-Presets = Mapping[str, Path | Mapping[str, Any]]
-"""YAML files or values by name."""
+"""Names of the default presets."""
+OF_VERL = ".verl"
+"""Ends the names of YAML files with the section `verl`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe. `midthought train podcast` uses the object `recipe` of `midthought.recipes.podcast`."""
+    """A recipe: the object `recipe` of the package `midthought.recipes.NAME`, whose modules are imported when they are used.
+
+    `tasks.tools_of_run` returns the tools of a finished run, for `midthought chat` and `serve`; `verl` has `job` and perhaps
+    `sft_job`, for `--engine verl`.
+    """
 
     module: str
-    """`__name__` of the module of the recipe. Its last part is the recipe's name; `MODULE.verl` is its support of verl."""
-    config: str | type[RecipeConfig]
-    """Class of the settings. A string `module:name` is imported when it is used."""
-    run_class: str | Callable[..., Any]
-    """Subclass of `RecipeRun`, or `module:name` of one, which is imported after the settings are validated."""
-    presets: Presets = field(default_factory=dict)
-    """Values of the settings, or a YAML file of them, by name. `own` is the default for a given model, `tiny` without one."""
-    tools: str = ""
-    """`module:name` of a function of the settings and the run folder that returns the tools (`ToolRegistry`) of a finished run,
-    for `midthought chat` and `serve`."""
+    """`__name__` of the package."""
+    config: str
+    """Name of the class of the settings, in `settings`."""
+    run_class: str
+    """Name of the subclass of `RecipeRun`, in `train`."""
 
     @property
     def name(self) -> str:
         return self.module.rpartition(".")[2]
 
+    def load(self, name: str) -> Any:
+        """Returns what `module:name` is in the package."""
+        return load_object(f"{self.module}.{name}")
+
     def config_class(self) -> type[RecipeConfig]:
         """Returns the class of the settings."""
-        found: type[RecipeConfig] = load_object(self.config) if isinstance(self.config, str) else self.config
+        found: type[RecipeConfig] = self.load(f"settings:{self.config}")
         return found
+
+    def yaml_files(self) -> dict[str, Path]:
+        """Returns the YAML files of the package by their names: presets (`own` is the default for a given model, `tiny` without
+        one), and values for verl (`NAME.verl`)."""
+        return {path.stem: path for path in Path(__file__).with_name(self.name).glob("*.yaml")}
 
     def begin(
         self,
@@ -85,22 +92,23 @@ class Recipe:
         if resume:
             require_intact_run(path)
         assigned = parse_assignments(words)
-        if stage == "evaluate" and from_path and not run_of(from_path):
+        recorded = path if resume else run_of(from_path) if stage == "evaluate" and from_path else None
+        if stage == "evaluate" and from_path and recorded is None:
             assigned = {"model": {"local_path": str(from_path)}, **assigned}
             from_path = None
-        is_recorded = config is None and (resume or (stage == "evaluate" and from_path is not None))
-        if is_recorded:
-            config = (path if resume or from_path is None else run_of(from_path) or from_path) / "config.yaml"
-        is_shipped = config is not None and str(config) in self.presets and not config.exists()
+        is_recorded = config is None and recorded is not None
+        config = config or (recorded / "config.yaml" if recorded else None)
+        presets = {name: path for name, path in self.yaml_files().items() if not name.endswith(OF_VERL)}
+        is_shipped = config is not None and str(config) in presets and not config.exists()
         values: dict[str, Any] = {}
         if config is not None:
-            values = _values_of(self.presets, str(config)) if is_shipped else read_yaml(config)
+            values = read_yaml(presets[str(config)] if is_shipped else config)
         has_algorithms = all("training.algorithm" in flat_keys(each) for each in (values, assigned))
         if is_shipped or is_recorded or has_algorithms:
             base, given = values, assigned
         else:
             base, given = {}, merge_configs(values, assigned, known=settings)
-        has_model = _names_a_model(merge_configs(base, given)) or _is_given(from_path)
+        has_model = is_given(flat_keys(merge_configs(base, given)).get("model.local_path"), from_path)
         if is_shipped and str(config) == FOR_MADE_MODELS and has_model:
             raise SettingsError(
                 f"--config {FOR_MADE_MODELS} is for the small model that a run makes: its learning rates undo what a given model "
@@ -108,51 +116,54 @@ class Recipe:
             )
         layers: list[Mapping[str, Any]] = [] if has_model else [TINY]
         if not is_shipped and (has_model or config is None):
-            layers.append(_values_of(self.presets, FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS))
+            layers.append(read_yaml(presets[FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS]))
         try:
             chosen = load(settings, *layers, base, given)
-        except SettingsError:
-            if is_recorded:
-                _require_valid(settings, [*layers, base], config)
-            raise
+        except SettingsError as error:
+            if not is_recorded:
+                raise
+            raise SettingsError(f"{config}, with the command's settings: {error}") from None
         return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 
-    def make_run(
-        self,
-        path: Path,
-        console: Console,
-        *,
-        words: Sequence[str],
-        config: Path | None = None,
-        stage: str = "all",
-        from_path: Path | None = None,
-        resume: bool = False,
-        allow_changes: bool = False,
-    ) -> Any:
-        """Returns an object of `run_class`: a run in the folder `path` that has not started. Arguments as of `begin`; `evaluate`
-        needs a policy in `from_path`. `allow_changes` permits resuming with settings that change what is learned."""
-        given = {"words": words, "config": config, "stage": stage, "from_path": from_path, "resume": resume}
-        chosen, begin_with = self.begin(path, **given)  # type: ignore[arg-type]
-        if stage == "evaluate" and config is None and from_path is not None and (recorded := run_of(from_path)):
-            require_no_programs(recorded, words)
-        run_class = load_object(self.run_class) if isinstance(self.run_class, str) else self.run_class
-        run = run_class(chosen, path, console, stage, begin_with, resume, allow_changes)
-        run.recipe = self.name if self.module.startswith(f"{__package__}.") else f"{self.module}:recipe"
-        return run
+    def make_run(self, path: Path, console: Console, *, allow_changes: bool = False, **given: Any) -> Any:
+        """Returns a `RecipeRun` in the folder `path` that has not started. Arguments as of `begin`; `evaluate` needs a policy in
+        `from_path`. `allow_changes` permits resuming with settings that change what is learned."""
+        config, begin_with = self.begin(path, **given)
+        stage, policy = given.get("stage", "all"), given.get("from_path")
+        if stage == "evaluate" and not given.get("config") and policy and (recorded := run_of(policy)):
+            require_no_programs(recorded, given["words"])
+        run_class = self.load(f"train:{self.run_class}")
+        return run_class(self.name, config, path, console, stage, begin_with, given.get("resume", False), allow_changes)
 
     def run(self, path: Path, console: Console, **given: Any) -> dict[str, Any]:
         """Runs the recipe in the folder `path` and returns the summary. Arguments as of `make_run`."""
         summary: dict[str, Any] = self.make_run(path, console, **given).train()
         return summary
 
-    def for_verl(self) -> Any:
-        """Returns the module with `settings`, `job` and perhaps `sft_job`. Raises `SettingsError` if there is none."""
-        is_package = hasattr(import_module(self.module), "__path__")
-        if not is_package or find_spec(f"{self.module}.verl") is None:
-            raise SettingsError(
-                f"--engine verl: the recipe {self.name!r} does not support verl yet; leave --engine out"
-            )
-        return import_module(f"{self.module}.verl")
+    def begin_with_verl(self, words: Sequence[str], config: Path | None = None, from_path: Path | None = None) -> Any:
+        """Returns the settings of a run with verl, which have a section `verl`. `from_path` is the initial model.
+
+        `config` is a YAML file, or the name of two: `NAME.yaml` and `NAME.verl.yaml`, by default `cluster`. Raises
+        `SettingsError`, and `ModelPathError` as `require_intact_model`.
+        """
+        from midthought.models.pretrained import require_intact_model
+
+        profile, files = str(config or "cluster"), self.yaml_files()
+        if config is not None and config.exists():
+            layers: list[Mapping[str, Any]] = [read_yaml(config)]
+        elif profile + OF_VERL in files:
+            layers = [read_yaml(files[name]) for name in (profile, profile + OF_VERL)]
+        else:
+            known = [name.removesuffix(OF_VERL) for name in files if name.endswith(OF_VERL)]
+            raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, known)}")
+        if from_path is not None:
+            layers.append({"model": {"local_path": str(from_path)}})
+        own, section = self.config_class(), (VerlConfig, Field(default_factory=VerlConfig))
+        chosen = load(create_model(own.__name__, __base__=own, verl=section), *layers, parse_assignments(words))
+        if chosen.model.local_path:
+            chosen.model.local_path = str(model_folder(chosen.model.local_path))
+            require_intact_model(Path(chosen.model.local_path).expanduser())
+        return choose(chosen, on_gpu=True, by_verl=True)
 
 
 class RecipeEvaluation(Section):
@@ -164,40 +175,13 @@ class RecipeEvaluation(Section):
     `retry_only` (RL with feedback that only says whether an answer is right)."""
 
 
-def yaml_presets(file: str) -> Mapping[str, Path]:
-    """Returns the YAML files beside a module's `__file__`, by their names, without those for verl (`NAME.verl.yaml`)."""
-    return {path.stem: path for path in Path(file).parent.glob("*.yaml") if not path.stem.endswith(".verl")}
-
-
-def _require_valid(settings: type[RecipeConfig], layers: Sequence[Mapping[str, Any]], file: Path | None) -> None:
-    """Raises `SettingsError` with the name of the file if its values are wrong, with those below them."""
-    try:
-        load(settings, *layers)
-    except SettingsError as error:
-        raise SettingsError(f"{file}: {error}") from None
-
-
-def _values_of(presets: Presets, name: str) -> dict[str, Any]:
-    preset = presets.get(name, {})
-    return read_yaml(preset) if isinstance(preset, Path) else dict(preset)
-
-
-def is_given(config: RecipeConfig, from_path: Path | None) -> bool:
-    """Whether a run starts from a user's model, not from a small one that this run or an earlier one created."""
-    return bool(config.model.local_path) or _is_given(from_path)
-
-
-def _is_given(from_path: Path | None) -> bool:
-    if from_path is None:
-        return False
+def is_given(local_path: object, from_path: Path | None) -> bool:
+    """Whether a run starts from a user's model (`model.local_path`, or a policy), not from a small one that it or an earlier run
+    created."""
+    if local_path or from_path is None:
+        return bool(local_path)
     run = run_of(from_path)
-    if run is None or _names_a_model(read_yaml(run / "config.yaml")):
-        return True
-    return bool(_progress(run)["is_given"])
-
-
-def _names_a_model(values: Mapping[str, Any]) -> bool:
-    return bool(flat_keys(values).get("model.local_path"))
+    return run is None or bool(_progress(run)["is_given"])
 
 
 def run_of(policy: Path) -> Path | None:
@@ -225,3 +209,30 @@ def _progress(run: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
         ) from None
+
+
+def require_no_programs(run: Path, words: Sequence[str] = (), *, remedy: str = "") -> None:
+    """Raises `SettingsError` if the settings of `run` name a program, code of its own or a key that `words` do not repeat: the
+    folder may be from someone else. `remedy`: what permits them; by default, to repeat them."""
+    file = run / "config.yaml"
+    if not file.is_file():
+        return
+    given = flat_keys(parse_assignments(words))
+    found = {key: value for key, value in _named(read_yaml(file)) if key not in given}
+    if found:
+        repeated = " ".join(f"{key}={value}" for key, value in found.items())
+        raise SettingsError(
+            f"{file} names programs, code or keys: {repeated}. A run folder starts no code and sends no key by itself; if you "
+            f"trust it, {remedy or f'add {repeated}'}"
+        )
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in flat_keys(values).items():
+        name = key.rpartition(".")[2]
+        is_code = name == "trackers" and any(
+            ":" in str(each) for each in (value if isinstance(value, list) else [value])
+        )
+        is_key = (name == "api_key_env" and value) or "api_key_env=" in str(value)
+        if is_code or is_key or (name == "server_python" and value):
+            yield key, value

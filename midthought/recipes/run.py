@@ -25,11 +25,9 @@ from midthought.models.pretrained import load_model, load_tokenizer, placed, pol
 from midthought.plan.choices import Choice, fixed_in, resolve
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import Hardware, find_hardware, require_device
-from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
-from midthought.recipes.metrics import unfinished
-from midthought.recipes.recipe import Recipe, is_given
-from midthought.recipes.tasks import RecipeTasks
+from midthought.recipes.evaluation import EvaluationArm, RecipeTasks, unfinished
+from midthought.recipes.recipe import is_given
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
@@ -45,6 +43,8 @@ from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
 Stage = Literal["sft", "rl", "all", "evaluate"]
+RL = "rl"
+"""The stage of reinforcement learning in `progress.json` and `summary.json`."""
 MetricsOf = Callable[[EvaluationArm, list[Trajectory]], Mapping[str, float]]
 """Returns the metrics of an arm's episodes, by keys that have the arm's name."""
 
@@ -53,6 +53,8 @@ MetricsOf = Callable[[EvaluationArm, list[Trajectory]], Mapping[str, float]]
 class RecipeRun(ABC):
     """One run of a recipe in its folder. `train` runs the stages that are not done."""
 
+    recipe: str
+    """Name of the recipe."""
     config: RecipeConfig
     path: Path
     console: Console
@@ -61,20 +63,16 @@ class RecipeRun(ABC):
     resume: bool = False
     allow_changes: bool = False
     """Permits resuming with settings that change what is learned."""
-    recipe: str = field(init=False, default="")
-    """Name of the recipe, or `module:name`."""
     run: Run = field(init=False)
     choice: Choice = field(init=False)
     """What replaced `auto` in the settings."""
     tasks: Any = field(init=False)
     """The recipe's `RecipeTasks`."""
-    _given: tuple[Any, Any] | None = field(init=False)
-    """The policy and the tokenizer that the run starts or continues with, until it does; None: the small one."""
+    _beginning: tuple[Any, Any] | None = field(init=False)
+    """The policy and the tokenizer that the run starts or continues with, until it does."""
 
     sft_section: ClassVar[str]
     """Name of the section with the settings of the supervised steps."""
-    rl_stage: ClassVar[str]
-    """Name of the reinforcement learning in `progress.json` and `summary.json`."""
     num_data_stages: ClassVar[int] = 0
     """Number of stages on the console of `build_data`."""
     control_arms: ClassVar[Sequence[ControlArm]] = RFT_ARMS
@@ -106,10 +104,6 @@ class RecipeRun(ABC):
         """Returns the metrics of the policy whose episodes `source` runs, with the prefix `when`: `before` or `after`
         reinforcement learning, or `arms.NAME` of a control arm, which is evaluated as `after`."""
 
-    def summary(self) -> dict[str, Any]:
-        """Returns the metrics of all stages so far."""
-        return dict(self.progress.metrics)
-
     # -- the script ----------------------------------------------------------------------------------------------
 
     def train(self) -> dict[str, Any]:
@@ -131,8 +125,8 @@ class RecipeRun(ABC):
 
     def _do_stages(self) -> None:
         """The stages of the run's own policy."""
-        policy, tokenizer = self._opened(self._given or self.make_policy())
-        self._given = None
+        assert self._beginning is not None
+        (policy, tokenizer), self._beginning = self._beginning, None
         if self.stage == "evaluate":
             self.folder.forget_after(self.progress.log_position)
             self._once("after", lambda: self._evaluated("after", policy))
@@ -144,7 +138,7 @@ class RecipeRun(ABC):
             if self.stage == "sft":
                 return
             self._once("before", lambda: self.evaluate("before", trainer.held_out))
-            self._once(self.rl_stage, lambda: self._reinforce(trainer))
+            self._once(RL, lambda: self._reinforce(trainer))
             self._once("after", lambda: self.evaluate("after", trainer.held_out))
 
     def _warm_up(self, trainer: Trainer) -> dict[str, float]:
@@ -152,7 +146,7 @@ class RecipeRun(ABC):
         if self.stage == "rl":
             trainer.sft(ShuffledDemonstrations((), 0, ""), **self._steps(0))
         else:
-            trainer.sft(self.demonstrations(self.config), **self._steps(None))
+            trainer.sft(self.demonstrations(self.config), **self._steps(self.supervised.num_steps))
         return {}
 
     def _reinforce(self, trainer: Trainer) -> dict[str, float]:
@@ -168,13 +162,12 @@ class RecipeRun(ABC):
     @property
     def _left(self) -> list[str]:
         """The stages of the run's own policy that are not done."""
-        stages = {"sft": [SFT], "evaluate": ["after"]}.get(self.stage) or [SFT, "before", self.rl_stage, "after"]
+        stages = {"sft": [SFT], "evaluate": ["after"]}.get(self.stage) or [SFT, "before", RL, "after"]
         return [stage for stage in stages if stage not in self.progress.done]
 
-    def _steps(self, num_steps: int | None) -> dict[str, Any]:
-        """The settings of supervised steps; `num_steps` None: the recipe's number."""
-        steps = self.supervised.model_dump(include=set(SupervisedSection.model_fields))
-        return steps if num_steps is None else {**steps, "num_steps": num_steps}
+    def _steps(self, num_steps: int) -> dict[str, Any]:
+        """The settings of so many supervised steps."""
+        return {**self.supervised.model_dump(include=set(SupervisedSection.model_fields)), "num_steps": num_steps}
 
     def _once(self, stage: str, work: Callable[[], dict[str, Any]]) -> None:
         """Does a stage unless an earlier process finished it."""
@@ -192,7 +185,7 @@ class RecipeRun(ABC):
     def _compare_with(self, arm: ControlArm) -> dict[str, Any]:
         """Trains a control arm in a run folder of its own, and evaluates it. Returns its metrics with the prefix `arm.key`."""
         self.console.note(f"Control arm {arm.name}: {arm.title}")
-        config, folder = arm.settings(self.config), RunFolder(self.path / arm.folder)
+        config, folder = arm.settings(self.config), RunFolder(self.path / "arms" / arm.name)
         begin_with = self.load(self.beginning if arm.is_supervised else str(self.path / SFT))
         with self.trainer(config, self.make_tasks(config), *begin_with, folder.path) as trainer:
             del begin_with
@@ -230,7 +223,7 @@ class RecipeRun(ABC):
 
     def _report(self) -> dict[str, Any]:
         self.progress.save()
-        summary = {**self.summary(), **self.progress.spent(), "seed": self.config.training.seed}
+        summary = {**self.progress.metrics, **self.progress.spent(), "seed": self.config.training.seed}
         self.folder.write_summary(summary)
         report = write_report(self.path)
         print_results(self.console, summary, [arm.name for arm in self._arms])
@@ -268,7 +261,7 @@ class RecipeRun(ABC):
         self.tasks = self.make_tasks(self.config)
         record = PromptRecord.of(self.tasks.prompts, learned_from(self.tasks), self.recipe)
         self.run.require_same(self.config, record)
-        self._given = self._loaded_from(source) if source and self._left else None
+        self._beginning = self.load(source) if self._left else None
         self.run.create()
         checkpoints = [(stage, latest(self.folder.checkpoints_path / stage)) for stage in ("ppo", "sft")]
         stage, step = next(((stage, step_of(path)) for stage, path in checkpoints if path), ("beginning", 0))
@@ -297,26 +290,25 @@ class RecipeRun(ABC):
         policies = ("warmup", "policy") if self.stage == "rl" else ("policy", "warmup")
         return str(policy_folder(self.from_path, policies))
 
-    def _loaded_from(self, source: str) -> tuple[Any, Any]:
-        """Loads a causal LM and its tokenizer. Raises ModelPathError naming the path and the remedy."""
-        model = self.config.model
-        return load_model(source, model.weights_dtype, model.attn_implementation), load_tokenizer(source)
-
-    def _opened(self, loaded: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Checks a policy, moves it to its device, and gives its tokenizer to the tasks."""
-        policy, tokenizer = loaded
-        require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
-        self.tasks.open(Renderer(tokenizer, self.config.model.template_arguments))
-        return placed(policy, self.device), tokenizer
-
     def load(self, source: str) -> tuple[Any, Any]:
-        """Returns the policy at `source`, or the small one that the run starts from, and its tokenizer."""
-        return self._opened(self._loaded_from(source) if source else self.make_policy())
+        """Returns the policy at `source`, or the small one that the run starts from, and its tokenizer, which the tasks get, too.
+        Raises ModelPathError naming the path and the remedy."""
+        model = self.config.model
+        if source:
+            policy, tokenizer = (
+                load_model(source, model.weights_dtype, model.attn_implementation),
+                load_tokenizer(source),
+            )
+        else:
+            policy, tokenizer = self.make_policy()
+        require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
+        self.tasks.open(Renderer(tokenizer, model.template_arguments))
+        return placed(policy, self.device), tokenizer
 
     @property
     def is_given(self) -> bool:
         """Whether the run starts from a user's model."""
-        return is_given(self.config, self.from_path)
+        return is_given(self.config.model.local_path, self.from_path)
 
     @property
     def device(self) -> str:
@@ -359,14 +351,3 @@ class RecipeRun(ABC):
             allow_changes=self.allow_changes,
             progress=not self.console.quiet,
         )
-
-
-def examined_run(recipe: Recipe, path: Path, **given: Any) -> RecipeRun:
-    """Returns a run that prints nothing, for `doctor` and `--dry-run`. Arguments as of `Recipe.make_run`. Raises `SettingsError`
-    if it is no `RecipeRun`: the parts of another object are not known."""
-    run = recipe.make_run(path, Console(quiet=True), **given)
-    if not isinstance(run, RecipeRun):
-        raise SettingsError(
-            f"the recipe {recipe.name!r} has no RecipeRun, which doctor and --dry-run need; train without"
-        )
-    return run

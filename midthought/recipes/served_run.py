@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig, read_yaml, settled
-from midthought.config.references import load, load_from_here
+from midthought.config.references import load_from_here
 from midthought.config.store import load as load_settings
 from midthought.engines.create import LocalInferenceEngine
 from midthought.errors import SettingsError
 from midthought.models.float32_head import use_float32_head
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
 from midthought.recipes import find_recipe, recipe_names
-from midthought.recipes.foreign_settings import require_no_programs
+from midthought.recipes.recipe import require_no_programs
 from midthought.report.run_folder import require_intact_run
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
@@ -55,7 +55,7 @@ def open_run(
     was written, `SettingsError` if the tools of the run cannot be made.
 
     Args:
-        recipe: name, or `module:name`, of the recipe that makes the tools.
+        recipe: name of the recipe that makes the tools.
         tools: `module:name` of tools, or of classes or functions without arguments that make one.
         call_format: name, or `module:name` of a call format or an `ActionParser`: an object, or its class.
     """
@@ -96,12 +96,8 @@ def open_run(
 
 def _config(run: Path | None) -> RecipeConfig:
     """Returns the sections `model` and `inference` of a run's settings."""
-    if run is None or not (run / "config.yaml").is_file():
-        return RecipeConfig()
-    values = read_yaml(run / "config.yaml")
-    return load_settings(
-        RecipeConfig, {name: values[name] for name in ("model", "inference") if isinstance(values.get(name), Mapping)}
-    )
+    values = read_yaml(run / "config.yaml") if run and (run / "config.yaml").is_file() else {}
+    return load_settings(RecipeConfig, {name: values[name] for name in ("model", "inference") if values.get(name)})
 
 
 def _call_format(run: Path | None, recorded: str, given: str | None) -> ToolCallFormat:
@@ -124,40 +120,30 @@ def _registry(
 ) -> ToolRegistry:
     if tools is not None:
         return ToolRegistry(map(_tool, tools))
-    if record is None and recipe is None:
-        if run is None:
-            return ToolRegistry()
+    if run is None:
+        if recipe:
+            raise SettingsError(
+                f"--recipe {recipe}: its tools need the folder of a run; give the run, not a model folder"
+            )
+        return ToolRegistry()
+    if record is None and not recipe:
         raise SettingsError(
             f"{run} has no {FILE}, the record of its tools: restore it, or add --recipe {recipe_names()[0]} (or another "
             "recipe), or --tools MODULE:NAME for each tool, or --no-tools"
         )
     if name := recipe or (record.recipe if record else ""):
-        return _tools_of_recipe(name, run, is_given=recipe is not None)
+        found = find_recipe(name)
+        if not recipe:
+            require_no_programs(run, remedy=f"add --recipe {name}")
+        config, _ = found.begin(run, words=[], stage="evaluate", from_path=run)
+        made: ToolRegistry = found.load("tasks:tools_of_run")(config, run)
+        return made
     assert record is not None
     return _recorded_tools(run, record)
 
 
-def _tools_of_recipe(name: str, run: Path | None, *, is_given: bool) -> ToolRegistry:
-    if name not in recipe_names() and not is_given:
-        raise SettingsError(
-            f"the tools of this run are made by the recipe {name}. A run folder does not start code by itself: if you trust "
-            f"it, add --recipe {name}"
-        )
-    recipe = find_recipe(name)
-    if run is None:
-        raise SettingsError(f"--recipe {name}: its tools need the folder of a run; give the run, not a model folder")
-    if not recipe.tools:
-        raise SettingsError(
-            f"the recipe {name} does not say how its tools are made (Recipe.tools); add --tools MODULE:NAME"
-        )
-    if not is_given:
-        require_no_programs(run, remedy=f"add --recipe {name}")
-    config, _ = recipe.begin(run, words=[], stage="evaluate", from_path=run)
-    found: ToolRegistry = load(recipe.tools)(config, run)
-    return found
-
-
-def _recorded_tools(run: Path | None, record: PromptRecord) -> ToolRegistry:
+def _recorded_tools(run: Path, record: PromptRecord) -> ToolRegistry:
+    """Returns the recorded tools, which are made only if they are of this library."""
     sources = [str(tool.get("source") or "") for tool in record.tools]
     if all(source.startswith("midthought.") for source in sources):
         with contextlib.suppress(SettingsError):

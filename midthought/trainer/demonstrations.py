@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from midthought.data.rows import Row, rows_of
+from midthought.data.rows import Row, plain, rows_of
 from midthought.data.tasks import text_of, with_system
 from midthought.errors import DataError, MidthoughtError, SettingsError, near_names
 from midthought.rollout.demonstration import demonstration
@@ -238,10 +238,10 @@ def _messages(given: Any) -> Sequence[Message]:
             hint = " It is a single message: give a list of conversations." if "role" in given else ""
             columns = ", ".join(map(str, given)) or "nothing"
             raise DataError(f"it has no column 'messages'; it has: {columns}.{hint}")
-        value, *answered = (_plain(given[column]) for column in form)
+        value, *answered = (plain(given[column]) for column in form)
         if answered:
             value = [*_as_messages("user", value), *_as_messages("assistant", answered[0])]
-    value = _plain(value)
+    value = plain(value)
     if isinstance(value, str) and value.lstrip().startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(value)
@@ -249,11 +249,6 @@ def _messages(given: Any) -> Sequence[Message]:
         raise DataError(f"it is {value!r:.80}; give a list of messages, a mapping with 'messages', or a Trajectory")
     messages = in_one_form([_without_nulls(message) if isinstance(message, Mapping) else message for message in value])
     return with_system(text_of(given, "system") or "", messages) if isinstance(given, Mapping) else messages
-
-
-def _plain(value: Any) -> Any:
-    """Converts an array of numpy to a list."""
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _as_messages(role: str, said: Any) -> Any:

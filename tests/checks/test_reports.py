@@ -19,7 +19,7 @@ from midthought.config import RecipeConfig
 from midthought.models.pretrained import save_model
 from midthought.recipes import find_recipe
 from midthought.recipes.checkup import examine_recipe
-from midthought.recipes.feedback.policy import make_small_policy
+from midthought.recipes.feedback.demonstrations import make_small_policy
 
 TEMPLATE = Path(__file__).parents[1] / "chat_templates" / "qwen2_5.jinja"
 OURS = [each for each in CHECKS if each.look.__module__.startswith("midthought.")]

@@ -1,11 +1,13 @@
 """Columns of published rows: which of them make a task, which are named as not used, and how a user maps them."""
 
+import copy
 import logging
 
 import pytest
 
 from midthought import load_tasks
 from midthought.errors import DataError
+from midthought.types import Task
 
 SYSTEM, USER = {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Q"}
 SQUAD = {"id": "5", "title": "T", "context": "C", "question": "Q", "answers": {"text": ["A", "B"], "answer_start": [0]}}
@@ -58,9 +60,10 @@ def test_a_system_column_is_the_first_message(row, caplog):
 
 
 def test_a_column_that_becomes_a_label_counts_as_used_and_later_rows_count_too(caplog):
-    row = {"question": "Q", "answer": "A", "meta": {"kind": "x"}, "source": "s"}
-    (task, _) = load_tasks([row, row | {"late": 1}], label_keys=["meta.kind", "source"])
-    assert task.labels["meta.kind"] == "x" and unused(caplog) == "late"
+    row = {"question": "Q", "answer": "A", "meta": {"kind": "x"}, "source": "s", "a.b": "c", "id": 7}
+    (task, _) = load_tasks([row, row | {"late": 1, "id": 8}], label_keys=["meta.kind", "source", "a.b"])
+    assert task.labels == {"meta.kind": "x", "source": "s", "a.b": "c"} and unused(caplog) == "late"
+    assert copy.deepcopy(task) == task and Task.from_dict(task.to_dict()) == task and task.task_id == "7"
 
 
 MAPPED = [

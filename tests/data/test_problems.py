@@ -8,13 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from midthought.data.problems.problem_sets import PROBLEM_SETS, HubSource, load_problems
-from midthought.data.problems.prompts import ASKED, prompt_of
-from midthought.data.problems.readers import worked_product
-from midthought.env.answers import is_right
+from midthought.data.problems.problem_sets import PROBLEM_SETS, load_problems
+from midthought.data.problems.readers import ASKED, prompt_of
 from midthought.errors import DataError, MissingExtraError
 from midthought.types import Task
 
@@ -90,12 +86,6 @@ def test_a_problem_of_gsm8k_ends_in_its_answer():
         ("mmlu", MMLU, "B", ["one", "two", "three", "four"]),
         ("mmlu", {"question": "Which?", "A": "0", "B": 1, "C": 2, "D": 3, "answer": "(d)"}, "D", ["0", "1", "2", "3"]),
         ("mmlu", {**MMLU, "choices": np.array(["x", "y"]), "answer": np.int64(1)}, "B", ["x", "y"]),
-        (
-            "mmlu",
-            {"question": "Which?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "2"},
-            "B",
-            ["x", "y"],
-        ),
         ("mmlu_pro", MMLU_PRO, "J", list("qwertzuiop")),
         ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
     ],
@@ -127,39 +117,22 @@ def test_a_trivia_question_keeps_every_name_that_differs_once():
 
 def test_products_by_hand():
     task = only("multiplication", {"question": "Calculate the following question: 12 * 34.", "answer": 408})
-    assert (task.answer, task.labels["solution"]) == ("408", worked_product(12, 34, 10))
-    row = {
-        "question": "…, where each number is represented in base 16: A0 * 1F.",
-        "answer": "1360",
-        "Explanation": "See.",
-    }
-    assert only("hex", row).labels["solution"] == "See."
-    assert worked_product(0xA0, 0x1F, 16) == (
-        "A0 * F = 960. The sum so far is 960.\nA0 * 1 = A0, moved by 1: A00. The sum so far is 1360.\nSo A0 * 1F = 1360."
+    assert task.answer == "408"
+    assert (
+        only("multiplication", {"question": "2 * 3", "answer": 6, "Explanation": "See."}).labels["solution"] == "See."
     )
 
 
-@pytest.mark.parametrize(("dataset", "base"), [("multiplication", 10), ("hex", 16)])
-def test_made_products_follow_from_the_seed(dataset, base):
-    tasks = load_problems(dataset, limit=300, seed=5)
+def test_made_products_follow_from_the_seed():
+    tasks = load_problems("multiplication", limit=300, seed=5)
     assert len({task.prompt for task in tasks}) == 300
-    assert load_problems(dataset, limit=300, seed=5) == tasks
-    other = load_problems(dataset, limit=300, seed=6)
+    assert load_problems("multiplication", limit=300, seed=5) == tasks
+    other = load_problems("multiplication", limit=300, seed=6)
     assert {task.prompt for task in tasks}.isdisjoint(task.prompt for task in other)
     assert {task.task_id for task in tasks}.isdisjoint(task.task_id for task in other)
     for task in tasks:
         first, second = (factor.strip(" .") for factor in task.labels["question"].rpartition(":")[2].split("*"))
-        assert len(first) == len(second) == 5
-        assert int(first, base) * int(second, base) == int(task.answer, base)
-        assert task.labels["solution"].endswith(f"= {task.answer}.") and is_right(
-            dataset, task.labels["solution"], task.answer
-        )
-
-
-@given(st.integers(0, 16**6), st.integers(0, 16**6), st.sampled_from([10, 16]))
-def test_a_worked_product_ends_in_the_product(first, second, base):
-    digits = worked_product(first, second, base).rpartition(" = ")[2].removesuffix(".")
-    assert int(digits, base) == first * second
+        assert len(first) == len(second) == 5 and int(first) * int(second) == int(task.answer)
 
 
 NO_PROBLEMS = [
@@ -179,7 +152,7 @@ NO_PROBLEMS = [
     ("trivia_qa", {"question": "?", "answer": "x", "aliases": '["y"]'}, "JSON in a text; give a mapping or a list"),
     ("multiplication", {"question": "12 * 34", "answer": 407}, "its answer is '407', the product is 408"),
     ("multiplication", {"question": "12 + 34", "answer": 46}, "names no product"),
-    ("hex", {"question": "A * A", "answer": "x"}, "its answer is 'x', the product is 64"),
+    ("multiplication", {"question": "8 * 8", "answer": "x"}, "its answer is 'x', the product is 64"),
 ]
 
 
@@ -205,9 +178,9 @@ def test_what_makes_no_sense_is_said():
     with pytest.raises(DataError, match=r"unknown data set 'gsm8'.*gsm8k"):
         load_problems("gsm8")
     with pytest.raises(DataError, match="limit=0"):
-        load_problems("hex", limit=0)
+        load_problems("multiplication", limit=0)
     with pytest.raises(DataError, match="split='test'"):
-        load_problems("hex", split="test")
+        load_problems("multiplication", split="test")
     with pytest.raises(DataError, match="no such file"):
         load_problems("math", "none.jsonl")
     with pytest.raises(DataError, match="unknown data set 'x'"):
@@ -243,7 +216,7 @@ def test_a_folder_is_loaded_as_the_hub_is(tmp_path):
     (tmp_path / "set" / "test.jsonl").write_text(
         "".join(json.dumps({**MMLU, "answer": number}) + "\n" for number in range(3))
     )
-    for source in (tmp_path / "set", str(tmp_path / "set"), HubSource(str(tmp_path / "set"), None, "test")):
+    for source in (tmp_path / "set", str(tmp_path / "set")):
         tasks = load_problems("mmlu", source)
         assert [task.answer for task in tasks] == ["A", "B", "C"]
         assert tasks[2].task_id == f"{tmp_path / 'set'}:3"
@@ -253,14 +226,14 @@ def test_a_folder_is_loaded_as_the_hub_is(tmp_path):
 
 def test_a_name_on_the_hub_says_where_to_look_and_the_error_names_the_extra(monkeypatch):
     for source, split, place in (
-        (None, None, HubSource("cais/mmlu", "all", "test")),
-        (None, "validation", HubSource("cais/mmlu", "all", "validation")),
-        ("someone/mmlu:law.v1", "dev", HubSource("someone/mmlu", "law.v1", "dev")),
+        (None, None, ("cais/mmlu:all", "test")),
+        (None, "validation", ("cais/mmlu:all", "validation")),
+        ("someone/mmlu:law.v1", "dev", ("someone/mmlu:law.v1", "dev")),
     ):
-        asked: list[HubSource] = []
+        asked: list[tuple[str, str]] = []
         with monkeypatch.context() as patch, pytest.raises(DataError, match="it is empty"):
             patch.setattr(
-                "midthought.data.problems.problem_sets.hub_rows", lambda each, to=asked: to.append(each) or iter(())
+                "midthought.data.problems.problem_sets.hub_rows", lambda *each, to=asked: to.append(each) or iter(())
             )
             load_problems("mmlu", source, split=split)
         assert asked == [place]

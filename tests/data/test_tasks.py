@@ -1,6 +1,5 @@
 """Tasks from rows of all common formats; errors name the position and the argument that solves the problem."""
 
-import copy
 import decimal
 import json
 from array import array
@@ -26,10 +25,6 @@ def test_a_list_may_hold_mappings_texts_and_tasks():
     assert tasks[2] is task and tasks.skipped == ()
 
 
-VERL = {
-    "data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": "q"}], "ability": "math",
-    "reward_model": {"style": "rule", "ground_truth": "a"}, "extra_info": {"split": "train", "index": 3},
-}  # fmt: skip
 USUAL = [
     ({"prompt": "q", "answer": "a", "solution": "b"}, "a", ()),
     ({"Problem": "q", "Answer": 204}, "204", ()),
@@ -40,7 +35,6 @@ USUAL = [
     ({"question": "q", "answer": {"value": "a", "aliases": ["b"], "type": "x"}}, "a", ("b",)),
     ({"question": "q", "answer": "a", "aliases": ["b"]}, "a", ("b",)),
     ({"question": "q", "answer": array("i", [7, 8])}, "7", ("8",)),
-    (VERL, "a", ()),
     ({"question": "q", "answers": {"text": ["a", "b"], "answer_start": [0, 0]}}, "a", ("b",)),
     ({"question": "q", "golden_answers": ["a", "b"]}, "a", ("b",)),
     *(
@@ -63,9 +57,8 @@ WORKED = {
 
 def test_the_usual_names_of_columns_are_known_and_a_worked_solution_in_the_form_of_gsm8k_has_its_final_number():
     for row, answer, aliases in USUAL:
-        (task,) = load_tasks([row], label_keys=["extra_info.index"] if row is VERL else [])
+        (task,) = load_tasks([row])
         assert (task.prompt, task.answer, task.aliases) == ("q", answer, aliases)
-        assert task.labels == ({"extra_info.index": 3} if row is VERL else task.labels)
     for said, answer in WORKED.items():
         (task,) = load_tasks([{"question": "q", "answer": said}])
         assert task.answer == answer and (
@@ -89,20 +82,6 @@ def test_a_messages_text_may_be_a_list_of_text_parts():
     assert as_tuples([task]) == [("row:1", "a b", "c")]
     with pytest.raises(DataError, match=r"a message's content is .*image"):
         load_tasks([{"messages": [{"role": "user", "content": [{"type": "image", "image": "x"}]}], "answer": "c"}])
-
-
-def test_other_columns_are_named_by_arguments_and_a_dot_leads_into_nested_ones():
-    row = {"text": "q", "meta": {"truth": {"short": "a"}, "kind": "hard"}, "uid": 7, "a.b": "c"}
-    (task,) = load_tasks(
-        [row],
-        columns={"text": "question", "meta.truth.short": "answer", "uid": "id"},
-        label_keys=["meta.kind", "a.b"],
-    )
-    assert as_tuples([task]) == [("7", "q", "a")]
-    assert task.labels == {"meta.kind": "hard", "a.b": "c"}
-    assert copy.deepcopy(task) == task and Task.from_dict(task.to_dict()) == task
-    with pytest.raises(KeyError, match=r"no label 'uid'.*load_tasks\(…, label_keys=\['uid'\]\)"):
-        task.labels["uid"]
 
 
 def test_our_own_records_come_back_as_they_were(tmp_path):
@@ -155,8 +134,7 @@ WRONG = [
     ([GOOD | {"before": "hello"}], {}, "before is 'hello'; it must be a list of messages"),
     ([GOOD | {"question": "a\ud800"}], {}, "row 1: the prompt is not Unicode text: a lone surrogate at character"),
     ([GOOD | {"answer": "\ud800"}], {}, "row 1: answer is not Unicode text: a lone surrogate at character"),
-    ({"question": ["a"], "answer": ["b"]}, {}, "from_dict"),
-    (GOOD, {}, "into a list"),
+    (GOOD, {}, "or a list of rows"),
 ]
 WRONG_MESSAGES = [
     ([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "roles user, assistant; it may"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midthought.data.final_answers import normalised_entity
 from midthought.data.problems.problem_sets import load_problems
-from midthought.data.problems.prompts import ASKED
+from midthought.data.problems.readers import ASKED
 from midthought.env.answers import CHECKS, extract, is_right, task_is_right
 from midthought.errors import DataError
 from midthought.types import Task
@@ -54,19 +54,6 @@ EXTRACTED = {
         ("\\boxed{}, well, 5", "5"),
         ("9" * 400, None),
         ("many", None),
-        ("", None),
-    ],
-    "hex": [
-        ("\\boxed{1288B99350}", "1288B99350"),
-        ("\\boxed{0x1288b99350}", "1288B99350"),
-        ("\\boxed{FACE}", "FACE"),
-        ("\\boxed{0012}", "12"),
-        ("The answer is FACE.", "FACE"),
-        ("it is a face", None),
-        ("\\boxed{\\text{1288 B993 50}_{16}}", "1288B99350"),
-        ("\\boxed{12 or 13}", None),
-        ("31310 * 5 = F5F50, so in all 1288B99350 in base 16.", "1288B99350"),
-        ("Answer: `12AB`, from 3 steps", "12AB"),
         ("", None),
     ],
     "trivia_qa": [
@@ -118,7 +105,6 @@ VERDICTS = [
     ("gsm8k", "first 5, then 6", "5", False),
     ("gsm8k", "1 1/2 cups", "1.5", True),
     ("multiplication", "12345 * 67890 = 838,102,050", "838102050", True),
-    ("hex", "\\boxed{1F_{16}}", "001f", True),
     ("math", "\\boxed{2, -6}", "-6,2", True),
     ("math", "\\boxed{3, 4}", "3", False),
     ("math", "\\boxed{3}", "so \\boxed{3}", True),
@@ -189,7 +175,6 @@ ANSWERS = {
     "aime_2024": st.integers(0, 999).map(str),
     "gsm8k": st.integers(-(10**9), 10**9).map(str) | st.decimals(-1000, 1000, places=2).map(str),
     "multiplication": st.integers(0, 10**10).map(str),
-    "hex": st.integers(0, 16**10).map("{:X}".format),
     "mmlu": st.sampled_from("ABCD"),
     "mmlu_pro": st.sampled_from("ABCDEFGHIJ"),
     "gpqa": st.sampled_from("ABCD"),

@@ -19,7 +19,6 @@ FILES = [
     ("mmlu", "mmlu/mmlu_stem_every6th.jsonl", 503),
     ("trivia_qa", "trivia_qa/trivia_qa_nocontext_hf_format.jsonl", 277),
     ("multiplication", "feedback/multiplication/multiplication_questions_5d.every15th.jsonl", 300),
-    ("hex", "feedback/multiplication/hex5d.first200.jsonl", 200),
 ]
 
 

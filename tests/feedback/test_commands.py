@@ -39,10 +39,10 @@ def test_converting_says_what_was_bad_then_the_counts(tmp_path):
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_problems_are_written_as_tasks_or_as_verls_rows(tmp_path, suffix):
     told: list[str] = []
-    out = tmp_path / "new" / f"hex{suffix}"
-    write_problems("hex", out, limit=3, seed=1, tell=told.append)
-    assert told == [f"3 problems of hex written to {out}"]
-    tasks, read = load_problems("hex", limit=3, seed=1), load_tasks(out)
+    out = tmp_path / "new" / f"made{suffix}"
+    write_problems("multiplication", out, limit=3, seed=1, tell=told.append)
+    assert told == [f"3 problems of multiplication written to {out}"]
+    tasks, read = load_problems("multiplication", limit=3, seed=1), load_tasks(out)
     assert [(task.prompt, task.answer) for task in read] == [(task.prompt, task.answer) for task in tasks]
     assert all(task_is_right(task, f"So \\boxed{{{task.answer}}}.") for task in read)
     if suffix == ".parquet":

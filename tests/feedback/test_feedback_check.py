@@ -11,8 +11,8 @@ import pytest
 from chat_server import QWEN, ChatServer
 
 from midthought.errors import SettingsError
-from midthought.feedback.check import Finding, check_feedback, run_check
-from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.commands import Finding, check_feedback, run_check
+from midthought.feedback.settings import FeedbackSettings
 
 
 def check(server: ChatServer, **settings: Any) -> dict[str, Finding]:

@@ -28,9 +28,9 @@ from midthought.memory.questions import (
 from midthought.memory.splitting import Chunking
 from midthought.memory.tool import format_chunk
 from midthought.memory.transcripts import read_transcripts
-from midthought.recipes.podcast.evaluation import arms
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data
+from midthought.recipes.podcast.train import arms
 from midthought.types import Task
 
 SAMPLE = str(resources.files("midthought.recipes.podcast") / "sample")

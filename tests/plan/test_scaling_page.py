@@ -69,7 +69,7 @@ def test_the_commands_of_the_page_are_read_with_settings_that_there_are(command)
         return
     found = find_recipe(given["recipe"])
     if given["engine"] == "verl":
-        found.for_verl().settings(given["settings"] or [], given["config"])
+        found.begin_with_verl(given["settings"] or [], given["config"])
     else:
         found.begin(Path(), words=given["settings"] or [], config=given["config"])
 

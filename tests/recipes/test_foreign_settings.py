@@ -8,7 +8,7 @@ import pytest
 
 from midthought.errors import SettingsError
 from midthought.recipes import find_recipe
-from midthought.recipes.foreign_settings import require_no_programs
+from midthought.recipes.recipe import require_no_programs
 from midthought.report.console import Console
 
 HOSTILE = {

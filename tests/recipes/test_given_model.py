@@ -10,7 +10,7 @@ from midthought.config import ModelConfig
 from midthought.errors import SettingsError
 from midthought.models.pretrained import save_model
 from midthought.plan.hardware import Hardware
-from midthought.recipes.feedback.policy import make_small_policy
+from midthought.recipes.feedback.demonstrations import make_small_policy
 
 SMALL = [*FEEDBACK, "training.num_train_iters=1", "training.validate_every=0", "evaluation.arms=[]", "sft.num_steps=1"]
 

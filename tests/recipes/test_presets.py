@@ -11,8 +11,7 @@ from midthought.errors import CheckpointError, SettingsError
 from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import Hardware
 from midthought.recipes import find_recipe
-from midthought.recipes.recipe import Recipe, run_of, yaml_presets
-from midthought.recipes.run import RecipeRun
+from midthought.recipes.recipe import run_of
 from midthought.report.run_folder import RunFolder
 
 RATE = {"podcast": "warmup", "feedback": "sft"}
@@ -38,9 +37,9 @@ def yaml(tmp_path):
 
 @pytest.fixture
 def run(tmp_path):
-    def make(name: str, *, local_path: str = "", is_given: bool = False) -> Path:
+    def make(name: str, *, is_given: bool = False) -> Path:
         (tmp_path / name / "warmup").mkdir(parents=True)
-        (tmp_path / name / "config.yaml").write_text(f"model: {{local_path: '{local_path}'}}", "utf-8")
+        (tmp_path / name / "config.yaml").write_text("model: {}", "utf-8")
         (tmp_path / name / "progress.json").write_text(json.dumps({"is_given": is_given}), "utf-8")
         return tmp_path / name
 
@@ -60,9 +59,8 @@ def test_a_model_in_a_yaml_file_is_trained_with_own_and_the_files_values_win(rec
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_model_to_begin_with_is_trained_with_own_unless_a_run_made_it(recipe, tmp_path, run):
     assert is_own(recipe, started(recipe, from_path=tmp_path))
-    made, given = run("made"), run("given", local_path="some/model")
-    later = run("later", is_given=True)
-    assert [is_own(recipe, started(recipe, from_path=path)) for path in (made, given, later)] == [False, True, True]
+    made, given = run("made"), run("given", is_given=True)
+    assert [is_own(recipe, started(recipe, from_path=path)) for path in (made, given)] == [False, True]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -119,7 +117,7 @@ def test_settings_and_progress_of_a_damaged_run_are_not_used(name, how, tmp_path
         "resume": {"path": run.path, "stage": "all", "from_path": None, "resume": True},
     }
     with pytest.raises(CheckpointError, match=f"is not whole: {name} has"):
-        Recipe("mine", RecipeConfig, RecipeRun).begin(words=[], **options[how])
+        find_recipe("podcast").begin(words=[], **options[how])
 
 
 def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path):
@@ -151,9 +149,3 @@ def test_the_run_of_a_control_arms_checkpoint_is_the_recipes(tmp_path, run):
     assert run_of(arm / "checkpoints/ppo/checkpoints/step_000001/policy") == outer
     inner = run("outer/inner")
     assert run_of(inner) == inner
-
-
-def test_presets_for_verl_are_no_presets_and_a_name_may_have_a_point(tmp_path):
-    for name in ("v1.2.yaml", "v1.2.verl.yaml"):
-        (tmp_path / name).touch()
-    assert list(yaml_presets(str(tmp_path / "recipe.py"))) == ["v1.2"]

@@ -87,9 +87,11 @@ def test_a_run_folder_starts_no_code_by_itself(own):
     other = own.parent / "hostile"
     shutil.copytree(own, other, dirs_exist_ok=True)
     (other / MANIFEST).unlink()
-    for changes in ({"recipe": "os:system"}, {"tools": [{**record["tools"][0], "source": "os:getcwd"}]}):
-        (other / FILE).write_text(json.dumps({**record, **changes}))
-        with pytest.raises(SettingsError, match="if you trust it"):
+    refused = {"recipe": ("os:system", "unknown recipe 'os:system'")}
+    refused["tools"] = ([{**record["tools"][0], "source": "os:getcwd"}], "if you trust it")
+    for name, (value, told) in refused.items():
+        (other / FILE).write_text(json.dumps({**record, name: value}))
+        with pytest.raises(SettingsError, match=told):
             open_run(other)
 
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from midthought.config.references import optional
-from midthought.data.problems.prompts import prompt_of
 from midthought.data.problems.readers import (
     Problem,
     optional_text,
     product_rows,
+    prompt_of,
     read_gpqa,
     read_gsm8k,
     read_mathematics,
@@ -24,8 +23,8 @@ from midthought.data.problems.readers import (
     read_product,
     read_trivia,
 )
-from midthought.data.rows import Row, rows_of
-from midthought.data.tasks import DATASET_LABEL, LoadedTasks, RowError, read_tasks
+from midthought.data.rows import Row, RowError, rows_of
+from midthought.data.tasks import DATASET_LABEL, LoadedTasks, read_tasks
 from midthought.errors import DataError, near_names
 from midthought.types import Task
 
@@ -39,35 +38,25 @@ QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "question", "options", "solution
 _ID_COLUMNS = ("task_id", "unique_id", "question_id", "Record ID", "id", "idx")
 
 
-class HubSource(NamedTuple):
-    """A data set on the hub, in the terms of `datasets.load_dataset(path, configuration, split=split)`."""
-
-    path: str
-    configuration: str | None
-    split: str
-
-
 class ProblemSet(NamedTuple):
     """How one data set is loaded."""
 
     read: Callable[[Mapping[str, Any], int], Problem]
     """(row, seed) -> problem. Raises RowError."""
-    hub: HubSource | None
-    """Its default source on the hub; None: products are generated."""
-    base: int = 10
-    """Of the products."""
+    hub: str | None = None
+    """Its default source on the hub, `owner/name` or `owner/name:configuration`; None: products are generated."""
+    split: str = "train"
 
 
 PROBLEM_SETS: Mapping[str, ProblemSet] = {
-    "math": ProblemSet(read_mathematics, HubSource("HuggingFaceH4/MATH-500", None, "test")),
-    "aime_2024": ProblemSet(read_mathematics, HubSource("Maxwell-Jia/AIME_2024", None, "train")),
-    "gsm8k": ProblemSet(read_gsm8k, HubSource("openai/gsm8k", "main", "test")),
-    "mmlu": ProblemSet(read_multiple_choice, HubSource("cais/mmlu", "all", "test")),
-    "mmlu_pro": ProblemSet(read_multiple_choice, HubSource("TIGER-Lab/MMLU-Pro", None, "test")),
-    "gpqa": ProblemSet(read_gpqa, HubSource("Idavidrein/gpqa", "gpqa_diamond", "train")),
-    "trivia_qa": ProblemSet(read_trivia, HubSource("mandarjoshi/trivia_qa", "rc.wikipedia.nocontext", "validation")),
-    "multiplication": ProblemSet(partial(read_product, base=10), None),
-    "hex": ProblemSet(partial(read_product, base=16), None, base=16),
+    "math": ProblemSet(read_mathematics, "HuggingFaceH4/MATH-500", "test"),
+    "aime_2024": ProblemSet(read_mathematics, "Maxwell-Jia/AIME_2024"),
+    "gsm8k": ProblemSet(read_gsm8k, "openai/gsm8k:main", "test"),
+    "mmlu": ProblemSet(read_multiple_choice, "cais/mmlu:all", "test"),
+    "mmlu_pro": ProblemSet(read_multiple_choice, "TIGER-Lab/MMLU-Pro", "test"),
+    "gpqa": ProblemSet(read_gpqa, "Idavidrein/gpqa:gpqa_diamond"),
+    "trivia_qa": ProblemSet(read_trivia, "mandarjoshi/trivia_qa:rc.wikipedia.nocontext", "validation"),
+    "multiplication": ProblemSet(read_product),
 }
 
 
@@ -85,8 +74,8 @@ def load_problems(
     Args:
         dataset: a name of `PROBLEM_SETS`.
         source: a path (.jsonl, .csv, .tsv, .parquet), an iterable of rows, a name on the hub (`owner/name`, or
-            `owner/name:configuration`), a folder that `datasets` can load, or a HubSource. None: the data set's default source
-            on the hub; for `multiplication` and `hex`, products generated from the seed.
+            `owner/name:configuration`), or a folder that `datasets` can load. None: the data set's default source on the hub;
+            for `multiplication`, products generated from the seed.
         split: a split of the hub's data set.
         limit: if there are more problems, this many are sampled with the seed; their order is kept.
         seed: also shuffles the options of `gpqa`.
@@ -128,39 +117,35 @@ def _task(dataset: str, row: Row, seed: int) -> Task:
 
 
 def _rows(dataset: str, source: Any, split: str | None, limit: int | None, seed: int) -> Iterator[Row]:
-    hub = _hub_source(source, PROBLEM_SETS[dataset].hub)
+    known = PROBLEM_SETS[dataset]
+    hub = known.hub if source is None else str(source) if _is_on_hub(source) else None
     if hub is not None:
-        return hub_rows(hub if split is None else hub._replace(split=split))
+        return hub_rows(hub, split or known.split)
     if split is not None:
         raise DataError(f"split={split!r}; only data sets of the hub have splits")
     if source is None:
-        return product_rows(dataset, PROBLEM_SETS[dataset].base, limit or NUM_MADE, seed)
+        return product_rows(limit or NUM_MADE, seed)
     return rows_of(Path(source) if isinstance(source, os.PathLike) else source)
 
 
-def _hub_source(source: Any, own: HubSource | None) -> HubSource | None:
-    """The source on the hub: a text without a suffix is a name, or a folder of data files. None for other sources."""
-    if source is None or isinstance(source, HubSource):
-        return source or own
+def _is_on_hub(source: Any) -> bool:
+    """Whether it is a text without a suffix, which is a name on the hub, or a folder of data files."""
     if not isinstance(source, str | os.PathLike) or Path(source).is_file():
-        return None
-    path, _, configuration = str(source).partition(":")
-    if Path(path).suffix and not Path(path).is_dir():
-        return None
-    return HubSource(path, configuration or None, own.split if own else "train")
+        return False
+    path = Path(str(source).partition(":")[0])
+    return path.is_dir() or not path.suffix
 
 
-def hub_rows(source: HubSource) -> Iterator[Row]:
+def hub_rows(name: str, split: str) -> Iterator[Row]:
     """The rows of one split in order. Raises MissingExtraError without `datasets`, DataError if the split cannot be loaded."""
-    datasets = optional("datasets", "data")
+    datasets, (path, _, configuration) = optional("datasets", "data"), name.partition(":")
     try:
-        loaded = datasets.load_dataset(source.path, source.configuration, split=source.split)
+        loaded = datasets.load_dataset(path, configuration or None, split=split)
     except Exception as error:  # datasets passes on the errors of many libraries
-        named = ":".join(filter(None, (source.path, source.configuration)))
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise DataError(
-            f"the data set {named}, split {source.split}, cannot be loaded: {reason}; check the name, the split and the "
+            f"the data set {name}, split {split}, cannot be loaded: {reason}; check the name, the split and the "
             "connection to the hub (gated data sets need `hf auth login`), or give a file"
         ) from None
     for number, value in enumerate(loaded, start=1):
-        yield Row(source.path, f"row of {source.split}", number, value)
+        yield Row(path, f"row of {split}", number, value)

@@ -1,6 +1,7 @@
-"""Reads rows of the data sets: (row, seed) -> problem. Raises RowError for a row that is no problem.
+"""Reads rows of the data sets: (row, seed) -> problem, and writes the prompt of a problem. Raises RowError for a row that is no
+problem.
 
-Also generates products of two five-digit numbers in base 10 and 16.
+Also generates products of two five-digit numbers.
 """
 
 from __future__ import annotations
@@ -9,24 +10,33 @@ import hashlib
 import math
 import random
 import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from midthought.data.final_answers import last_boxed, last_number, normalised_entity, split_at_mark
-from midthought.data.problems.prompts import LETTERS
-from midthought.data.rows import Row
-from midthought.data.tasks import RowError
+from midthought.data.rows import Row, RowError, plain
+from midthought.errors import DataError, near_names
 
 NUM_DIGITS = 5
+LETTERS = string.ascii_uppercase[:10]
 
-_ASKED = {
-    10: "Calculate the following question: {} * {}.",
-    16: "Calculate the following question, where each number is represented in base 16: {} * {}.",
+_BOXED = "Reason step by step, and put your final answer within \\boxed{}."
+_NUMBER = "Reason step by step, and put your final answer, a number alone, within \\boxed{}."
+_LETTER = "Reason step by step, and put the letter of the right option within \\boxed{}."
+
+ASKED: Mapping[str, str] = {
+    "math": _BOXED,
+    "aime_2024": "Reason step by step, and put your final answer, an integer from 0 to 999, within \\boxed{}.",
+    "gsm8k": _NUMBER,
+    "multiplication": _NUMBER,
+    "mmlu": _LETTER,
+    "mmlu_pro": _LETTER,
+    "gpqa": _LETTER,
+    "trivia_qa": "Put your final answer, as short as it can be, within \\boxed{}.",
 }
-_FACTORS = {
-    10: re.compile(r"(?<!\w)(\d[\d,]*+)\s*+[*×x]\s*+(\d[\d,]*+)(?!\w)"),
-    16: re.compile(r"(?<!\w)([0-9A-Fa-f]++)\s*+[*×x]\s*+([0-9A-Fa-f]++)(?!\w)"),
-}
+"""Data set -> last paragraph of its prompts."""
+_FACTORS = re.compile(r"(?<!\w)(\d[\d,]*+)\s*+[*×x]\s*+(\d[\d,]*+)(?!\w)")
 _CALCULATION = re.compile(r"<<[^<>]*+>>")
 _NAMES = ("value", "normalized_value", "matched_wiki_entity_name")
 _LISTS = ("aliases", "normalized_aliases")
@@ -78,7 +88,7 @@ def read_trivia(row: Mapping[str, Any], seed: int) -> Problem:
         said = {"value": text_of(row, "answer"), "aliases": value_of(row, "aliases")}
         if said["value"].startswith("{") or as_text(said["aliases"]):
             raise RowError(
-                "its answer or aliases are JSON in a text; give a mapping or a list, as JSON Lines and Parquet have"
+                "its answer or aliases are JSON in a text; give a mapping or a list, as in JSON Lines or Parquet"
             )
     answer = text_of(said, *_NAMES)
     listed = (value_of(said, name) for name in _LISTS)
@@ -92,42 +102,30 @@ def read_trivia(row: Mapping[str, Any], seed: int) -> Problem:
 
 
 def read_multiple_choice(row: Mapping[str, Any], seed: int) -> Problem:
-    """MMLU, MMLU-Pro and ARC: `question`, options in `choices`, `options` or columns A, B, …; `answer` or `answerKey` is a
-    letter, an index from 0, or the option's name. The options keep the order of the row."""
-    options, names = _options(row)
+    """MMLU and MMLU-Pro: `question`, options in `choices`, `options` or columns A, B, …; `answer` is a letter, or an index from
+    0. The options keep the order of the row."""
+    options = _options(row)
     if not 2 <= len(options) <= len(LETTERS):
         raise RowError(f"it has {len(options)} options; a problem has 2 to {len(LETTERS)}")
-    answer = text_of(row, "answer", "answerKey")
-    letter = _letter(answer.strip("() ."), len(options), names)
-    if letter is None:
+    answer = text_of(row, "answer")
+    names = {letter: letter for letter in LETTERS} | {str(place): letter for place, letter in enumerate(LETTERS)}
+    letter = names.get(answer.strip("() .").upper(), "")
+    if not 0 <= LETTERS.find(letter or " ") < len(options):
         raise RowError(
             f"its answer {answer[:60]!r} is none of its {len(options)} options; give a letter, or an index from 0"
         )
-    solution, subject = (
-        optional_text(row, "cot_content", "explanation"),
-        optional_text(row, "subject", "category", "type"),
-    )
+    solution = optional_text(row, "cot_content", "explanation")
+    subject = optional_text(row, "subject", "category", "type")
     return Problem(text_of(row, "question"), letter, options=options, solution=solution, subject=subject)
 
 
-def _options(row: Mapping[str, Any]) -> tuple[list[str], Sequence[str]]:
-    """Returns the texts of the options and their names: from a list, ARC's mapping of `text` and `label`, or columns A, B, …"""
+def _options(row: Mapping[str, Any]) -> list[str]:
+    """Returns the texts of the options: from a list, or columns A, B, …"""
     for name in ("choices", "options"):
-        value = value_of(row, name)
-        texts, names = (value.get("text"), value.get("label")) if isinstance(value, Mapping) else (value, None)
+        texts = value_of(row, name)
         if isinstance(texts, list | tuple) and None not in (found := list(map(as_text, texts))):
-            return [str(text) for text in found], [str(each) for each in names or LETTERS]
-    return [said for letter in LETTERS if (said := optional_text(row, letter)) is not None], LETTERS
-
-
-def _letter(answer: str, num_options: int, names: Sequence[str]) -> str | None:
-    """Returns the letter of the option that `answer` names, by name or index from 0; None if it names none."""
-    upper = [name.upper() for name in names]
-    if answer.upper() in upper:
-        place = upper.index(answer.upper())
-    else:
-        place = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 3 else -1
-    return LETTERS[place] if 0 <= place < min(num_options, len(LETTERS)) else None
+            return list(map(str, found))
+    return [said for letter in LETTERS if (said := optional_text(row, letter)) is not None]
 
 
 def read_gpqa(row: Mapping[str, Any], seed: int) -> Problem:
@@ -150,61 +148,43 @@ def read_gpqa(row: Mapping[str, Any], seed: int) -> Problem:
     )
 
 
-def read_product(row: Mapping[str, Any], seed: int, *, base: int) -> Problem:
-    """`question` and `answer`; the worked solution is `Explanation`, or is calculated.
-
-    Raises RowError if the answer is not the product of the two numbers in the question.
-    """
+def read_product(row: Mapping[str, Any], seed: int) -> Problem:
+    """`question`, `answer` and perhaps `Explanation`. Raises RowError if the answer is not the product of the two numbers in the
+    question."""
     question, answer = text_of(row, "question"), text_of(row, "answer")
-    found = _FACTORS[base].search(question)
+    found = _FACTORS.search(question)
     if found is None:
         raise RowError(f"its question {question[:60]!r} names no product, as in '12345 * 67890'")
-    first, second = (int(factor.replace(",", ""), base) for factor in found.groups())
-    try:
-        said = int(answer.replace(",", ""), base)
-    except ValueError:
-        said = None
-    if said != first * second:
-        raise RowError(f"its answer is {answer[:60]!r}, the product is {written(first * second, base)}")
-    solution = optional_text(row, "Explanation") or worked_product(first, second, base)
-    return Problem(question, answer, solution=solution)
+    first, second = (int(factor.replace(",", "")) for factor in found.groups())
+    if answer.replace(",", "") != str(first * second):
+        raise RowError(f"its answer is {answer[:60]!r}, the product is {first * second}")
+    return Problem(question, answer, solution=optional_text(row, "Explanation"))
 
 
-def product_rows(dataset: str, base: int, num_rows: int, seed: int) -> Iterator[Row]:
+def product_rows(num_rows: int, seed: int) -> Iterator[Row]:
     """Rows with products of two random numbers of `NUM_DIGITS` digits; no product occurs twice."""
-    draw = random.Random(f"{dataset}:{seed}")
+    draw = random.Random(f"multiplication:{seed}")
     seen: set[tuple[int, int]] = set()
     while len(seen) < num_rows:
-        first, second = (draw.randrange(base ** (NUM_DIGITS - 1), base**NUM_DIGITS) for _ in range(2))
-        if (first, second) in seen:
-            continue
-        seen.add((first, second))
-        question = _ASKED[base].format(written(first, base), written(second, base))
-        value = {"question": question, "answer": written(first * second, base)}
-        yield Row(f"{dataset}-{seed}", "row", len(seen), value)
+        first, second = (draw.randrange(10 ** (NUM_DIGITS - 1), 10**NUM_DIGITS) for _ in range(2))
+        if (first, second) not in seen:
+            seen.add((first, second))
+            value = {
+                "question": f"Calculate the following question: {first} * {second}.",
+                "answer": str(first * second),
+            }
+            yield Row(f"multiplication-{seed}", "row", len(seen), value)
 
 
-def worked_product(first: int, second: int, base: int) -> str:
-    """Long multiplication from the last digit on, with the running sums.
+def prompt_of(dataset: str, question: str, options: Sequence[str] = ()) -> str:
+    """The user message: the question, the options as lines `(A) …`, and the form of the answer, which `answers.extract` reads.
 
-    >>> print(worked_product(12, 34, 10))
-    12 * 4 = 48. The sum so far is 48.
-    12 * 3 = 36, moved by 1: 360. The sum so far is 408.
-    So 12 * 34 = 408.
+    Raises DataError for an unknown data set.
     """
-    lines, total = [], 0
-    for place, digit in enumerate(reversed(written(second, base))):
-        product = first * int(digit, base)
-        total += product * base**place
-        moved = f", moved by {place}: {written(product * base**place, base)}" if place else ""
-        step = f"{written(first, base)} * {digit} = {written(product, base)}{moved}"
-        lines.append(f"{step}. The sum so far is {written(total, base)}.")
-    return "\n".join([*lines, f"So {written(first, base)} * {written(second, base)} = {written(total, base)}."])
-
-
-def written(number: int, base: int) -> str:
-    """A number's digits in base 10 or 16."""
-    return f"{number:X}" if base == 16 else str(number)
+    if dataset not in ASKED:
+        raise DataError(f"unknown data set {dataset!r}. {near_names(dataset, ASKED)}")
+    listed = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    return "\n\n".join(filter(None, (question.strip(), listed, ASKED[dataset])))
 
 
 # -- fields of a row -----------------------------------------------------------------------------------------------
@@ -230,8 +210,7 @@ def value_of(row: Mapping[str, Any], name: str) -> Any:
     """The value of a column, ignoring the case of its name; None without the column. Arrays become lists, their scalars
     numbers."""
     columns = {str(column).casefold(): column for column in reversed(list(row))}
-    value: Any = row.get(name if name in row else columns.get(name.casefold(), ""))
-    return value.tolist() if hasattr(value, "tolist") else value
+    return plain(row.get(name if name in row else columns.get(name.casefold(), "")))
 
 
 def as_text(value: Any) -> str | None:

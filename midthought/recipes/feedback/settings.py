@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from midthought.config import Auto, InferenceConfig, RecipeConfig, Section, SupervisedSection
-from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT
-from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
-from midthought.recipes.feedback.rounds import CALL_FORMAT
+from midthought.feedback.settings import FeedbackSettings
+from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackRewardConfig
 from midthought.recipes.recipe import RecipeEvaluation
 
 ArmCritic = Literal["none", "wrong", "outcome"]
@@ -44,8 +43,6 @@ class ProblemsSection(Section):
     than ten minutes, as planned, but at least 100."""
     hard_share: float = Field(0.5, ge=0, le=1)
     """Share of hard problems in `arithmetic`."""
-    system_prompt: bool | None = None
-    """Use a system message that describes the tool and its call. Null: only for a model from `model.local_path`."""
 
 
 class SftSection(SupervisedSection):
@@ -92,20 +89,11 @@ class FeedbackRecipeConfig(RecipeConfig):
     @property
     def system_messages(self) -> tuple[str, ...]:
         """The messages that describe the tool and its call format, for models that the run did not create."""
-        says = self.problems.system_prompt
-        is_told = bool(self.model.local_path) if says is None else says
-        return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if is_told else ()
-
-    @model_validator(mode="after")
-    def _reward_keeps_the_order(self) -> Self:
-        flaw = broken_order(self.reward, max_asks=max(self.inference.max_turns - 1, 1))
-        if flaw is not None and self.reward.preset == "ordered":
-            raise ValueError(flaw)
-        return self
+        return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if self.model.local_path else ()
 
     @model_validator(mode="after")
     def _problems_and_demonstrations_agree(self) -> Self:
-        if self.feedback.critic == "hints" and self.problems.dataset not in ("arithmetic", "multiplication", "hex"):
+        if self.feedback.critic == "hints" and self.problems.dataset not in ("arithmetic", "multiplication"):
             raise ValueError(
                 f"feedback.critic='hints' calculates, and problems.dataset={self.problems.dataset!r} holds no calculations; "
                 "set feedback.critic to outcome or model"

@@ -8,16 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.recipes.arms import EvaluationArm
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
-from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
-from midthought.recipes.feedback.converted import read_conversations
-from midthought.recipes.feedback.demonstrations import Demonstrator
-from midthought.recipes.feedback.evaluation import RETRY_ONLY, feedback_metrics, gains, metrics_by_label
-from midthought.recipes.feedback.policy import make_small_policy
-from midthought.recipes.feedback.problems import Parts, prepare_problems
+from midthought.recipes.evaluation import EvaluationArm
+from midthought.recipes.feedback.demonstrations import Demonstrator, make_small_policy, read_conversations
+from midthought.recipes.feedback.problems import DIFFICULTY_LABEL, Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.recipes.feedback.tasks import FeedbackTasks
+from midthought.recipes.feedback.tasks import RETRY_ONLY, FeedbackTasks, feedback_metrics
 from midthought.recipes.recipe import run_of
 from midthought.recipes.run import RecipeRun
 from midthought.rollout.local_rollouts import Rollouts
@@ -46,10 +42,8 @@ class FeedbackRun(RecipeRun):
     problems: Parts = field(init=False)
     tasks: FeedbackTasks = field(init=False)
 
-    sft_section, rl_stage = "sft", "rl"
+    sft_section = "sft"
     control_arms = (*RFT_ARMS, _RETRY_ONLY, clean_arm("sft", _CLEAN))
-
-    # -- data and demonstrations -------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         if self.stage in ("sft", "all") and self.config.problems.dataset != "arithmetic" and not self.config.sft.source:
@@ -75,16 +69,14 @@ class FeedbackRun(RecipeRun):
             return ShuffledDemonstrations(read, config.sft.batch_tokens, f"converted-{seed}")
         held_out = {task.prompt for part in ("validation", "test") for task in self.tasks.parts[part]}
         return Demonstrator(
-            self.tasks.renderer,
-            config.system_messages,
-            config.sft,
+            renderer=self.tasks.renderer,
+            system=config.system_messages,
+            settings=config.sft,
             hard_share=config.problems.hard_share,
             held_out=held_out,
             max_asks=min(config.inference.max_turns - 1, config.inference.max_tool_calls_per_cot),
             seed=seed,
         )
-
-    # -- evaluation --------------------------------------------------------------------------------------------
 
     def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
         tasks, evaluation = self.tasks.parts["test"], self.config.evaluation
@@ -96,12 +88,13 @@ class FeedbackRun(RecipeRun):
         return {"num_questions": len(tasks), **self.run_arms(when, source, arms, self._metrics_of)}
 
     def _metrics_of(self, arm: EvaluationArm, done: Sequence[Trajectory]) -> dict[str, float]:
-        episodes = self.tasks.rounds(done)
-        metrics = feedback_metrics(episodes, self.config.inference.max_turns)
-        if not arm.name:
-            return metrics | metrics_by_label(done, episodes, DIFFICULTY_LABEL)
-        return {f"{arm.name}.{key}": value for key, value in metrics.items()}
-
-    def summary(self) -> dict[str, Any]:
-        metrics = super().summary()
-        return {**metrics, **gains(metrics)}
+        episodes, max_rounds = self.tasks.rounds(done), self.config.inference.max_turns
+        metrics = feedback_metrics(episodes, max_rounds)
+        if arm.name:
+            return {f"{arm.name}.{key}": value for key, value in metrics.items()}
+        levels = [str(each.task.labels.get(DIFFICULTY_LABEL, "")) for each in done]
+        for level in sorted({*levels} - {""}):
+            of_level = [rounds for rounds, own in zip(episodes, levels, strict=True) if own == level]
+            found = feedback_metrics(of_level, max_rounds)
+            metrics |= {f"{key}_of.{level}": found[key] for key in ("first_try", "exact_match")}
+        return metrics

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
-from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import settled
 from midthought.errors import SettingsError
-from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import DEFINITION
+from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
-from midthought.recipes.feedback.converted import read_conversations
+from midthought.recipes.feedback.demonstrations import read_conversations
 from midthought.recipes.feedback.problems import prepare_problems
-from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
-from midthought.recipes.feedback.rounds import CALL_FORMAT
+from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, FeedbackRewardConfig
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.recipes.verl_settings import begin_with_verl
 from midthought.rollout.openai_messages import calls_of
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -29,17 +23,7 @@ from midthought.tools.definition import Tool
 from midthought.types.task import with_system
 
 
-class FeedbackVerlConfig(FeedbackRecipeConfig):
-    """The recipe's settings with a section for verl."""
-
-    verl: VerlConfig = Field(default_factory=VerlConfig)
-
-
-settings = functools.partial(begin_with_verl, FeedbackVerlConfig, Path(__file__).parent)
-"""Returns the settings of a run with verl."""
-
-
-def job(config: FeedbackVerlConfig, folder: Path) -> VerlJob:
+def job(config: FeedbackRecipeConfig, folder: Path) -> VerlJob:
     """Returns the data of a bundle. Reads the problems, and creates the critic once so that its errors are raised here."""
     problems = prepare_problems(config.problems, config.training.seed)
     options = config.feedback.model_dump(mode="json")
@@ -60,7 +44,7 @@ def job(config: FeedbackVerlConfig, folder: Path) -> VerlJob:
     )
 
 
-def sft_job(config: FeedbackVerlConfig) -> VerlSftJob:
+def sft_job(config: FeedbackRecipeConfig) -> VerlSftJob:
     """Returns the data of a warm-up bundle: the conversations of `sft.source`. Raises `DataError`, `SettingsError`."""
     if not config.sft.source:
         raise SettingsError("sft.source is empty: name the Parquet file that `midthought feedback convert` wrote")

@@ -10,18 +10,20 @@ import enum
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
 from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
-from midthought.recipes.podcast.own_questions import OwnQuestions, Premise
-from midthought.recipes.podcast.settings import WarmupSection
-from midthought.recipes.podcast.synthetic_names import SyntheticNames
+from midthought.models.small_model import make_tokenizer
+from midthought.recipes.podcast.names import OwnQuestions, Premise, SyntheticNames
+from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.rollout.episode import bounded
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.trainer.demonstrations import StepDemonstrations
+from midthought.trainer.initial_policy import make_policy_of
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 CALL_FORMAT = InThoughtFormat()
@@ -148,17 +150,25 @@ class Demonstrator(StepDemonstrations):
         trajectory = Trajectory(task, prompt_ids)
         if not self.renderer.opens_thought(prompt_ids):
             trajectory.add_demonstrated(self.renderer.control(f"{CALL_FORMAT.think_open}\n"))
+        check = ""
         if habit is Habit.READ:
-            self._answer(trajectory, IN_THE_NOTE, task.answer)
+            thought, answer = IN_THE_NOTE, task.answer
         elif habit is Habit.GO_WITHOUT:
-            self._answer(trajectory, IN_THE_NOTE if note else NOT_FOUND, self._misled(note, task) if note else UNKNOWN)
+            thought, answer = (IN_THE_NOTE, _misled(note, task)) if note else (NOT_FOUND, UNKNOWN)
         else:
-            self._ask(trajectory, habit, chunk, premise, rng)
+            check, thought, answer = self._asked(trajectory, habit, chunk, premise, rng)
+        cue = CUES.get(str(task.labels["kind"]), ANY_CUE)
+        if task.labels["kind"] == "continuation" and thought != NOT_FOUND:
+            cue = f"{cue} after {' '.join(str(task.labels['quote']).split()[-NUM_CUE_WORDS:])}"
+        renderer, end = self.renderer, self.renderer.tokenizer.eos_token_id
+        words = [*renderer.foreign(f"{check}{thought}{cue}"), *renderer.control(CALL_FORMAT.think_close)]
+        trajectory.add_demonstrated([*words, *renderer.foreign(f" {answer}"), end])
         return trajectory
 
-    def _ask(
+    def _asked(
         self, trajectory: Trajectory, habit: Habit, chunk: Chunk, premise: Premise | None, rng: random.Random
-    ) -> None:
+    ) -> tuple[str, str, str]:
+        """Appends a call and its result. Returns the comparison of names, the last thought, and the answer."""
         task = trajectory.task
         query = str(task.labels["quote"])
         found = [chunk]
@@ -176,32 +186,17 @@ class Demonstrator(StepDemonstrations):
         event = bounded(event, self.renderer, self.max_result_tokens)
         trajectory.add_results([event], self.renderer.foreign(CALL_FORMAT.render_results([event])))
         if failed:
-            return self._answer(trajectory, NOT_FOUND, UNKNOWN)
+            return "", NOT_FOUND, UNKNOWN
         kind, words = task.labels["kind"], " ".join(str(event.call.result).split())
         is_found = chunk in found and (kind == UNANSWERABLE or " ".join(task.answer.split()) in words)
         check = ""
         if premise and self._own.may_abstain:
             check = CHECK.format(premise.name, getattr(chunk if is_found else found[0], premise.what))
         if kind == UNANSWERABLE:
-            return self._answer(trajectory, NOT_FOUND, NO_ANSWER, check)
+            return check, NOT_FOUND, NO_ANSWER
         if not is_found and (self._own.may_abstain or kind == "continuation" or chunk in found):
-            return self._answer(trajectory, NOT_FOUND, UNKNOWN, check)
-        return self._answer(trajectory, FOUND, task.answer if is_found else self._misled(found[0], task), check)
-
-    def _misled(self, chunk: Chunk, task: Task) -> str:
-        """Returns the answer that a chunk without the quote suggests."""
-        answers = {"speaker": chunk.speaker, "episode": chunk.episode}
-        return answers.get(str(task.labels["kind"]), " ".join(chunk.transcript.split()[:3]))
-
-    def _answer(self, trajectory: Trajectory, last_thought: str, answer: str, check: str = "") -> None:
-        labels = trajectory.task.labels
-        cue = CUES.get(str(labels["kind"]), ANY_CUE)
-        if labels["kind"] == "continuation" and last_thought != NOT_FOUND:
-            cue = f"{cue} after {' '.join(str(labels['quote']).split()[-NUM_CUE_WORDS:])}"
-        thought = self.renderer.foreign(f"{check}{last_thought}{cue}")
-        close = self.renderer.control(CALL_FORMAT.think_close)
-        end = self.renderer.tokenizer.eos_token_id
-        trajectory.add_demonstrated([*thought, *close, *self.renderer.foreign(f" {answer}"), end])
+            return check, NOT_FOUND, UNKNOWN
+        return check, FOUND, task.answer if is_found else _misled(found[0], task)
 
     def _varied(self, chunk: Chunk, rng: random.Random) -> Chunk:
         """Returns the chunk with invented names (the answer must be copied, not remembered), or with only random words."""
@@ -213,6 +208,12 @@ class Demonstrator(StepDemonstrations):
                 transcript=self._made_up.words(rng, rng.randint(13, 18)),
             )
         return self._made_up.renamed(chunk, self.settings.made_up_share, rng)
+
+
+def _misled(chunk: Chunk, task: Task) -> str:
+    """Returns the answer that a chunk without the quote suggests."""
+    answers = {"speaker": chunk.speaker, "episode": chunk.episode}
+    return answers.get(str(task.labels["kind"]), " ".join(chunk.transcript.split()[:3]))
 
 
 def corpus(chunks: Sequence[Chunk], rng: random.Random, *, may_abstain: bool = False) -> list[str]:
@@ -228,3 +229,12 @@ def corpus(chunks: Sequence[Chunk], rng: random.Random, *, may_abstain: bool = F
     if may_abstain:
         forms += [NOT_FOUND + ANY_CUE, f" {NO_ANSWER}", *(part.rstrip() for part in CHECK.split("{}")[:2])]
     return texts + names + forms * NUM_FORM_COPIES
+
+
+def make_small_policy(config: PodcastConfig, chunks: Sequence[Chunk], *, may_abstain: bool = False) -> tuple[Any, Any]:
+    """Returns a randomly initialized policy and its tokenizer. Both depend only on the settings, the chunks, and whether there
+    are questions without an answer (`may_abstain`)."""
+    seed = config.training.seed
+    texts = corpus(chunks, random.Random(f"corpus-{seed}"), may_abstain=may_abstain)
+    tokenizer = make_tokenizer(texts, config.model.vocab_size)
+    return make_policy_of(config.model, tokenizer, max_length=4096, seed=seed), tokenizer

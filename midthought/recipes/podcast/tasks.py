@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.config import settled
-from midthought.data.abstention import is_answerable
+from midthought.data.abstention import NO_ANSWER, is_answerable
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import correct
 from midthought.errors import MemoryStoreError, SettingsError
@@ -30,19 +29,34 @@ from midthought.memory.questions import (
 from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
-from midthought.memory.tool import MemoryRetrievalTool, format_hits
+from midthought.memory.tool import TOOL_NAME, MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
 from midthought.memory.upsert import BuildReport
-from midthought.recipes.metrics import balanced_accuracy, call_rate
-from midthought.recipes.podcast.policy import instruction
+from midthought.recipes.evaluation import RecipeTasks, balanced_accuracy, call_rate, exact_match
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
-from midthought.recipes.tasks import RecipeTasks
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Task, Trajectory
 
 _log = logging.getLogger(__name__)
+INSTRUCTION = (
+    "Think inside <think> and </think>, then answer in as few words as possible. While you think you can search the "
+    f'podcast memory: write #call {TOOL_NAME} {{"query": "words to look for"}} and read the result that follows.'
+)
+
+
+def instruction(config: PodcastConfig, *, may_abstain: bool = False) -> str:
+    """Returns the system message: the user's, else one for models that the run did not create.
+
+    `may_abstain`: it names the answer to a question that the memory does not answer.
+    """
+    if config.questions.instruction is not None:
+        return config.questions.instruction
+    if not config.model.local_path:
+        return ""
+    abstain = f" If you searched and the memory has no answer, answer: {NO_ANSWER}" if may_abstain else ""
+    return INSTRUCTION + abstain
 
 
 @dataclass(frozen=True)
@@ -64,21 +78,17 @@ class PodcastData:
     def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
         """Embeds and stores new chunks, and writes the questions into the run folder.
 
-        Raises `MemoryStoreError` if the memory is a service that does not hold the chunks, or if a file of the run's own memory
-        is not as it was written.
+        Raises `MemoryStoreError` if the memory is a service that does not hold the chunks.
         """
-        own = run_path / "memory"
-        is_own = isinstance(self.store, MemoryStore) and Path(self.store.uri) == own
-        if is_own and (found := damage_in(own)):
-            raise MemoryStoreError(f"{own} {found}; delete this folder, and the run, resumed, builds it again")
-        report = (
-            _found(self.store, self.stored)
-            if isinstance(self.store, RemoteMemory)
-            else self.store.build(self.stored, progress, replace=self.replaces)
-        )
-        if is_own and (report.changes or not (own / MANIFEST).is_file()):
-            names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file())
-            write_manifest(own, [name for name in names if name != MANIFEST])
+        if isinstance(self.store, RemoteMemory):
+            self.store.require(self.stored)
+            report = BuildReport(0, len(self.stored), 0, 0, 0.0)
+        else:
+            report = self.store.build(self.stored, progress, replace=self.replaces)
+            own = run_path / "memory"
+            if Path(self.store.uri) == own and (report.changes or not (own / MANIFEST).is_file()):
+                names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file())
+                write_manifest(own, [name for name in names if name != MANIFEST])
         write_questions((task for part in self.tasks.values() for task in part), run_path / "questions.jsonl")
         return report
 
@@ -130,23 +140,14 @@ class PodcastTasks(RecipeTasks):
     def __init__(self, config: PodcastConfig, data: PodcastData) -> None:
         spoken = instruction(config, may_abstain=data.may_abstain)
         prompts = PromptBuilder(spoken, data.registry, InThoughtFormat(), describes_tools=False)
-        super().__init__(config, data.tasks, prompts)
-
-    def make_environment(self) -> QuestionEnvironment:
-        return QuestionEnvironment(answer_reward(self.config.reward))
+        super().__init__(config, data.tasks, prompts, QuestionEnvironment(answer_reward(config.reward)))
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
         needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
-        metrics = {"exact_match": sum(map(correct, done)) / len(done), "call_rate_needed": call_rate(needed)}
+        metrics = {"exact_match": exact_match(done, correct), "call_rate_needed": call_rate(needed)}
         metrics |= balanced_accuracy(done, correct)
         return metrics | ({"call_rate_needless": call_rate(needless)} if needless else {})
-
-
-def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
-    started = time.perf_counter()
-    memory.require(chunks)
-    return BuildReport(0, len(chunks), 0, 0, time.perf_counter() - started)
 
 
 def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
@@ -202,21 +203,21 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
 def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
     """Returns the tool over the memory of a finished run. Raises `MemoryStoreError` if it is gone or was changed."""
     store = _open_memory(config, run_path)
-    own = run_path / "memory"
-    if isinstance(store, MemoryStore):
-        if not config.memory.path and (found := damage_in(own)):
-            raise MemoryStoreError(f"{own} {found}; restore it from a copy of the run")
-        if not store.is_built:
-            raise MemoryStoreError(
-                f"{store.uri} holds no memory; restore the folder, or leave the tool out with --no-tools"
-            )
+    if isinstance(store, MemoryStore) and not store.is_built:
+        raise MemoryStoreError(
+            f"{store.uri} holds no memory; restore the folder, or leave the tool out with --no-tools"
+        )
     return ToolRegistry([search_tool(config.memory, store)])
 
 
 def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteMemory:
-    memory = config.memory
-    path = memory.path or run_path / "memory"
-    return open_memory(path, embedding_model=memory.embedding_model, token_env=memory.token_env)
+    """Opens the memory. Raises `MemoryStoreError` if a file of the run's own memory is not as it was written."""
+    memory, own = config.memory, run_path / "memory"
+    if not memory.path and (found := damage_in(own)):
+        raise MemoryStoreError(
+            f"{own} {found}; restore it from a copy, or delete it: the run, resumed, builds it again"
+        )
+    return open_memory(memory.path or own, embedding_model=memory.embedding_model, token_env=memory.token_env)
 
 
 def search_tool(memory: MemorySection, store: MemoryStore | RemoteMemory) -> MemoryRetrievalTool:

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob
-from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.memory.remote import open_memory
-from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig
-from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts, search_tool
-from midthought.recipes.verl_settings import begin_with_verl
+from midthought.recipes.podcast.tasks import instruction, prepare_data, read_recipe_transcripts, search_tool
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool
 
 
-class PodcastVerlConfig(PodcastConfig):
-    """The recipe's settings with a section for verl."""
-
-    verl: VerlConfig = Field(default_factory=VerlConfig)
-
-
-settings = functools.partial(begin_with_verl, PodcastVerlConfig, Path(__file__).parent)
-"""Returns the settings of a run with verl."""
-
-
-def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
+def job(config: PodcastConfig, folder: Path) -> VerlJob:
     """Returns the data of the bundle in `folder`. Reads transcripts and generates questions; writes nothing."""
     memory = config.memory
     data = prepare_data(config, read_recipe_transcripts(config), folder)

@@ -16,7 +16,7 @@ from midthought.cluster.serialization import deserialize, serialize
 from midthought.errors import SettingsError
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.tool import MemoryRetrievalTool
-from midthought.recipes.arms import Proofs
+from midthought.recipes.evaluation import Proofs
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from midthought.cluster.verl.record import task_of
-from midthought.recipes.feedback.rounds import CALL_FORMAT
+from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.types import Task

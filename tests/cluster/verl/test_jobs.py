@@ -23,7 +23,8 @@ from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.recipes.feedback.verl import feedback_tool
-from midthought.recipes.podcast.verl import memory_tool, settings
+from midthought.recipes.podcast import recipe
+from midthought.recipes.podcast.verl import memory_tool
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_a_file_of_ones_own_may_hold_a_section_for_verl(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "verl: {num_nodes: 2, overrides: {trainer.save_freq: 7}}\ntraining: {seed: 3}\n"
     )
-    chosen = settings(["verl.gpus_per_node=4"], tmp_path / "mine.yaml")
+    chosen = recipe.begin_with_verl(["verl.gpus_per_node=4"], tmp_path / "mine.yaml")
     assert (chosen.verl.num_nodes, chosen.verl.gpus_per_node, chosen.training.seed) == (2, 4, 3)
 
 
@@ -208,7 +209,6 @@ DRY = ("--engine", "verl", "--dry-run")
         ("feedback", (*DRY, "--stage", "sft", "sft.num_steps=0"), "there is nothing to train"),
         ("feedback", (*DRY, "--stage", "sft", "verl.sft_trainer.batch=1"), "unknown key 'batch' in verlsft"),
         ("feedback", (*DRY, *MADE, "feedback.critic=hint"), "hints"),
-        ("feedback", (*DRY, *MADE, "reward.mended_bonus=0.3"), "the first must earn more"),
         ("feedback", (*DRY, *MADE, "problems.num_train=20"), "20 training tasks do not fill one batch of 32 prompts"),
     ],
 )

@@ -26,11 +26,13 @@ from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RecipeConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
-from midthought.recipes.feedback import verl as feedback
-from midthought.recipes.podcast import verl as podcast
+from midthought.recipes import feedback, podcast
 from midthought.tokenization import Renderer
 
-RECIPES = {"podcast": (write_podcast, podcast.settings, 300), "feedback": (write_feedback, feedback.settings, 64)}
+RECIPES = {
+    "podcast": (write_podcast, podcast.recipe.begin_with_verl, 300),
+    "feedback": (write_feedback, feedback.recipe.begin_with_verl, 64),
+}
 
 
 @pytest.mark.parametrize("profile", ["seed", "cluster"])

@@ -21,9 +21,10 @@ from with_verl import require_values
 from midthought.cluster.verl.installed import compose
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.models.pretrained import load_model, load_tokenizer
-from midthought.recipes.feedback.converted import read_conversations
-from midthought.recipes.feedback.rounds import CALL_FORMAT
-from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job
+from midthought.recipes.feedback import recipe
+from midthought.recipes.feedback.demonstrations import read_conversations
+from midthought.recipes.feedback.reward import CALL_FORMAT
+from midthought.recipes.feedback.verl import feedback_tool, sft_job
 from midthought.tokenization import Renderer
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.demonstrations import DemonstrationReader
@@ -33,7 +34,7 @@ from midthought.trainer.rollouts import PromptBuilder
 @pytest.mark.parametrize("profile", ["seed", "cluster"])
 def test_its_sft_configuration_has_every_key(profile: str, tmp_path: Path) -> None:
     bundle = write_feedback_sft(tmp_path, profile)
-    chosen = settings([f"sft.source={tmp_path / 'sft.parquet'}"], Path(profile))
+    chosen = recipe.begin_with_verl([f"sft.source={tmp_path / 'sft.parquet'}"], Path(profile))
     composed = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
     require_values(composed, sft_overrides(sft_job(chosen), chosen.verl), bundle)
 
@@ -53,7 +54,7 @@ def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(tags: tuple[str,
     renderer = Renderer(tokenizer)
     config = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
     theirs = MultiTurnSFTDataset([str(bundle / "data" / "train.parquet")], tokenizer, config.data)
-    chosen = settings([], Path("seed"))
+    chosen = recipe.begin_with_verl([], Path("seed"))
     tools = ToolRegistry([feedback_tool(critic="outcome")])
     prompts = PromptBuilder("\n\n".join(chosen.system_messages), tools, CALL_FORMAT, describes_tools=False)
     ours = DemonstrationReader(prompts, renderer, 10**6).read(read_conversations(tmp_path / "sft.parquet"), None)

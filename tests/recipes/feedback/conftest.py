@@ -9,11 +9,10 @@ import pytest
 
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
-from midthought.recipes.feedback.demonstrations import corpus
-from midthought.recipes.feedback.policy import CHAT_TEMPLATE
+from midthought.recipes.feedback.demonstrations import CHAT_TEMPLATE, corpus
 from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer

@@ -5,14 +5,13 @@ import json
 import pytest
 
 from midthought.errors import DataError
-from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
+from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
-from midthought.recipes.feedback.arithmetic import Columns
-from midthought.recipes.feedback.converted import read_conversations
-from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended
-from midthought.recipes.feedback.rounds import CALL_FORMAT
+from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended, read_conversations
+from midthought.recipes.feedback.problems import Columns
+from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.recipes.feedback.settings import SftSection
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.demonstrations import DemonstrationReader
@@ -22,7 +21,8 @@ from midthought.types import SpanKind, Task
 
 def demonstrator(renderer, held_out=(), **settings):
     settings = {"practice_share": 0.0, **settings}
-    return Demonstrator(renderer, (), SftSection(**settings), hard_share=0.5, held_out=held_out, max_asks=2)
+    options = {"hard_share": 0.5, "held_out": held_out, "max_asks": 2}
+    return Demonstrator(renderer=renderer, system=(), settings=SftSection(**settings), **options)
 
 
 def spans(renderer, trajectory):

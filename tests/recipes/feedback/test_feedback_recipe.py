@@ -44,7 +44,7 @@ def test_the_whole_job_leaves_both_policies_the_figures_and_the_report(whole_run
         assert (path / folder / "config.json").is_file()
     assert (path / "report.html").is_file()
     arms = {f"after.{arm}exact_match" for arm in ("", "none.", "wrong.")}
-    assert {"before.first_try", "after.first_try", "gain.over_retry_only", *arms} <= summary.keys()
+    assert {"before.first_try", "after.first_try", *arms} <= summary.keys()
     assert summary["num_questions"] == 4
     assert "First try" in output
 

@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from midthought.recipes.feedback import rounds
-from midthought.recipes.feedback.arithmetic import make_problems
-from midthought.recipes.feedback.evaluation import feedback_metrics, gains
-from midthought.recipes.feedback.reward import Outcome
-from midthought.recipes.feedback.rounds import Round, rounds_of
+from midthought.recipes.feedback import reward
+from midthought.recipes.feedback.problems import make_problems
+from midthought.recipes.feedback.reward import Outcome, Round, rounds_of
+from midthought.recipes.feedback.tasks import feedback_metrics
 from midthought.tools.call_formats.tagged import HermesFormat
 from midthought.types import Task
 
@@ -68,7 +67,7 @@ def test_an_answer_is_judged_once_whoever_asks(play, monkeypatch):
         asked.append(answer)
         return answer == task.answer
 
-    monkeypatch.setattr(rounds, "task_is_right", is_right)
+    monkeypatch.setattr(reward, "task_is_right", is_right)
     other = dataclasses.replace(TASK, answer="7")
     (episode,) = play(lambda task, turn, feedback: ("6 again", "7 then")[turn], [other])
     rounds_of(episode)
@@ -120,10 +119,3 @@ def test_the_figures_by_hand():
     assert metrics["exact_match.low"] < 0.5 < metrics["exact_match.high"]
     without = feedback_metrics([[answered(True)]], 3)
     assert math.isnan(without["call_rate_needed"]) and math.isnan(without["goes_on_after_right"])
-
-
-def test_gains_stand_where_both_sides_were_measured():
-    metrics = {"before.first_try": 0.5, "after.exact_match": 0.9, "after.first_try": 0.5, "after.none.exact_match": 0.6}
-    assert gains(metrics) == pytest.approx(
-        {"gain.over_first_try": 0.4, "gain.over_retry_only": 0.3, "gain.first_try_over_sft": 0.0}
-    )

@@ -10,9 +10,8 @@ from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.splitting import Chunking
 from midthought.memory.transcripts import read_transcripts
-from midthought.recipes.podcast.own_questions import OwnQuestions
+from midthought.recipes.podcast.names import OwnQuestions, SyntheticNames
 from midthought.recipes.podcast.settings import sample_transcripts
-from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.types import Task
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from midthought.models.small_model import make_tokenizer
-from midthought.recipes.podcast.synthetic_names import SyntheticNames
+from midthought.recipes.podcast.names import SyntheticNames
 from midthought.tokenization import Renderer
 
 TEXTS = ["the tide clock has one copper hand", 'Maëlle found 12 herring scales <think> "quoted" </think>']

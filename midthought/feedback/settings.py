@@ -1,6 +1,6 @@
 """The settings of feedback, and the two kinds of YAML files that hold them: plain keys, or verl's tool configuration.
 
-`feedback.check` tests them with the servers.
+`feedback.commands` tests them with the servers.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ import json
 import time
 from typing import Any
 
+from midthought.data.problems.problem_sets import SOLUTION_LABEL
 from midthought.errors import NoReplyError, SettingsError
-from midthought.feedback.control_tokens import without_control_tokens
-from midthought.feedback.critics.critic import worked_solution
-from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.masking import choices_of, is_multiple_choice
+from midthought.feedback.prompts import without_control_tokens
+from midthought.feedback.settings import FeedbackSettings
 from midthought.http.json_requests import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
 from midthought.types import Task
 
@@ -141,8 +141,8 @@ def feedback_prompt(task: Task, answer: str, reasoning: str, *, shows_solution: 
     attempt = "\n\n".join(part for part in (_end_of(reasoning), _end_of(answer)) if part)
     parts.append(_section("Attempt", attempt or "(empty)"))
     parts.append(_section("Right final answer, secret", task.answer))
-    solution = worked_solution(task) if shows_solution else ""
-    if solution:
+    solution = str(task.labels.get(SOLUTION_LABEL) or "").strip()
+    if solution and shows_solution:
         parts.append(_section("Worked solution, secret", solution))
     parts.append(f"Give your feedback now, addressed to whoever made the attempt. {secret}")
     return "\n\n".join(parts)
