@@ -28,20 +28,20 @@ LINES = {
     "memory": 7000,
     "models": 1400,  # what a GGUF file lost when it was written is said (issue 51)
     "plan": 1070,
-    "recipes": 3150,  # demonstrations of own questions and the factors of an evaluation are 180 of them
+    "recipes": 3190,  # demonstrations of own questions and the factors of an evaluation are 180 of them
     "report": 2640,
-    "rollout": 2590,
+    "rollout": 2595,
     "serve": 1415,
     "tokenization": 750,
     "tools": 5465,  # a review: logarithms of large numbers and numbers that would become 0
     "trainer": 3265,
     "types": 750,
-    MODULES: 50,
+    MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_515, "code of midthought": 39_325, "tests": 52_585}
+TOTALS = {"midthought": 57_560, "code of midthought": 39_370, "tests": 52_670}
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_000, 20
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 202_300, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
 
 

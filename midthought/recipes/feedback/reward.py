@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -189,3 +190,33 @@ class FeedbackEnvironment:
         """Returns the reward of an episode that has ended."""
         rounds = await asyncio.to_thread(rounds_of, trajectory)
         return Reward(parts=parts_of(Outcome.of(rounds), self.weights))
+
+
+ORDER: dict[str, Callable[[int], list[Outcome]]] = {
+    "right at once and unasked": lambda most: [Outcome(True, True, 0, 0, 0)],
+    "right after feedback": lambda most: [Outcome(True, False, asks, asks, 0) for asks in range(1, most + 1)],
+    "right at once but asked": lambda most: [Outcome(True, True, asks, 0, 0) for asks in range(1, most + 1)],
+    "wrong after using feedback": lambda most: [Outcome(False, False, asks, asks, 0) for asks in range(1, most + 1)],
+    "wrong unasked": lambda most: [Outcome(False, False, 0, 0, 0)],
+    "wrong and ignoring feedback": lambda most: [
+        Outcome(False, False, asks, asks - ignored, ignored)
+        for asks in range(1, most + 1)
+        for ignored in range(1, asks + 1)
+    ],
+}
+"""Possible outcomes, best first, each with every possible number of calls."""
+
+
+def broken_order(weights: FeedbackRewardConfig, max_asks: int) -> str | None:
+    """Returns a message about two outcomes that the weights do not rank as `ORDER` does (up to `max_asks` calls), else None."""
+    scores = {
+        name: [math.fsum(parts_of(outcome, weights).values()) for outcome in outcomes(max_asks)]
+        for name, outcomes in ORDER.items()
+    }
+    for (better, high), (worse, low) in itertools.pairwise(scores.items()):
+        if min(high) <= max(low) + 1e-9:
+            return (
+                f"with these weights {better!r} earns {min(high):g} and {worse!r} {max(low):g} (up to {max_asks} calls); "
+                "the first must earn more. mended_bonus must lie below ask_cost and near it, tried_bonus above it, both by little"
+            )
+    return None

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from midthought.config import Auto, InferenceConfig, RecipeConfig, Section, SupervisedSection
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT
 from midthought.feedback.settings import FeedbackSettings
-from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackRewardConfig
+from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackRewardConfig, broken_order
 from midthought.recipes.recipe import RecipeEvaluation
 
 ArmCritic = Literal["none", "wrong", "outcome"]
@@ -90,6 +90,13 @@ class FeedbackRecipeConfig(RecipeConfig):
     def system_messages(self) -> tuple[str, ...]:
         """The messages that describe the tool and its call format, for models that the run did not create."""
         return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if self.model.local_path else ()
+
+    @model_validator(mode="after")
+    def _reward_keeps_the_order(self) -> Self:
+        flaw = broken_order(self.reward, max_asks=max(self.inference.max_turns - 1, 1))
+        if flaw is not None and self.reward.preset == "ordered":
+            raise ValueError(flaw)
+        return self
 
     @model_validator(mode="after")
     def _problems_and_demonstrations_agree(self) -> Self:

@@ -5,9 +5,11 @@ import random
 
 import pytest
 
+from midthought.errors import SettingsError
 from midthought.recipes.feedback.demonstrations import mended
 from midthought.recipes.feedback.problems import Columns, make_problems
-from midthought.recipes.feedback.reward import FeedbackRewardConfig, Outcome, parts_of
+from midthought.recipes.feedback.reward import FeedbackRewardConfig, Outcome, broken_order, parts_of
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.tools.call_formats.tagged import HermesFormat
 from midthought.types import StopReason, Task
 
@@ -139,23 +141,22 @@ def test_the_original_numbers(calls, right, wrong):
     assert total(Outcome(False, False, calls, 0, 0), preset="original") == pytest.approx(wrong)
 
 
-ORDER = {
-    "right at once": lambda most: [Outcome(True, True, 0, 0, 0)],
-    "right after feedback": lambda most: [Outcome(True, False, asks, asks, 0) for asks in range(1, most + 1)],
-    "right but asked": lambda most: [Outcome(True, True, asks, 0, 0) for asks in range(1, most + 1)],
-    "wrong after feedback": lambda most: [Outcome(False, False, asks, asks, 0) for asks in range(1, most + 1)],
-    "wrong": lambda most: [Outcome(False, False, 0, 0, 0)],
-    "wrong, ignoring feedback": lambda most: [
-        Outcome(False, False, asks, asks - ignored, ignored)
-        for asks in range(1, most + 1)
-        for ignored in range(1, asks + 1)
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"mended_bonus": 0.2},  # feedback costs nothing: erring first is as good as being right
+        {"mended_bonus": 0.05},  # two feedbacks that mend cost more than one that was not needed
+        {"ask_cost": 0.0, "mended_bonus": 0.0},
+        {"tried_bonus": 0.2},
+        {"tried_bonus": 1.5},
     ],
-}
-"""Possible outcomes, best first, each with every possible number of calls."""
+)
+def test_weights_that_break_the_order_are_refused_with_both_sides_named(weights):
+    assert broken_order(FeedbackRewardConfig(**weights), max_asks=2)
+    with pytest.raises(SettingsError, match="the first must earn more"):
+        FeedbackRecipeConfig(reward=weights)
 
 
-def test_the_default_weights_keep_the_order_for_every_number_of_calls_that_the_presets_allow():
-    for most in (1, 2, 3, 4):
-        scores = [[total(outcome) for outcome in outcomes(most)] for outcomes in ORDER.values()]
-        for better, worse in itertools.pairwise(scores):
-            assert min(better) > max(worse)
+def test_the_original_weights_break_the_order_and_are_taken_all_the_same():
+    chosen = FeedbackRecipeConfig(reward={"preset": "original"})
+    assert "'right at once and unasked' earns 1" in broken_order(chosen.reward, max_asks=2)
