@@ -41,7 +41,7 @@ PROMPTS = (30, 200, 1000, 4000)
 GROUP_SIZES = (4, 8, 16)
 """Tokens of a prompt, and samples of a group."""
 GROUP_TOKENS = 16_384
-"""Tokens of a micro-batch, so that the largest group is one."""
+"""Tokens of a micro-batch that holds the largest group, as `auto` chooses it; without shared prompts it has 4,096."""
 MAX_MEMORY_ROUNDS, MAX_PROMPT_ROUNDS = 2, 3
 
 
@@ -140,8 +140,8 @@ def compare_prompts(options: Options) -> Iterator[Row]:
         for group_size in GROUP_SIZES[:1] if options.quick else GROUP_SIZES:
             work = grouped_work(size, num_prompt, group_size)
             work.model.to(device=options.device, dtype=options.dtype)
-            room = SETTINGS.changed(micro_batch_tokens=GROUP_TOKENS)
-            once, each = Update(work, room), Update(work, room.changed(packing=True))
+            once = Update(work, SETTINGS.changed(micro_batch_tokens=GROUP_TOKENS))
+            each = Update(work, SETTINGS.changed(packing=True))
             for figure, systems in (
                 ("scoring", {"once": Scoring(once), "per row": Scoring(each)}),
                 ("update", {"once": once, "per row": each}),

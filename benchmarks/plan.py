@@ -38,12 +38,14 @@ SIZES = {
     "tie_embeddings=true",
     "159 M": "hidden_size=768 num_layers=12 num_heads=12 num_kv_heads=4 head_dim=64 intermediate_size=2304 vocab_size=50000",
 }
+SHARED = "group_size=8 prompt_tokens=400 max_tokens=64 micro_batch_tokens=1319 batch_size=16"
 WAYS = {
     "plain": "dtype=float32",
     "with gradient checkpointing": "dtype=float32 gradient_checkpointing=true",
     "with LoRA": "dtype=float32 lora_rank=16",
     "with LoRA and gradient checkpointing": "dtype=float32 lora_rank=16 gradient_checkpointing=true",
     "with a critic and a reference": "dtype=float32 critic=separate reference=true",
+    "with a shared prompt": f"dtype=float32 {SHARED}",
 }
 """bfloat16 is left to the tests' small model: this is a CPU."""
 SIZE_KEYS = {field.name for field in fields(Shape)}
@@ -150,9 +152,10 @@ def iterate(plan: Memory, device: str | torch.device = "cpu") -> dict[str, float
             learning_rate=1e-5,
             warmup_steps=0,
             adv_estimator="gae" if made is not None else "grpo",
-            mini_batch_size=plan.batch_size // 2,
+            mini_batch_size=plan.batch_size,
+            ppo_epochs=2,
             micro_batch_tokens=plan.micro_batch_tokens,
-            packing=True,
+            packing="shared" if plan.group_size > 1 else True,
             logits_mib=plan.logits_mib,
             gradient_checkpointing=plan.gradient_checkpointing,
             offload_reference=plan.offload_reference,
@@ -184,7 +187,7 @@ def make_policy(shape: Shape, dtype: torch.dtype) -> Any:
 
 
 def make_trajectories(plan: Memory) -> Sequence[Any]:
-    """Episodes of the planned lengths, tokens drawn at random; every group's rewards differ."""
+    """Episodes of the planned lengths, tokens drawn at random; a group has one prompt, and its rewards differ."""
     from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
     draw = random.Random(0)
@@ -192,11 +195,11 @@ def make_trajectories(plan: Memory) -> Sequence[Any]:
     def ids(number: int) -> list[int]:
         return [draw.randrange(3, plan.shape.vocab_size) for _ in range(number)]
 
-    found = []
+    size, found = max(2, plan.group_size), []
+    prompts = [ids(plan.prompt_tokens) for _ in range(0, plan.batch_size, size)]
     for number in range(plan.batch_size):
-        trajectory = Trajectory(
-            Task(task_id=f"t{number}", prompt="?", answer="!"), ids(plan.prompt_tokens), group=number // 2
-        )
+        group = number // size
+        trajectory = Trajectory(Task(task_id=f"t{number}", prompt="?", answer="!"), prompts[group], group=group)
         sampled = tuple(-10.0 for _ in range(plan.max_tokens))
         said = Completion(token_ids=tuple(ids(len(sampled))), sampled_logprobs=sampled, finish=Finish.END)
         trajectory.add_sampled(said)

@@ -32,7 +32,7 @@ from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.plan.choices import word
-from midthought.plan.measures import fitted, largest_logits_mib
+from midthought.plan.measures import LOGITS_MIB, fitted
 from midthought.plan.memory import Memory
 
 CHOSEN = ("training.gradient_checkpointing", "training.micro_batch_tokens")
@@ -136,7 +136,7 @@ def chosen_update(work: Work, batch: TokenBatch, memory_gib: float) -> dict[str,
     given = {
         "memory_gib": memory_gib,
         "lora_rank": work.lora_rank,
-        "logits_mib": largest_logits_mib(round(memory_gib * GIB)),
+        "logits_mib": LOGITS_MIB["gpu"],
         "prompt_tokens": 1,
         "max_tokens": int(batch.lengths.max()) - 1,
         "batch_size": len(batch),

@@ -17,7 +17,7 @@ from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.models.peft_weights import base_of
-from midthought.plan.measures import largest_logits_mib
+from midthought.plan.measures import LOGITS_MIB
 from midthought.plan.shape import MODEL_CONFIGS, Shape
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
@@ -145,14 +145,12 @@ def own_error_of_random_prompts(model: Any, shape: Shape) -> Deviation:
 
 def grpo_settings(num_episodes: int, **changes: Any) -> TrainingConfig:
     """One optimizer step of GRPO on so many episodes, without other terms than the policy loss. Logits are computed in blocks of
-    the size that a run chooses for this GPU."""
-    memory_bytes = torch.cuda.get_device_properties().total_memory if torch.cuda.is_available() else 0
-    sizes = {"logits_mib": largest_logits_mib(memory_bytes)}
+    the size that a run chooses for a GPU."""
     return TrainingConfig(
         adv_estimator="grpo",
         warmup_steps=0,
         mini_batch_size=num_episodes,
-        **{"learning_rate": 1e-5, "gradient_checkpointing": True, **sizes, **changes},
+        **{"learning_rate": 1e-5, "gradient_checkpointing": True, "logits_mib": LOGITS_MIB["gpu"], **changes},
     )
 
 

@@ -23,7 +23,6 @@ from midthought.feedback.settings import FeedbackSettings
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.optimizer import ADAM_EPSILON
 from midthought.models.pretrained import is_on_this_machine
-from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import GIB
 from midthought.tools.background_loop import BackgroundLoop
 
@@ -65,16 +64,16 @@ def servers(setup: Setup) -> Iterator[Finding]:
     for found in check_feedback(settings) if isinstance(settings, FeedbackSettings) else ():
         if found.remedy:
             yield Finding(f"{found.what}: {found.words}", found.remedy, found.server, "stop")
-    inference = before_choice(setup.config.inference)
+    inference = setup.config.inference
     check_backend(inference)
-    if inference.backend not in SERVER_ENGINES or inference.in_process or not inference.base_url:
+    if inference.engine not in SERVER_ENGINES or inference.in_process or not inference.base_url:
         return
     if setup.source is not None and isinstance(setup.source.parts.engine, SyncedEngine):
         return  # the run's own engine has passed the same checks
     if not (name := inference.served_model_name or setup.config.model.local_path):
         raise SkippedError("inference.served_model_name does not name the model of the servers")
     renderer = None if setup.policy is None else setup.policy.renderer
-    engine = SERVER_ENGINES[inference.backend](
+    engine = SERVER_ENGINES[inference.engine](
         inference.base_url,
         name,
         eos_token_ids=frozenset() if renderer is None else renderer.eos_token_ids,

@@ -167,8 +167,8 @@ class InferenceConfig(Section):
 
     @property
     def engine(self) -> str:
-        """`backend`; local, as on a CPU, if it is still `auto`."""
-        return settled(self.backend, "local")
+        """`backend`; if it is still `auto`, vllm if `in_process` or `base_url` asks for it, else local."""
+        return settled(self.backend, "vllm" if self.in_process or self.base_url else "local")
 
 
 class RewardConfig(Section):

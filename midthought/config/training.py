@@ -39,8 +39,9 @@ class TrainingConfig(AlgorithmSection):
     mini_batch_size: int = Field(64, ge=1)
     """Largest number of episodes per optimizer step. The episodes of an iteration are divided evenly among its steps."""
     micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = "auto"
-    """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096, or
-    fewer if they do not fit; on a GPU up to 16384."""
+    """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096
+    on a CPU, 16384 on a GPU, and as many as a whole group has if its samples share the prompt (`packing`); fewer if they do
+    not fit."""
     packing: Harmless[bool | Literal["shared"]] = "shared"
     """Pack the rows of a micro-batch without padding; attention stays within each row. `shared`: also compute a prompt that the
     rows of a group share once in each micro-batch, if that saves a tenth of the tokens; with `inference.deterministic` as true.
@@ -48,8 +49,8 @@ class TrainingConfig(AlgorithmSection):
     speed, not the result."""
     logits_mib: Harmless[Annotated[int, Field(ge=1)] | Auto] = "auto"
     """Memory limit for logits, in MiB. If policy tokens × vocabulary need more, log-probabilities are computed block by block,
-    and again in the backward pass; changes memory and speed, not the result. `auto`: 64 on a CPU; on a GPU up to 512, at most
-    1/160 of its memory, or fewer if they do not fit."""
+    and again in the backward pass; changes memory and speed, not the result. `auto`: 64 on a CPU; on a GPU 512,
+    or 64 if they do not fit."""
     gradient_checkpointing: Harmless[bool | Literal["auto", "offload"]] = "auto"
     """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
     `offload`: store these inputs in CPU memory. `auto`: false if all activations fit, for a given model on a GPU

@@ -148,12 +148,12 @@ def check_backend(inference: InferenceConfig) -> None:
     """Raises `SettingsError` for a backend that training does not support, `MissingExtraError` for one that is not installed."""
     if inference.engine not in ("local", *SERVER_ENGINES):
         raise SettingsError(
-            f"inference.backend={inference.backend!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
+            f"inference.backend={inference.engine!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
             "or 'sglang'"
         )
     if inference.deterministic and inference.engine != "local":
         raise SettingsError(
-            f"inference.deterministic with inference.backend={inference.backend!r}: its batches depend on time; "
+            f"inference.deterministic with inference.backend={inference.engine!r}: its batches depend on time; "
             "use 'local' for a bit-identical repetition"
         )
     if inference.in_process and inference.engine != "local":

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from midthought.learning.micro_batching import pack_first_fit
-
-KEY_SHARE = 8
-"""A copy of a token's keys and values takes at most 1/8 of the memory of its activations: every row that attends to a prompt
-copies the prompt's keys and values."""
-MIN_SAVED = 0.1
-"""A group shares its prompt if that saves at least this share of its tokens; below it, the copies cost as much."""
+from midthought.models.memory import KEY_SHARE, MIN_SAVED
 
 
 def shared_lengths(token_ids: Tensor, cu_seqlens: Tensor, is_wanted: Tensor, groups: Tensor) -> Tensor:

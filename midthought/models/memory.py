@@ -1,4 +1,4 @@
-"""Memory of this machine, and limits of the local engine's copies of weights. The engine and the plan of a run use both."""
+"""Memory of this machine, limits of the local engine's copies of weights, and when a prompt is shared. The plan uses all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ MERGED_SHARE = 0.25
 """Maximum share of the free memory for the local engine's merged copies of layers with adapters."""
 MAX_COPIED_BYTES = 2**30
 """Maximum size of the copies of a small model's weights that the local engine makes to be faster."""
+KEY_SHARE = 8
+"""A copy of a token's keys and values takes at most 1/8 of the memory of its activations: every row that attends to a prompt
+copies the prompt's keys and values."""
+MIN_SAVED = 0.1
+"""A group shares its prompt if that saves at least this share of its tokens; below it, the copies cost as much."""
 
 
 def machine_bytes() -> int | None:

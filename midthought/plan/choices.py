@@ -6,26 +6,20 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midthought.config import RecipeConfig, SupervisedSection, read_yaml
+from midthought.config import RecipeConfig, SupervisedSection, read_yaml, settled
 from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.references import require_installed
 from midthought.config.store import TINY
 from midthought.errors import ModelPathError, SettingsError
-from midthought.plan.engine_choice import (
-    installed_vllm,
-    is_planned_in_process,
-    needs_local,
-    requested_backend,
-    vllm_problem,
-)
 from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.measures import fitted, remedy
-from midthought.plan.memory import Memory
+from midthought.plan.memory import Memory, shared_samples
 from midthought.plan.shape import Shape, find_shape, read_config, small_shape
 
 LORA_RANK = 32
@@ -40,6 +34,8 @@ LARGEST_SUPERVISED_RATE = 1e-3
 ARM_WORK = {"cpu": 1.2e13, "gpu": 2e16}
 """Parameters × tokens that an evaluation arm of a given model computes at most, which limits the number of test questions: about
 ten minutes of a laptop's CPU in float32, and of a GPU such as an H100."""
+KNOWN_VLLM = "0.32"
+"""Version of vLLM that is known to run in this process (`engines.vllm_in_process`)."""
 MIN_QUESTIONS = 100
 """With fewer test questions a share is less exact than 10 percentage points (half of the 95 % interval of 50 %)."""
 _SHOWN = (
@@ -64,6 +60,8 @@ class Choice:
     unknown: str = ""
     source: str = ""
     """Folder or hub name of the user's model; empty for a small one that a run creates, and for a loaded one."""
+    knows_prompts: bool = False
+    """Whether the length of the longest prompt is known, not assumed."""
 
     def table(self) -> Iterator[str]:
         """Yields the settings that matter to this run, one a line, and the required memory."""
@@ -78,16 +76,17 @@ class Choice:
             if self.plan.engine_weights and self.config.model.adapter_rank:
                 num_gib = self.plan.engine_weights / GIB
                 yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
+        yield self._prompts()
         if self.hardware.occupied:
             yield self.hardware.occupied
 
     def _rows(self) -> Iterator[str]:
         config = self.config
-        in_process, on_gpu = is_planned_in_process(config), self.hardware.kind == "gpu"
+        in_process = config.inference.backend == "vllm" and config.inference.in_process
         does_matter = {
             "critic": config.training.has_critic,
             "in_process": in_process,
-            "gpu_memory_utilization": in_process and on_gpu,
+            "gpu_memory_utilization": in_process and self.hardware.kind == "gpu",
         }
         for name in (*_SHOWN, *(f"{section}.{key}" for section, each in config for key in each.test_sizes)):
             section, _, key = name.partition(".")
@@ -95,6 +94,20 @@ class Choice:
                 value = getattr(getattr(config, section), key)
                 note = self._note(key, value) if name in self.chosen else "set by the user or the recipe"
                 yield f"{name}={word(value)}  {note}".rstrip()
+
+    def _prompts(self) -> str:
+        """Returns the length of prompts that is planned for, and for how many samples of a group each is computed."""
+        plan, wanted = self.plan, shared_samples(self.config)
+        length = (
+            "" if plan is None else f"{plan.prompt_tokens:,} tokens at most{' (assumed)' * (not self.knows_prompts)}, "
+        )
+        if plan is None:
+            number = "group, or per sample if not all layers have full attention (the log says so)"
+        elif plan.shape.has_window and wanted > 1:
+            number = "sample: the model has layers that see only a window"
+        else:
+            number = "sample" if wanted == 1 else f"{plan.samples_together} of {wanted} samples"
+        return f"Prompts: {length}computed once per {number}"
 
     def _note(self, key: str, value: Any) -> str:
         """Returns what is missing for a better value, with the remedy."""
@@ -157,6 +170,7 @@ def resolve(
     is_given: bool = True,
     has_vllm: bool | None = None,
     model: Mapping[str, Any] | None = None,
+    prompt_tokens: int | None = None,
     unknown: str = "",
     **fixed: Any,
 ) -> Choice:
@@ -167,29 +181,31 @@ def resolve(
         is_given: whether the model is the user's, not a small one that a run created.
         has_vllm: whether a suitable vLLM is installed. None: looks for one.
         model: the parsed `config.json` of a loaded model.
+        prompt_tokens: of the longest prompt; None: `Memory` assumes a number.
         unknown: why the run cannot be planned; empty if it may be.
         fixed: what the settings do not say, as in `Memory`.
     """
     first = _with_rank_of_folder(config, source)
+    if prompt_tokens is not None:
+        fixed["prompt_tokens"] = min(prompt_tokens, settled(config.inference.max_seq_len, prompt_tokens))
     options: dict[str, Any] = {"on_gpu": hardware.kind == "gpu", "is_given": is_given}
     unknown, given = unknown or _unknown(config, hardware), source if is_given else ""
     chosen = frozenset(_open(config)) | ({"inference.in_process"} if config.inference.backend == "auto" else set())
     if not unknown:
         try:
-            shape = find_shape(source) if source else small_shape(config.model) if model is None else None
-            plan = Memory.of(
-                shape or Shape.from_config(model or {}), choose(first, has_vllm=has_vllm, **options), hardware, **fixed
-            )
+            made = small_shape(config.model) if model is None else Shape.from_config(model)
+            shape = find_shape(source) if source else made
+            plan = Memory.of(shape, choose(first, has_vllm=has_vllm, **options), hardware, **fixed)
         except (SettingsError, ModelPathError) as error:
             unknown = str(error).partition(". ")[0]
     if unknown:
         return Choice(choose(first, has_vllm=False, **options), hardware, chosen, None, unknown, given)
-    kept = {*fixed} | ({"backend"} if requested_backend(config.inference) else set())
+    kept = {*fixed} | ({"backend"} if config.inference.engine != "local" else set())
     kept |= {"lora_rank"} if not is_given or find_spec("peft") is None else set()
     values, plan = fitted(plan, {name for name in _open(first) if name.partition(".")[2] not in kept})
-    settled = choose(_assigned(first, values), has_vllm=has_vllm, **options)
-    values = {**(_by_size(config, plan) if is_given else {}), **_of_device(config, plan, hardware, source)}
-    return Choice(_assigned(settled, values), hardware, chosen, plan, "", given)
+    found = choose(_assigned(first, values), has_vllm=has_vllm, **options)
+    found = _assigned(found, _of_plan(config, plan, hardware, source, is_given))
+    return Choice(found, hardware, chosen, plan, "", given, prompt_tokens is not None)
 
 
 def choose(
@@ -207,10 +223,9 @@ def choose(
     if has_vllm is None:
         has_vllm = not vllm_problem(installed_vllm())
     backend, in_process = ("vllm", True) if is_ours and has_vllm and not needs_local(config) else ("local", False)
-    if requested := requested_backend(config.inference):
-        backend, in_process = requested, config.inference.in_process
-    samples = backend if config.inference.backend == "auto" else config.inference.backend
-    is_other = by_verl or samples != "local" or config.training.max_staleness > 0
+    if config.inference.backend != "auto" or config.inference.engine != "local":
+        backend, in_process = config.inference.engine, config.inference.in_process
+    is_other = by_verl or backend != "local" or config.training.max_staleness > 0
     is_other = is_other and config.training.policy_loss not in config.training.sampling_corrected
     rate, warmup_rate = (ADAPTER_RATES if rank else WEIGHT_RATES) if is_given else MADE_RATES
     values: dict[str, Any] = {
@@ -254,9 +269,26 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
     return config.copied({name: kinds[name](**{**getattr(config, name).given(), **found[name]}) for name in found})
 
 
-def fixed_in(stage: str) -> dict[str, Any]:
-    """Returns what the stage fixes in the plan: the warm-up alone has neither a critic nor a reference."""
-    return {"critic": "none", "reference": False} if stage == "sft" else {}
+def vllm_problem(version: str | None) -> str:
+    """Returns why a vLLM of this version is not chosen, with the remedy; empty if it is. None: not installed."""
+    if version is None:
+        return f"vLLM is not installed; to sample with it: pip install 'vllm=={KNOWN_VLLM}.*'"
+    if version.split(".")[:2] != KNOWN_VLLM.split("."):
+        return f"vLLM {version} is installed, and {KNOWN_VLLM} is known to work: pip install 'vllm=={KNOWN_VLLM}.*'"
+    return ""
+
+
+def installed_vllm() -> str | None:
+    """Returns the version of vLLM in this environment. None: not installed."""
+    try:
+        return metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def needs_local(config: RecipeConfig) -> bool:
+    """Whether only `local` does what the settings ask for: Ray workers, or batches that can be repeated."""
+    return config.ray.use_ray or config.inference.deterministic
 
 
 def _open(config: RecipeConfig) -> list[str]:
@@ -283,28 +315,21 @@ def _with_rank_of_folder(config: AnyConfig, source: str) -> AnyConfig:
     return config.merged({"model": {"lora_rank": read_config(adapters).get("r") or LORA_RANK}})
 
 
-def _by_size(config: RecipeConfig, plan: Memory) -> dict[str, Any]:
-    """Returns values of `auto` that follow from the model's size: numbers of test questions, and the learning rate of supervised
-    steps of all weights."""
-    per_question = plan.shape.computing_parameters * plan.tokens_of_episode
-    most = max(MIN_QUESTIONS, int(ARM_WORK[plan.device] / per_question))
+def _of_plan(config: RecipeConfig, plan: Memory, hardware: Hardware, source: str, is_given: bool) -> dict[str, Any]:
+    """Returns values of `auto` that need a plan: for a given model its numbers of test questions, and the learning rate of
+    supervised steps of all weights; on a GPU `sdpa` for an architecture whose memory is planned, and vLLM's share of it."""
     values: dict[str, Any] = {}
-    for name, section in config:
+    most = max(MIN_QUESTIONS, int(ARM_WORK[plan.device] / plan.shape.computing_parameters / plan.tokens_of_episode))
+    for name, section in config if is_given else ():
         values |= {f"{name}.{key}": min(size, most) for key, size in section.test_sizes.items()}
         if isinstance(section, SupervisedSection) and not plan.lora_rank:
             values[f"{name}.learning_rate"] = supervised_rate(plan.shape.parameters)
-    return {name: values[name] for name in _open(config) if name in values}
-
-
-def _of_device(config: RecipeConfig, plan: Memory, hardware: Hardware, source: str) -> dict[str, Any]:
-    """Returns values of `auto` on a GPU: `sdpa` for an architecture whose memory is planned, and vLLM's share of all memory."""
-    found: dict[str, Any] = {}
-    if source and hardware.kind == "gpu" and config.model.attn_implementation == "auto":
-        found["model.attn_implementation"] = "sdpa"
-    if plan.backend == "vllm" and config.inference.gpu_memory_utilization == "auto":
+    if source and hardware.kind == "gpu":
+        values["model.attn_implementation"] = "sdpa"
+    if plan.backend == "vllm":
         free = plan.memory_gib / (hardware.total_gib or plan.memory_gib)
-        found["inference.gpu_memory_utilization"] = plan.share * free
-    return found
+        values["inference.gpu_memory_utilization"] = plan.share * free
+    return {name: values[name] for name in _open(config) if name in values}
 
 
 def _unknown(config: RecipeConfig, hardware: Hardware) -> str:

@@ -9,14 +9,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from midthought.plan.memory import ENOUGH_SEQUENCES, MIB, Memory
+from midthought.plan.memory import ENOUGH_SEQUENCES, Memory
 
-MICRO_BATCH_TOKENS = {"gpu": (16_384, 8192, 4096), "cpu": (4096, 2048, 1024)}
-"""Values of `training.micro_batch_tokens`, fastest first. Recomputed layers cost a third more compute, and these less."""
+MICRO = "training.micro_batch_tokens"
+MICRO_BATCH_TOKENS = (16_384, 8192, 4096, 2048, 1024)
+"""Values of `training.micro_batch_tokens`. The largest is that of a whole group, if its samples share their prompt."""
+FAST_TOKENS = {"gpu": (4096, 16_384), "cpu": (1024, 4096)}
+"""Smaller passes are slower than recomputed layers; larger ones are faster only if more samples share a prompt."""
+RECOMPUTED = 4 / 3
+"""Compute of an update with recomputed layers, as a multiple of one without."""
 MEASURES: tuple[tuple[str, Any], ...] = (
     ("training.gradient_checkpointing", True),
-    ("training.logits_mib", 64),
-    *(("training.micro_batch_tokens", size) for size in (2048, 1024)),
+    *((MICRO, size) for size in MICRO_BATCH_TOKENS),
     ("training.gradient_checkpointing", "offload"),
     ("training.offload_reference", True),
     ("inference.merge_adapters", False),
@@ -32,16 +36,9 @@ MEASURES: tuple[tuple[str, Any], ...] = (
     ("inference.max_num_seqs", ENOUGH_SEQUENCES // 2),
     ("training.logits_mib", 16),
 )
-"""Setting and its new value, least harm first, after `MICRO_BATCH_TOKENS`. Costs: docs/scaling.md, "If a run does not fit"."""
-LOGITS_MIB = (512, 256, 128, 64)
-"""Values of `training.logits_mib` on a GPU with enough memory: large blocks are better for its matrix product."""
-LOGITS_SHARE = 160
-"""A block of logits takes at most this fraction of a GPU's memory: its backward pass holds about four of them."""
-
-
-def largest_logits_mib(memory_bytes: int) -> int:
-    """Returns the value of `training.logits_mib` for a GPU with this memory."""
-    return next((size for size in LOGITS_MIB if size * MIB <= memory_bytes // LOGITS_SHARE), LOGITS_MIB[-1])
+"""Setting and its new value, least harm first. Costs: docs/scaling.md, "If a run does not fit"."""
+LOGITS_MIB = {"gpu": 512, "cpu": 64}
+"""Values of `training.logits_mib`, if they fit: large blocks are better for a GPU's matrix product."""
 
 
 def fitted(plan: Memory, names: Collection[str]) -> tuple[dict[str, Any], Memory]:
@@ -50,14 +47,15 @@ def fitted(plan: Memory, names: Collection[str]) -> tuple[dict[str, Any], Memory
 
     Changes only the settings in `names` (`section.key`).
     """
-    on_gpu = plan.device == "gpu"
+    group = plan.tokens_together(plan.group_size) if plan.pays(plan.group_size) else 0
     fastest = {
         "training.gradient_checkpointing": False,
-        "training.micro_batch_tokens": MICRO_BATCH_TOKENS[plan.device][0],
-        "training.logits_mib": largest_logits_mib(plan.memory_bytes) if on_gpu else 64,
+        MICRO: max(FAST_TOKENS[plan.device][1], group),
+        "training.logits_mib": LOGITS_MIB[plan.device],
     }
     values = {name: value for name, value in fastest.items() if name in names}
-    measures, plan = _mildest(_with(plan, values), [each for each in _measures(plan) if each[0] in names])
+    plan = _with(plan, values)
+    measures, plan = _mildest(plan, [each for each in _measures(plan) if each[0] in names])
     return values | measures, plan
 
 
@@ -72,8 +70,10 @@ def remedy(plan: Memory) -> dict[str, Any]:
 
 
 def _measures(plan: Memory) -> list[tuple[str, Any]]:
-    smaller = [("training.micro_batch_tokens", size) for size in MICRO_BATCH_TOKENS[plan.device][1:]]
-    return list(dict.fromkeys([*smaller, *MEASURES]))
+    """Returns `MEASURES` after those that cost less: smaller blocks of logits, and smaller passes."""
+    least, most = FAST_TOKENS[plan.device][0], RECOMPUTED * plan.tokens_of_group
+    sizes = [size for size in MICRO_BATCH_TOKENS if size >= least and _with(plan, {MICRO: size}).tokens_of_group < most]
+    return list(dict.fromkeys([("training.logits_mib", 64), *((MICRO, size) for size in sizes), *MEASURES]))
 
 
 def _mildest(plan: Memory, measures: Sequence[tuple[str, Any]]) -> tuple[dict[str, Any], Memory]:

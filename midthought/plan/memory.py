@@ -7,14 +7,13 @@ Does not depend on the choice of settings.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from midthought.config import RecipeConfig, settled
 from midthought.errors import SettingsError
-from midthought.models.memory import MAX_COPIED_BYTES, MERGED_SHARE
-from midthought.plan.engine_choice import is_planned_in_process
+from midthought.models.memory import KEY_SHARE, MAX_COPIED_BYTES, MERGED_SHARE, MIN_SAVED
 from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.shape import Shape
 
@@ -44,15 +43,6 @@ ENOUGH_SEQUENCES = 16
 """An engine with fewer concurrent sequences, while more are waiting, reads its weights for too few tokens."""
 
 
-class Learned(NamedTuple):
-    """What policy and critic hold all the time, in bytes."""
-
-    weights: int
-    masters: int
-    moments: int
-    gradients: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Memory:
     """Memory of a device while a model of `shape` is trained. Settings of a run have their names of `model`, `training` and
@@ -74,7 +64,6 @@ class Memory:
     offload_reference: bool
     gradient_checkpointing: bool | Literal["offload"]
     logits_mib: float
-    """0: no limit."""
     micro_batch_tokens: int
     batch_size: int
     backend: Literal["local", "vllm", "apart"] = "local"
@@ -84,20 +73,19 @@ class Memory:
     """The share of vLLM; `auto`: what is free while it is awake."""
     max_num_seqs: int = 256
     prompt_tokens: int = 1024
+    """Of the longest prompt; the default is an assumption."""
     max_tokens: int = 2048
+    group_size: int = 1
+    """Samples of a prompt that share it in a pass (`learning.shared_prompts`); 1: no prompt is shared."""
 
     @classmethod
     def of(cls, shape: Shape, config: RecipeConfig, hardware: Hardware, **fixed: Any) -> Memory:
         """Returns the memory of a run; `fixed` replaces what does not follow from its settings. Raises `SettingsError`."""
         model, training, inference = config.model, config.training, config.inference
-        in_process = hardware.kind == "gpu" and is_planned_in_process(config)
+        in_process = hardware.kind == "gpu" and inference.backend == "vllm" and inference.in_process
         is_apart = config.ray.use_ray or (inference.backend != "local" and not in_process)
-        values = {
-            **{
-                key: getattr(training, key)
-                for key in ("batch_size", "optimizer", "offload_optimizer", "offload_reference")
-            },
-            **{key: getattr(inference, key) for key in ("max_tokens", "merge_adapters", "gpu_memory_utilization")},
+        named = {**vars(training), **vars(inference)}
+        values = {field.name: named[field.name] for field in fields(cls) if field.name in named} | {
             "device": hardware.kind,
             "memory_gib": hardware.memory_gib,
             "dtype": model.weights_dtype,
@@ -109,6 +97,7 @@ class Memory:
             "micro_batch_tokens": training.max_micro_batch_tokens,
             "backend": "apart" if is_apart else "vllm" if in_process else "local",
             "max_num_seqs": settled(inference.max_num_seqs),
+            "group_size": 1 if shape.has_window else shared_samples(config),
         }
         return cls(shape=shape, **{**values, **fixed})
 
@@ -129,6 +118,32 @@ class Memory:
     def memory_bytes(self) -> int:
         return round(self.memory_gib * GIB)
 
+    # -- prompts that a group shares -----------------------------------------------------------------------------------
+
+    def tokens_together(self, num_samples: int) -> int:
+        """Tokens of a prompt with so many samples, as `learning.shared_prompts` counts them: the prompt once, and for each sample
+        its own, the prompt's last token, and 1/8 of the others for a copy of their keys and values."""
+        shared = self.prompt_tokens - 1
+        copied = -(-shared // KEY_SHARE) if num_samples > 1 else 0
+        return shared + num_samples * (self.max_tokens + 1 + copied)
+
+    def pays(self, num_samples: int) -> bool:
+        """Whether it saves enough that as many samples share their prompt."""
+        saved = (num_samples - 1) * (self.prompt_tokens - 1)
+        return num_samples > 1 and saved >= MIN_SAVED * num_samples * self.tokens_of_episode
+
+    @property
+    def samples_together(self) -> int:
+        """The most samples that share their prompt in a pass."""
+        sizes = range(self.group_size, 1, -1)
+        return next((n for n in sizes if self.tokens_together(n) <= self.micro_batch_tokens and self.pays(n)), 1)
+
+    @property
+    def tokens_of_group(self) -> int:
+        """Tokens that are computed for a group; its prompt is computed once for `samples_together`."""
+        num_prompts = -(-self.group_size // self.samples_together)
+        return num_prompts * (self.prompt_tokens - 1) + self.group_size * (self.max_tokens + 1)
+
     # -- the learner -------------------------------------------------------------------------------------------------
 
     @property
@@ -142,22 +157,25 @@ class Memory:
         of_critic = self.shape.trunk_parameters if self.critic == "separate" else 0
         return of_critic + (0 if self.lora_rank else self.shape.parameters)
 
-    @cached_property
-    def learned(self) -> Learned:
-        """Policy and critic with the optimizer's states, wherever these are."""
-        trained, adapters = self.trained_parameters, self.adapter_parameters
-        frozen = self.shape.parameters if self.lora_rank else 0
-        return Learned(
-            weights=self.width * (frozen + trained) + FLOAT * adapters,
-            masters=FLOAT * trained if self.width < FLOAT else 0,
-            moments=math.ceil(BYTES_OF_MOMENTS[self.optimizer] * (trained + adapters)),
-            gradients=FLOAT * (trained + adapters),
-        )
+    @property
+    def gradients(self) -> int:
+        """Gradients in float32."""
+        return FLOAT * (self.trained_parameters + self.adapter_parameters)
+
+    @property
+    def is_optimizer_apart(self) -> bool:
+        """Whether gradients go to an optimizer in main memory after each backward pass."""
+        return self.offload_optimizer and self.device == "gpu"
 
     @property
     def held(self) -> int:
-        """Policy and critic on the device. Gradients go to an optimizer in main memory after each backward pass."""
-        return self.learned.weights if self.offload_optimizer and self.device == "gpu" else sum(self.learned)
+        """Policy and critic on the device, with their gradients, moments and float32 copies unless the optimizer is apart."""
+        trained, adapters = self.trained_parameters, self.adapter_parameters
+        frozen = self.shape.parameters if self.lora_rank else 0
+        weights = self.width * (frozen + trained) + FLOAT * adapters
+        masters = FLOAT * trained if self.width < FLOAT else 0
+        moments = math.ceil(BYTES_OF_MOMENTS[self.optimizer] * (trained + adapters))
+        return weights if self.is_optimizer_apart else weights + masters + moments + self.gradients
 
     @property
     def reference_bytes(self) -> int:
@@ -203,15 +221,17 @@ class Memory:
         recomputed = layer + (1 if is_offloaded else shape.num_layers) * inputs
         kept = recomputed if self.gradient_checkpointing else shape.num_layers * layer
         ends = 4 * inputs + width * self.adapter_parameters  # before and after the layers; adapters in half precision
-        num_logits = max(1, tokens * self.max_tokens // self.tokens_of_episode) * shape.vocab_size
-        at_once = max(shape.vocab_size, int(self.logits_mib * MIB) // FLOAT) if self.logits_mib else num_logits
+        samples = self.samples_together
+        num_policy_tokens = tokens * samples * self.max_tokens // self.tokens_together(samples)
+        num_logits = max(1, num_policy_tokens) * shape.vocab_size
+        at_once = max(shape.vocab_size, int(self.logits_mib * MIB) // FLOAT)
         way = "whole" if num_logits <= at_once else "in blocks"
         logits = BYTES_OF_LOGIT[way] * min(num_logits, at_once)
         in_layer = 2 * tokens * (width * shape.intermediate_size + FLOAT * shape.hidden_size)
         backward = (2 if self.critic == "separate" else 1) * (kept + ends) + max(logits, in_layer)
-        leaves_whole = self.held < sum(self.learned) and (self.lora_rank or width == FLOAT)
+        leaves_whole = self.is_optimizer_apart and (self.lora_rank or width == FLOAT)
         fresh = width * self.trained_parameters if width < FLOAT else 0
-        end = self.learned.gradients if leaves_whole else fresh
+        end = self.gradients if leaves_whole else fresh
         of_head = 0 if self.lora_rank else (FLOAT + width) * shape.embedding_parameters
         scoring = self.held + self.reference_bytes + layer + ends + logits
         return max(self.states + of_head + max(backward, end), scoring)
@@ -303,3 +323,9 @@ class Memory:
     def fits(self) -> bool:
         """Whether the run fits, in the memory and in vLLM's cache."""
         return self.lack == (0, 0)
+
+
+def shared_samples(config: RecipeConfig) -> int:
+    """Returns how many samples share a prompt by the settings; 1: each sample computes it."""
+    is_shared = config.training.packing == "shared" and not config.inference.deterministic
+    return config.training.episodes_per_task if is_shared else 1

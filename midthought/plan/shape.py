@@ -29,7 +29,6 @@ _SIZES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "Qwen/Qwen3-14B": ((5120, 40, 40, 17_408, 151_936), _QWEN3),
     "Qwen/Qwen2.5-32B-Instruct": ((5120, 64, 40, 27_648, 152_064), {"model_type": "qwen2"}),
     "Qwen/Qwen3-32B": ((5120, 64, 64, 25_600, 151_936), _QWEN3),
-    "meta-llama/Llama-3.1-70B": ((8192, 80, 64, 28_672, 128_256), {"model_type": "llama"}),
 }
 # fmt: on
 MODEL_CONFIGS: dict[str, dict[str, Any]] = {
@@ -56,6 +55,8 @@ class Shape:
     """Whether queries and keys are normalized."""
     layer_biases: int = 0
     """Parameters of the biases of a layer's linear maps."""
+    has_window: bool = False
+    """Whether layers see only a window, so that the learner computes rows one by one."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Shape:
@@ -73,6 +74,9 @@ class Shape:
         has_bias = bool(config.get("attention_bias", False)) and kind in ("llama", "qwen3")
         biases = (heads + 2 * kv_heads) * head_dim * (has_bias or kind == "qwen2") + hidden * has_bias
         biases += (2 * inner + hidden) * (kind == "llama" and bool(config.get("mlp_bias", False)))
+        is_windowed = kind == "mistral" or (
+            bool(config.get("use_sliding_window", False)) and config.get("max_window_layers", 28) < num_layers
+        )
         return cls(
             hidden_size=hidden,
             num_layers=num_layers,
@@ -84,6 +88,7 @@ class Shape:
             is_tied=bool(config.get("tie_word_embeddings", False)),
             qk_norm=kind == "qwen3",
             layer_biases=biases,
+            has_window=is_windowed and config.get("sliding_window", 4096) is not None,
         )
 
     @property
@@ -140,17 +145,8 @@ class Shape:
 
 def small_shape(model: ModelConfig) -> Shape:
     """Returns the shape of the small model that a run creates (`models.small_model`)."""
-    return Shape(
-        hidden_size=model.hidden_size,
-        num_layers=model.num_layers,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_heads,
-        head_dim=64,
-        intermediate_size=3 * model.hidden_size,
-        vocab_size=model.vocab_size,
-        is_tied=True,
-        qk_norm=True,
-    )
+    sizes = (model.hidden_size, model.num_layers, model.num_heads, 3 * model.hidden_size, model.vocab_size)
+    return Shape.from_config({**dict(zip(_KEYS, sizes, strict=True)), **_QWEN3, **_TIED, "head_dim": 64})
 
 
 def find_shape(model: str) -> Shape:

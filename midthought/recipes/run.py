@@ -22,8 +22,7 @@ from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.run_checks import require_finite
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
-from midthought.plan.choices import Choice, fixed_in, resolve
-from midthought.plan.engine_choice import before_choice
+from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import Hardware, find_hardware, require_device
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
 from midthought.recipes.evaluation import EvaluationArm, RecipeTasks, unfinished
@@ -246,7 +245,7 @@ class RecipeRun(ABC):
             self.stage = self.progress.stage  # type: ignore[assignment]
             self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
         source = str(self.path / SFT) if SFT in self.progress.done else self.beginning
-        check_source(before_choice(self.config.inference), self.config.ray, self.config.training.max_staleness)
+        check_source(self.config.inference, self.config.ray, self.config.training.max_staleness)
         self.choose(source)
         if self.stage != "evaluate":
             lines = "\n".join(self.choice.table()) if self.is_given else self.choice.algorithm
@@ -279,7 +278,8 @@ class RecipeRun(ABC):
             if self.is_given:
                 require_device(self.device)
             hardware = find_hardware(self.device)
-        self.choice = resolve(self.config, hardware, source=source, is_given=self.is_given, **fixed_in(self.stage))
+        fixed = {"critic": "none", "reference": False} if self.stage == "sft" else {}  # the warm-up alone has neither
+        self.choice = resolve(self.config, hardware, source=source, is_given=self.is_given, **fixed)
         self.config = self.choice.config
 
     @property

@@ -10,14 +10,13 @@ from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.changes import require_true_or_false
 from midthought.config.section import Section
 from midthought.errors import SettingsError, near_names
-from midthought.plan.choices import Choice, as_recorded
-from midthought.plan.engine_choice import before_choice
+from midthought.plan.choices import as_recorded
 from midthought.report.run_folder import require_intact_run
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.initial_policy import choose_preset, choose_settings
+from midthought.trainer.initial_policy import choose_preset
 from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_source
 from midthought.trainer.run import Run
 from midthought.trainer.tasks import TrainingTasks
@@ -33,9 +32,9 @@ def settle(
     run_path: str | Path | Run | None,
     resume: bool,
     names: Iterable[str],
-) -> tuple[Choice, str, Any, str | Path | Run | None]:
-    """Returns the settings that a trainer runs with, a line for the user about the preset (empty: none was used), the model that
-    was given loaded, and the run folder, if any. `settings`: as in `by_section`. `names`: of the trainer's arguments, to be
+) -> tuple[RecipeConfig, str, Any, str | Path | Run | None]:
+    """Returns the settings, still with `auto`, a line for the user about the preset (empty: none was used), the model that was
+    given loaded, and the run folder, if any. `settings`: as in `by_section`. `names`: of the trainer's arguments, to be
     suggested for an unknown name. Raises SettingsError."""
     require_true_or_false(resume)
     if dataset is not None and "max_steps" in settings:
@@ -66,8 +65,8 @@ def settle(
             config = as_recorded(config, recorded)
     config, note = choose_preset(config, model)
     config = config.merged({})
-    check_source(before_choice(config.inference), config.ray, config.training.max_staleness)
-    return choose_settings(config, model), note, model, run_path
+    check_source(config.inference, config.ray, config.training.max_staleness)
+    return config, note, model, run_path
 
 
 def by_section(config: RecipeConfig, settings: Mapping[str, Any], names: Iterable[str] = ()) -> dict[str, Any]:

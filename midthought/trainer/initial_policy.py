@@ -6,10 +6,11 @@ import functools
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-from midthought.config import ModelConfig, RecipeConfig, with_tiny
+from midthought.config import ModelConfig, RecipeConfig, settled, with_tiny
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.run_checks import require_finite
@@ -77,7 +78,20 @@ def choose_preset(config: RecipeConfig, model: Any) -> tuple[RecipeConfig, str]:
     return chosen, note if values else ""
 
 
-def choose_settings(config: RecipeConfig, model: Any) -> Choice:
+def longest_prompt(
+    config: RecipeConfig, tokenizer: Any, prompts: PromptBuilder, tasks: TrainingTasks, is_format_auto: bool
+) -> int | None:
+    """Returns the tokens of the longest prompt. None: the tasks do not know it, or there is no tokenizer yet."""
+    if tokenizer is None:
+        return None
+    day = {"strftime_now": settled(config.model.chat_template_date, date.today())}
+    renderer = Renderer(tokenizer, {**config.model.template_arguments, **day})
+    if is_format_auto and prompts.registry.definitions():
+        prompts, renderer, _ = native_prompts(prompts, renderer)
+    return tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
+
+
+def choose_settings(config: RecipeConfig, model: Any, longest_prompt: int | None = None) -> Choice:
     """Replaces every `auto` in the settings, for the device of `model`, or of the model that will be loaded or created, and
     plans the run.
 
@@ -90,19 +104,19 @@ def choose_settings(config: RecipeConfig, model: Any) -> Choice:
             f"model={model!r:.80}: give a folder, a Hugging Face name, or a loaded causal LM with its tokenizer"
         )
     if model is not None:
-        return _choose_for_loaded(config, model)
+        return _choose_for_loaded(config, model, longest_prompt)
     source = settings.local_path
     if source:
         require_device(settings.device)
     hardware = find_hardware(settings.device if source else settings.device_of_made)
-    choice = resolve(config, hardware, source=source, is_given=bool(source))
+    choice = resolve(config, hardware, source=source, is_given=bool(source), prompt_tokens=longest_prompt)
     choice.require_possible()
     for line in choice.table() if source else ():
         _log.info(line)
     return choice
 
 
-def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
+def _choose_for_loaded(config: RecipeConfig, model: Any, longest_prompt: int | None) -> Choice:
     if config.model.lora_rank == "auto":
         config = config.merged({"model": {"lora_rank": 0}})
     if not config.model.lora_rank and not any(parameter.requires_grad for parameter in model.parameters()):
@@ -119,6 +133,7 @@ def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
         hardware = replace(hardware, memory_gib=hardware.memory_gib + num_held / GIB)  # the plan counts these weights
     has_size, adapters = hasattr(model, "config"), [*getattr(model, "peft_config", {}).values()]
     known: dict[str, Any] = {"model": model.config.to_dict() if has_size else {}, "source": "", "has_vllm": False}
+    known["prompt_tokens"] = longest_prompt
     known |= {"lora_rank": getattr(adapters[0], "r", 0)} if adapters else {}
     planned = functools.partial(resolve, config, hardware, dtype=str(weight.dtype).removeprefix("torch."), **known)
     found = planned(unknown="" if has_size else f"a {type(model).__name__} has no config that gives its size")

@@ -175,14 +175,16 @@ def open_sources(
     *,
     model_path: str = "",
     overlaps: bool = False,
+    longest_prompt: int | None = None,
 ) -> tuple[TrainedEngine, Rollouts, Rollouts]:
     """Creates an engine, and the sources of training and of held-out episodes, which share it. Close one of them after use.
 
     `learned`: what the learner trains, the policy itself or the policy with adapters; None: the policy is not trained here.
     `model_path`: folder with the weights of `policy`, if any. `overlaps`: training episodes also run while the learner works.
+    `longest_prompt`: its tokens, if they were counted before.
     """
     inference, ray, seed = config.inference, config.ray, config.training.seed
-    longest = tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
+    longest = longest_prompt or tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
     max_seq_len = longest_sequence(longest, inference, policy.config)
     sampling = inference.changed(backend="local") if ray.use_ray else inference
     engine = policy_engine(policy, learned, renderer, sampling, model_path=model_path, max_seq_len=max_seq_len)

@@ -32,7 +32,7 @@ from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import learn
 from midthought.learning.run_checks import require_finite
 from midthought.models.peft_folders import merge
-from midthought.models.pretrained import save_model
+from midthought.models.pretrained import load_tokenizer, save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts
@@ -48,7 +48,7 @@ from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.episodes import as_rollout, restore_stream, tell_failures
 from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
-from midthought.trainer.initial_policy import generation_values, open_policy
+from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
 from midthought.trainer.learners import beside_engine, make_learner
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainingResult, history_row
@@ -153,7 +153,7 @@ class Trainer:
         progress: bool = True,
         **settings: Any,
     ) -> None:
-        self._choice, note, model, path = settle(
+        config, note, model, path = settle(
             config,
             settings,
             model=model,
@@ -163,12 +163,17 @@ class Trainer:
             resume=resume,
             names=inspect.signature(Trainer).parameters,
         )
-        self.config = self._choice.config
-        self._is_created = model is None and not self.config.model.local_path
+        self._is_created = model is None and not config.model.local_path
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
-        self._tasks = make_tasks(self.config, environment, dataset, validation, reward_fn, rewards)
+        self._tasks = make_tasks(config, environment, dataset, validation, reward_fn, rewards)
+        if tokenizer is None and model is None and config.model.local_path:
+            tokenizer = load_tokenizer(config.model.local_path)
+        is_format_auto = call_format == AUTO_CALL_FORMAT
+        self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks, is_format_auto)
+        self._choice = choose_settings(config, model, self._longest_prompt)
+        self.config = self._choice.config
         console = Console(quiet=not progress)
         options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes, "console": console}
         self._run = path if isinstance(path, Run) else Run(path, self.config, **options)
@@ -187,7 +192,7 @@ class Trainer:
             tasks=self._tasks,
             demonstrations=demonstrations,
             run=self._run,
-            is_format_auto=call_format == AUTO_CALL_FORMAT,
+            is_format_auto=is_format_auto,
         )
         learned = learned_from(self._tasks, environment, reward_fn, rewards)
         self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
@@ -239,9 +244,9 @@ class Trainer:
             apart = place == "apart"
             learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters(), apart=apart)
             given = self._policy.prompts, self._tasks, self._settings
-            path = self._policy.path
+            known = {"model_path": self._policy.path, "longest_prompt": self._longest_prompt}
             sources = open_sources(
-                self.model, learner.policy, self.renderer, *given, model_path=path, overlaps=place is not None
+                self.model, learner.policy, self.renderer, *given, overlaps=place is not None, **known
             )
             self._parts = _Parts(learner, *sources)
         return self._parts

@@ -10,8 +10,7 @@ from midthought.cli import app
 from midthought.config import ConfigStore
 from midthought.engines.create import check_backend
 from midthought.errors import SettingsError
-from midthought.plan.choices import as_recorded, choose, resolve
-from midthought.plan.engine_choice import KNOWN_VLLM, before_choice, vllm_problem
+from midthought.plan.choices import KNOWN_VLLM, as_recorded, choose, resolve, vllm_problem
 from midthought.plan.hardware import GIB, Hardware, device_problem
 from midthought.trainer.initial_policy import choose_settings
 
@@ -60,7 +59,7 @@ def test_auto_counts_as_local_until_a_run_chooses():
 )
 def test_settings_that_ask_for_vllm_are_checked_before_the_choice(inference):
     with pytest.raises(SettingsError, match="bit-identical repetition"):
-        check_backend(before_choice(auto(inference=inference).inference))
+        check_backend(auto(inference=inference).inference)
 
 
 @pytest.mark.parametrize("is_small", [True, False])
@@ -130,7 +129,7 @@ def test_the_table_says_what_is_missing_for_a_better_value():
     choice = resolve(auto(), gpu(48), source=QWEN, has_vllm=True)
     rows = {line.partition("=")[0]: line for line in choice.table()}
     assert rows["inference.backend"] == "inference.backend=vllm" and "inference.gpu_memory_utilization" in rows
-    assert "sdpa" in rows["model.attn_implementation"] and "logits_mib=256" in rows["training.logits_mib"]
+    assert "sdpa" in rows["model.attn_implementation"] and "logits_mib=512" in rows["training.logits_mib"]
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import SettingsError
-from midthought.plan.engine_choice import KNOWN_VLLM
+from midthought.plan.choices import KNOWN_VLLM
 
 PAGE = Path(__file__).parents[2] / "docs" / "servers.md"
 TABLE = re.compile(r"(<!-- choices -->\n)(.*?)(<!-- end -->\n)", flags=re.DOTALL)

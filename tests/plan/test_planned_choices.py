@@ -1,11 +1,15 @@
 """`auto` becomes values by hardware; what does not fit is refused with the settings that make it fit."""
 
+import json
 import sys
+from dataclasses import replace
 
 import pytest
 
+from benchmarks.plan import SMALLEST, make_trajectories, memory_of
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.errors import MissingExtraError, SettingsError
+from midthought.learning.batch import TokenBatch
 from midthought.plan.choices import as_recorded, choose, resolve
 from midthought.plan.hardware import GIB, Hardware, find_hardware
 from midthought.plan.memory import Memory
@@ -78,8 +82,8 @@ def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
     assert Memory.of(find_shape(QWEN), choose(auto(), on_gpu=False), gpu(80)).needed > 100 * GIB
     choice = resolve(auto(inference={"max_num_seqs": 64}), gpu(24), source=QWEN, has_vllm=False)
     choice.require_possible()
-    first, *rows, last = choice.table()
-    assert first == "Chosen for a GPU (24.0 GiB):" and last.endswith("; 21.6 GiB can be used")
+    first, *rows, memory, _ = choice.table()
+    assert first == "Chosen for a GPU (24.0 GiB):" and memory.endswith("; 21.6 GiB can be used")
     assert rows[:3] == ["model.dtype=bfloat16", "model.critic=shared", "model.lora_rank=32"]
     assert "inference.max_num_seqs=64  set by the user or the recipe" in rows
 
@@ -96,6 +100,79 @@ def test_passes_are_made_smaller_until_they_fit():
     choice.require_possible()
     assert choice.config.training.micro_batch_tokens < 4096
     assert choice.config.inference.max_num_seqs == 128, "fewer sequences do not help while learning"
+
+
+# -- prompts that a group shares -----------------------------------------------------------------------------------------
+
+CPU = Hardware("cpu", "a CPU", 256)
+SHARED = {"adv_estimator": "grpo", "group_size": 8}
+
+
+@pytest.mark.parametrize("num_prompt", [200, 1024, 4000])
+def test_a_pass_holds_a_whole_group_with_the_longest_prompt(num_prompt):
+    """The learner keeps such a group together at the chosen size, and not at one less."""
+    config = auto(training=SHARED, inference={"max_tokens": 300 if num_prompt < 1000 else 512})
+    choice = resolve(config, CPU, source="Qwen/Qwen3-0.6B", prompt_tokens=num_prompt)
+    size, num_sampled = choice.config.training.micro_batch_tokens, config.inference.max_tokens
+    sizes = f"group_size=8 batch_size=8 prompt_tokens={num_prompt} max_tokens={num_sampled}"
+    batch = TokenBatch.from_trajectories(make_trajectories(memory_of(SMALLEST, sizes)))
+    assert len(batch.micro_batch_rows(size, packed="shared")) == 1
+    assert size == 4096 or len(batch.micro_batch_rows(size - 1, packed="shared")) == 2
+    assert size > 4096 or num_prompt == 200
+    assert choice.plan.samples_together == 8 and choice.plan.needed <= choice.plan.limit
+
+
+@pytest.mark.parametrize(
+    ("sections", "size", "num_samples"),
+    [
+        ({"training": SHARED}, 12_103, 8),
+        ({"training": {**SHARED, "packing": True}}, 4096, 1),
+        ({"training": SHARED, "inference": {"deterministic": True}}, 4096, 1),
+        ({"training": SHARED, "inference": {"max_tokens": 60_000}}, 4096, 1),  # sharing saves less than a tenth
+        ({"training": {}}, 4096, 1),  # one sample of each prompt
+    ],
+)
+def test_passes_are_larger_only_if_samples_share_their_prompt(sections, size, num_samples):
+    choice = resolve(auto(**sections), CPU, source="Qwen/Qwen3-0.6B", prompt_tokens=4000)
+    assert (choice.config.training.micro_batch_tokens, choice.plan.samples_together) == (size, num_samples)
+
+
+def test_a_group_is_divided_only_if_recomputed_layers_do_not_save_enough_memory():
+    """Half a group costs 1.5 times the tokens of a whole one, and recomputed layers a third more."""
+    found = []
+    for memory_gib in (200, 64, 44):
+        choice = resolve(auto(training=SHARED), replace(CPU, memory_gib=memory_gib), source=QWEN, prompt_tokens=4000)
+        choice.require_possible()
+        found.append((choice.config.training.gradient_checkpointing, choice.plan.samples_together))
+    assert found == [(False, 8), (True, 8), (True, 4)]
+
+
+WINDOWS = {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 14}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "more", "line"),
+    [
+        ({}, {}, "1,024 tokens at most (assumed), computed once per 8 of 8 samples"),
+        ({"prompt_tokens": 4000}, {}, "4,000 tokens at most, computed once per 8 of 8 samples"),
+        (
+            {},
+            WINDOWS,
+            "1,024 tokens at most (assumed), computed once per sample: the model has layers that see only a window",
+        ),
+        (
+            {},
+            {"model_type": "gemma3_text"},
+            "computed once per group, or per sample if not all layers have full attention (the log says so)",
+        ),
+    ],
+)
+def test_the_table_says_how_often_a_prompt_is_computed(fixed, more, line, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**MODEL_CONFIGS[QWEN], **more}), "utf-8")
+    choice = resolve(auto(training=SHARED), gpu(80), source=str(tmp_path), **fixed)
+    assert f"Prompts: {line}" in list(choice.table())
+    alone = resolve(auto(), gpu(80), source=QWEN)
+    assert "Prompts: 1,024 tokens at most (assumed), computed once per sample" in list(alone.table())
 
 
 def update_of(choice) -> tuple[bool, int]:
@@ -125,7 +202,7 @@ def loaded(memory_gib: float | None, model: dict[str, object] = MODEL_CONFIGS[QW
 @pytest.mark.parametrize(
     ("memory_gib", "training", "expected"),
     [
-        (64, {}, (False, 8192, 256)),
+        (64, {}, (False, 8192, 512)),
         (80, {}, (False, 8192, 512)),
         (141, {}, (False, 16_384, 512)),
         (141, {"gradient_checkpointing": True}, (True, 16_384, 512)),

@@ -95,6 +95,29 @@ def test_a_model_that_is_not_found_is_reported_with_the_remedy(tmp_path):
             find_shape(model)
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("llama", {}),
+        ("mistral", {}),
+        ("mistral", {"sliding_window": None}),
+        ("qwen2", {"sliding_window": 8, "max_window_layers": 1}),
+        ("qwen3", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
+        ("qwen3", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 2}),
+    ],
+)
+def test_layers_that_see_a_window_are_found_as_the_learner_finds_them(kind, more):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from midthought.learning.attention import can_share
+
+    sizes = {**SMALL, "num_key_value_heads": 2, **more}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
+    shape = Shape.from_config({"model_type": kind, **sizes})
+    assert shape.has_window is not can_share(model)
+    assert Shape.from_config(model.config.to_dict()).has_window is shape.has_window
+
+
 def test_an_architecture_that_is_not_counted_is_refused_with_the_way_out():
     with pytest.raises(SettingsError, match=r"'deepseek_v3' is not counted here. Counted are llama"):
         Shape.from_config({"model_type": "deepseek_v3", **SMALL})

@@ -70,8 +70,23 @@ def test_the_sizes_of_a_model_objects_update_are_chosen_with_its_plan(talker: di
     with RayPPOTrainer(settings("gae"), Colours(), **talker) as trainer:
         training = trainer.config.training
         assert chosen(trainer)[1:] == ("shared", 0, False)
-        assert (training.micro_batch_tokens, training.logits_mib) == (16_384, 128)
+        assert (training.micro_batch_tokens, training.logits_mib) == (16_384, 512)
         trainer.fit(num_epochs=1)
+
+
+def test_an_updates_passes_hold_a_group_with_the_longest_prompt_of_the_data_set(talker: dict[str, Any]) -> None:
+    rows = [{"question": "Say a colour. " * number, "answer": "red"} for number in (1, 300)]
+    config = settings("grpo", batch_size=16, group_size=16).merged({"inference": {"deterministic": False}})
+    with RayPPOTrainer(config, dataset=rows, **talker) as trainer:
+        tasks, messages = trainer.setup.all_tasks, trainer.setup.policy.messages
+        longest = max(len(trainer.renderer.prompt(messages(task))) for task in tasks)
+        own = 40 + 1 + -(-(longest - 1) // 8)
+        assert trainer.config.training.micro_batch_tokens == longest - 1 + 16 * own > 4096
+        line = f"Prompts: {longest:,} tokens at most, computed once per 16 of 16 samples"
+        assert line in trainer.setup.choice.table()
+    with RayPPOTrainer(config, Colours(), **talker) as trainer:
+        line = "Prompts: 1,024 tokens at most (assumed), computed once per 16 of 16 samples"
+        assert line in trainer.setup.choice.table()
 
 
 def test_the_weights_of_a_model_object_are_in_the_memory_that_it_may_use(talker: dict[str, Any], on_gpu: Any) -> None:

@@ -46,7 +46,7 @@ def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
         return
     if inference.engine != "local" and not inference.in_process:
         raise SettingsError(
-            f"ray.use_ray with inference.backend={inference.backend!r}: each Ray worker has its own engine, and servers are "
+            f"ray.use_ray with inference.backend={inference.engine!r}: each Ray worker has its own engine, and servers are "
             "used directly; set ray.use_ray to false (several servers: inference.base_url), "
             "inference.backend to 'local', or inference.in_process to true"
         )
