@@ -39,7 +39,11 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_560, "code of midthought": 39_370, "tests": 52_670}
+TOTALS = {
+    "midthought": 58_170,
+    "code of midthought": 39_800,
+    "tests": 52_875,
+}  # a plan that counts shared prompts (issue 53)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_400, 20  # the table of shared prompts in measured.md
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""

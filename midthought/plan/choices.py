@@ -98,15 +98,16 @@ class Choice:
     def _prompts(self) -> str:
         """Returns the length of prompts that is planned for, and for how many samples of a group each is computed."""
         plan, wanted = self.plan, shared_samples(self.config)
-        length = (
-            "" if plan is None else f"{plan.prompt_tokens:,} tokens at most{' (assumed)' * (not self.knows_prompts)}, "
-        )
-        if plan is None:
+        if wanted == 1:
+            number = "sample"
+        elif plan is None:
             number = "group, or per sample if not all layers have full attention (the log says so)"
-        elif plan.shape.has_window and wanted > 1:
+        elif plan.shape.has_window:
             number = "sample: the model has layers that see only a window"
         else:
-            number = "sample" if wanted == 1 else f"{plan.samples_together} of {wanted} samples"
+            number = f"{plan.samples_together} of {wanted} samples"
+        known = "" if self.knows_prompts else " (assumed)"
+        length = "" if plan is None else f"{plan.prompt_tokens:,} tokens at most{known}, "
         return f"Prompts: {length}computed once per {number}"
 
     def _note(self, key: str, value: Any) -> str:
