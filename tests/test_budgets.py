@@ -40,9 +40,9 @@ LINES = {
 }
 """All lines of Python in each package of `midthought/`."""
 TOTALS = {
-    "midthought": 58_170,
+    "midthought": 58_180,
     "code of midthought": 39_800,
-    "tests": 52_875,
+    "tests": 52_880,
 }  # a plan that counts shared prompts (issue 53)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_400, 20  # the table of shared prompts in measured.md

@@ -100,10 +100,8 @@ class Choice:
         plan, wanted = self.plan, shared_samples(self.config)
         if wanted == 1:
             number = "sample"
-        elif plan is None:
-            number = "group, or per sample if not all layers have full attention (the log says so)"
-        elif plan.shape.has_window:
-            number = "sample: the model has layers that see only a window"
+        elif plan is None or plan.shape.has_window:
+            number = "sample if layers see only a window or are not attention (the log says so), else once per group"
         else:
             number = f"{plan.samples_together} of {wanted} samples"
         known = "" if self.knows_prompts else " (assumed)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from midthought.config import RecipeConfig, settled
 from midthought.errors import SettingsError
@@ -41,6 +41,15 @@ SMALLEST_SHARE, LARGEST_SHARE = 0.05, 0.9
 """Of a GPU's memory that vLLM gets; the largest is its own default."""
 ENOUGH_SEQUENCES = 16
 """An engine with fewer concurrent sequences, while more are waiting, reads its weights for too few tokens."""
+
+
+class Learned(NamedTuple):
+    """What policy and critic hold all the time, in bytes."""
+
+    weights: int
+    masters: int
+    moments: int
+    gradients: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,25 +166,22 @@ class Memory:
         of_critic = self.shape.trunk_parameters if self.critic == "separate" else 0
         return of_critic + (0 if self.lora_rank else self.shape.parameters)
 
-    @property
-    def gradients(self) -> int:
-        """Gradients in float32."""
-        return FLOAT * (self.trained_parameters + self.adapter_parameters)
-
-    @property
-    def is_optimizer_apart(self) -> bool:
-        """Whether gradients go to an optimizer in main memory after each backward pass."""
-        return self.offload_optimizer and self.device == "gpu"
+    @cached_property
+    def learned(self) -> Learned:
+        """Policy and critic with the optimizer's states, wherever these are."""
+        trained, adapters = self.trained_parameters, self.adapter_parameters
+        frozen = self.shape.parameters if self.lora_rank else 0
+        return Learned(
+            weights=self.width * (frozen + trained) + FLOAT * adapters,
+            masters=FLOAT * trained if self.width < FLOAT else 0,
+            moments=math.ceil(BYTES_OF_MOMENTS[self.optimizer] * (trained + adapters)),
+            gradients=FLOAT * (trained + adapters),
+        )
 
     @property
     def held(self) -> int:
-        """Policy and critic on the device, with their gradients, moments and float32 copies unless the optimizer is apart."""
-        trained, adapters = self.trained_parameters, self.adapter_parameters
-        frozen = self.shape.parameters if self.lora_rank else 0
-        weights = self.width * (frozen + trained) + FLOAT * adapters
-        masters = FLOAT * trained if self.width < FLOAT else 0
-        moments = math.ceil(BYTES_OF_MOMENTS[self.optimizer] * (trained + adapters))
-        return weights if self.is_optimizer_apart else weights + masters + moments + self.gradients
+        """Policy and critic on the device. Gradients go to an optimizer in main memory after each backward pass."""
+        return self.learned.weights if self.offload_optimizer and self.device == "gpu" else sum(self.learned)
 
     @property
     def reference_bytes(self) -> int:
@@ -229,9 +235,9 @@ class Memory:
         logits = BYTES_OF_LOGIT[way] * min(num_logits, at_once)
         in_layer = 2 * tokens * (width * shape.intermediate_size + FLOAT * shape.hidden_size)
         backward = (2 if self.critic == "separate" else 1) * (kept + ends) + max(logits, in_layer)
-        leaves_whole = self.is_optimizer_apart and (self.lora_rank or width == FLOAT)
+        leaves_whole = self.held < sum(self.learned) and (self.lora_rank or width == FLOAT)
         fresh = width * self.trained_parameters if width < FLOAT else 0
-        end = self.gradients if leaves_whole else fresh
+        end = self.learned.gradients if leaves_whole else fresh
         of_head = 0 if self.lora_rank else (FLOAT + width) * shape.embedding_parameters
         scoring = self.held + self.reference_bytes + layer + ends + logits
         return max(self.states + of_head + max(backward, end), scoring)

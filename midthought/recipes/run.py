@@ -273,12 +273,13 @@ class RecipeRun(ABC):
             torch.use_deterministic_algorithms(True)
 
     def choose(self, source: str, hardware: Hardware | None = None) -> None:
-        """Replaces `auto` in the settings, for the model at `source`. `hardware`: None: this machine's."""
+        """Replaces `auto` in the settings, for the model at `source`. `hardware`: None: this machine's. Without reinforcement
+        learning there is neither a critic nor a reference."""
         if hardware is None:
             if self.is_given:
                 require_device(self.device)
             hardware = find_hardware(self.device)
-        fixed = {"critic": "none", "reference": False} if self.stage == "sft" else {}  # the warm-up alone has neither
+        fixed: dict[str, Any] = {"critic": "none", "reference": False} if self.stage == "sft" else {}
         self.choice = resolve(self.config, hardware, source=source, is_given=self.is_given, **fixed)
         self.config = self.choice.config
 

@@ -137,8 +137,10 @@ def _choose_for_loaded(config: RecipeConfig, model: Any, longest_prompt: int | N
     known |= {"lora_rank": getattr(adapters[0], "r", 0)} if adapters else {}
     planned = functools.partial(resolve, config, hardware, dtype=str(weight.dtype).removeprefix("torch."), **known)
     found = planned(unknown="" if has_size else f"a {type(model).__name__} has no config that gives its size")
+    if not adapters or found.plan is None:
+        return found
     num_learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    if not adapters or found.plan is None or found.plan.adapter_parameters == num_learning:
+    if found.plan.adapter_parameters == num_learning:
         return found
     return planned(
         unknown=f"the given model's adapters learn {num_learning:,} parameters; only LoRA on all linear layers is planned"

@@ -244,9 +244,9 @@ class Trainer:
             apart = place == "apart"
             learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters(), apart=apart)
             given = self._policy.prompts, self._tasks, self._settings
-            known = {"model_path": self._policy.path, "longest_prompt": self._longest_prompt}
+            options: dict[str, Any] = {"model_path": self._policy.path, "longest_prompt": self._longest_prompt}
             sources = open_sources(
-                self.model, learner.policy, self.renderer, *given, overlaps=place is not None, **known
+                self.model, learner.policy, self.renderer, *given, overlaps=place is not None, **options
             )
             self._parts = _Parts(learner, *sources)
         return self._parts

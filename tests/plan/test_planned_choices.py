@@ -147,6 +147,9 @@ def test_a_group_is_divided_only_if_recomputed_layers_do_not_save_enough_memory(
     assert found == [(False, 8), (True, 8), (True, 4)]
 
 
+SEPARATE = (
+    "computed once per sample if layers see only a window or are not attention (the log says so), else once per group"
+)
 WINDOWS = {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 14}
 
 
@@ -158,12 +161,12 @@ WINDOWS = {"sliding_window": 4096, "use_sliding_window": True, "max_window_layer
         (
             {},
             WINDOWS,
-            "1,024 tokens at most (assumed), computed once per sample: the model has layers that see only a window",
+            f"1,024 tokens at most (assumed), {SEPARATE}",
         ),
         (
             {},
             {"model_type": "gemma3_text"},
-            "computed once per group, or per sample if not all layers have full attention (the log says so)",
+            SEPARATE,
         ),
     ],
 )
