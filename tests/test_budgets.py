@@ -34,15 +34,15 @@ LINES = {
     "serve": 1415,
     "tokenization": 750,
     "tools": 5465,  # a review: logarithms of large numbers and numbers that would become 0
-    "trainer": 3290,  # prompts are counted before the settings are chosen (issue 53)
+    "trainer": 3285,  # prompts are counted before the settings are chosen (issue 53)
     "types": 750,
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 58_180, "code of midthought": 39_800, "tests": 52_880}
+TOTALS = {"midthought": 57_545, "code of midthought": 39_350, "tests": 52_790}
 # the plan counts shared prompts, and prompts are counted before it (issue 53)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_400, 20  # the table of shared prompts in measured.md
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_000, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
 
 
