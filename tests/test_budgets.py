@@ -39,10 +39,10 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_545, "code of midthought": 39_350, "tests": 52_790}
+TOTALS = {"midthought": 57_580, "code of midthought": 39_385, "tests": 52_790}
 # the plan counts shared prompts, and prompts are counted before it (issue 53)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_000, 20
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 202_900, 20  # the table of shared prompts in measured.md
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
 
 
