@@ -40,7 +40,7 @@ from midthought.rollout.trajectory_json import load_trajectories
 from midthought.tokenization import Renderer
 from midthought.tools.arguments import ArgumentsChecker, ArgumentsError
 from midthought.tools.builtin.calculate import CalculationError, calculate
-from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.parsers import find_call_format
 
 MAX_CHARS = 20_000
 SCRAPS = [

@@ -15,7 +15,7 @@ from midthought.models.small_model import make_tokenizer
 from midthought.rollout.episode import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.parsers import find_call_format
 
 PART = "parse"
 CORPUS = Path(__file__).parents[1] / "midthought/recipes/podcast/sample"

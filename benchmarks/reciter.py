@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.tagged import HermesFormat
+from midthought.tools.call_formats.json_calls import HermesFormat
 
 PADDING, TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE = "<|pad|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"
 SPECIALS = (PADDING, TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE)

@@ -19,7 +19,7 @@ from torch import Tensor
 from midthought import Task, Trajectory, compute_grpo_advantage, compute_policy_loss, tool
 from midthought.config import InferenceConfig
 from midthought.engines.local.engine import LocalEngine
-from midthought.env.question import QuestionEnvironment
+from midthought.env.episode import QuestionEnvironment
 from midthought.env.rewards import combine_rewards, correct
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import policy_forward

@@ -55,15 +55,15 @@ from .tools.parsers import (
     InThoughtParser as InThoughtParser,
 )
 from .tools.call_formats import ToolCallFormat as ToolCallFormat
-from .tools.call_formats.registry import (
+from .tools.parsers import (
     find_call_format as find_call_format,
     register_call_format as register_call_format,
 )
 from .tools.multi_turn import MultiTurnManager as MultiTurnManager
 from .tools.builtin.calculate import CalculateTool as CalculateTool
-from .tools.builtin.environment_step import EnvironmentStepTool as EnvironmentStepTool
+from .tools.builtin.own_objects import EnvironmentStepTool as EnvironmentStepTool
 from .tools.builtin.python import PythonTool as PythonTool
-from .tools.builtin.query import QueryTool as QueryTool
+from .tools.builtin.own_objects import QueryTool as QueryTool
 from .tools.mcp import mcp_tools as mcp_tools
 from .algo.credit import advantage_estimator as advantage_estimator
 from .algo.advantages import (

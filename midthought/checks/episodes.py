@@ -16,8 +16,8 @@ from typing import Any
 from midthought.checks.before import Setup, SkippedError
 from midthought.checks.iterations import LIMITS
 from midthought.checks.registry import Finding, Policy, check
+from midthought.env.answer_matching import normalised
 from midthought.env.episode import call_blocking
-from midthought.env.reasoning import normalised
 from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.rollout.written import THOUGHT, PolicyParts, example_calls, play, written
 from midthought.tools.call_formats.unread import UnreadCallReader

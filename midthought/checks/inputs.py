@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from midthought.checks.before import Setup, SkippedError
 from midthought.checks.registry import Finding, check
-from midthought.env.question import NullEnvironment
-from midthought.env.reasoning import normalised
+from midthought.env.answer_matching import normalised
+from midthought.env.episode import NullEnvironment
 from midthought.errors import DataError, SettingsError
 from midthought.rollout.written import example_calls, play, written
 from midthought.tokenization import Renderer

@@ -5,12 +5,13 @@ Time is linear in the texts, except for `mathematical_match`, which runs in a wo
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import Counter
 from fractions import Fraction
 
 from midthought.data.final_answers import last_boxed, last_number, option_letter
 from midthought.env.math_worker_pool import MathWorkerPool
-from midthought.env.reasoning import normalised
 
 MAX_EXPRESSION_CHARS = 2000
 """A longer mathematical expression equals only itself; of an answer without `\\boxed`, this many final characters are read."""
@@ -20,8 +21,14 @@ _ARTICLES = frozenset({"a", "an", "the"})
 _process = MathWorkerPool()
 
 
+def normalised(answer: str) -> str:
+    """Returns the answer for comparison: NFKC, case-folded, without punctuation and repeated whitespace."""
+    text = unicodedata.normalize("NFKC", answer).casefold()
+    return " ".join(re.sub(r"[^\w\s]|_", " ", text).split())
+
+
 def exact_match(answer: str, truth: str) -> bool:
-    """The same words after normalization of case, punctuation and whitespace (`reasoning.normalised`)."""
+    """The same words after normalization of case, punctuation and whitespace (`normalised`)."""
     said = normalised(answer)
     return bool(said) and said == normalised(truth)
 

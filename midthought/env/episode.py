@@ -1,26 +1,24 @@
-"""Episodes of a `BaseEnvironment` for the rollout loop, and episode statistics.
+"""Episodes for the rollout loop: of a `BaseEnvironment`, and of one answer; episode statistics.
 
 Does not depend on engines or tokens: it reads the policy's answers from `trajectory.turns`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from midthought.env.environment import BaseEnvironment
-from midthought.env.reasoning import last_answer
 from midthought.env.reward_functions import WeightedReward, with_remedy
+from midthought.env.rewards import last_answer
 from midthought.errors import EpisodeError
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.concurrency import DaemonThreads
-from midthought.tools.deadline import contained
+from midthought.tools.concurrency import DaemonThreads, TooLateError, settled, within
 from midthought.types import Reward, Trajectory, Turn
 
 T = TypeVar("T")
@@ -116,6 +114,45 @@ def takes(function: Callable[..., Any], *arguments: Any, **options: Any) -> bool
     return True
 
 
+# -- episodes of one answer --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionEnvironment:
+    """Implements the rollout loop's `EpisodeEnvironment`. One instance is used for all episodes."""
+
+    reward: WeightedReward
+    timeout_seconds: float | None = None
+    """Time limit of the reward functions, which then run in a thread (`async` ones on the environments' event loop), so that
+    they do not block other episodes. None: no limit, and they are called directly."""
+    follows_from_record: ClassVar[bool] = True
+    """It has no state: an interrupted episode can continue from its trajectory, also in another process."""
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        """Returns None: the answer ends the episode."""
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        """Returns the reward. With a time limit, raises `EpisodeError` if a reward function raises or exceeds it."""
+        if self.timeout_seconds is None:
+            return await self.reward.score(trajectory)
+        judge = functools.partial(self.reward, trajectory)
+        scored: Reward = await call(judge, self.timeout_seconds, "the reward")
+        return scored
+
+
+class NullEnvironment:
+    """Environment without replies and rewards. Implements the rollout loop's `EpisodeEnvironment`."""
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        """Returns None: the answer ends the episode."""
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        """Returns an empty reward: who needs one computes it from the record."""
+        return Reward()
+
+
 # -- statistics ------------------------------------------------------------------------------------------------
 
 
@@ -162,26 +199,16 @@ async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
     Coroutines run on a separate event loop, shared by all environments of the process, so that their connections outlive the
     caller's loop. Raises `EpisodeError` with the name `what` if it raises or takes longer than `seconds`.
     """
-
-    async def run() -> Any:
-        value = function() if inspect.iscoroutinefunction(function) else await _threads.run(function)
-        return await value if inspect.isawaitable(value) else value
-
-    future = asyncio.wrap_future(_loop.start(contained(run())))
     try:
-        await asyncio.wait({future}, timeout=seconds)
-        if not future.done():
-            raise EpisodeError(
-                f"{what} did not finish within {seconds:g} seconds; make it faster or raise environment.step_timeout_seconds"
-            )
-    finally:
-        future.cancel()
-    if future.cancelled():
-        raise EpisodeError(f"{what} cancelled itself")
-    error = future.exception()
-    if error is None or isinstance(error, EpisodeError):
-        return future.result()
-    raise EpisodeError(f"{what} raised {type(error).__name__}: {with_remedy(error)}") from error
+        return await within(seconds, settled(function, _threads, _loop))
+    except TooLateError:
+        raise EpisodeError(
+            f"{what} did not finish within {seconds:g} seconds; make it faster or raise environment.step_timeout_seconds"
+        ) from None
+    except EpisodeError:
+        raise
+    except Exception as error:
+        raise EpisodeError(f"{what} raised {type(error).__name__}: {with_remedy(error)}") from error
 
 
 def call_blocking(function: Callable[[], Any], seconds: float, what: str) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from midthought.env.reasoning import last_answer
+from midthought.env.rewards import last_answer
 from midthought.errors import SettingsError
 from midthought.http.json_requests import ChatEndpoint, EndpointSettings, NoReplyError, Reply, as_data
 from midthought.http.response_cache import ReplyCache

@@ -10,11 +10,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from midthought.config import RewardConfig
 from midthought.config.references import require_installed
 from midthought.data.abstention import abstains, is_answerable
 from midthought.env.answer_matching import mathematical_match
 from midthought.env.answers import task_is_right
-from midthought.env.reasoning import is_well_formed, last_answer
 from midthought.env.reward_functions import (
     AnyRewardFunction,
     RewardError,
@@ -24,8 +24,9 @@ from midthought.env.reward_functions import (
     name_of,
     without_partial,
 )
+from midthought.tools.call_formats import THINK_CLOSE, THINK_OPEN
 from midthought.tools.concurrency import DaemonThreads
-from midthought.types import ToolOutcome, Trajectory
+from midthought.types import StopReason, ToolOutcome, Trajectory, Turn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,6 +110,11 @@ def in_thread(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
 # -- the answer ------------------------------------------------------------------------------------------------
 
 
+def last_answer(trajectory: Trajectory) -> str | None:
+    """Returns `Turn.answer` of the last turn; None without a turn."""
+    return trajectory.turns[-1].answer if trajectory.turns else None
+
+
 def matched(
     match: Match,
     *,
@@ -167,8 +173,24 @@ def wrong_answer(trajectory: Trajectory) -> float:
 
 
 def well_formed_thought(trajectory: Trajectory) -> float:
-    """1 for one thought, closed once, with an answer after it, else 0."""
-    return float(is_well_formed(trajectory))
+    """1 for exactly one thought, closed by the policy, with an answer after it, in an episode that was not cut off, else 0."""
+    text = "\n".join(turn.model_output for turn in trajectory.turns)
+    return float(
+        trajectory.stop_reason is StopReason.ANSWERED
+        and text.count(THINK_OPEN) + sum(turn.begins_in_thought for turn in trajectory.turns) == 1
+        and text.count(THINK_CLOSE) == 1
+        and bool(last_answer(trajectory))
+    )
+
+
+def thought_of(turn: Turn) -> str | None:
+    """Returns the text of a turn's thoughts, with the calls in them; None if the turn has no thought."""
+    before, closed, after = turn.model_output.rpartition(THINK_CLOSE)
+    text = before if closed else after
+    if not (closed or THINK_OPEN in text or turn.begins_in_thought):
+        return None
+    start = 0 if turn.begins_in_thought else text.find(THINK_OPEN) + len(THINK_OPEN) if THINK_OPEN in text else 0
+    return text[start:].replace(THINK_OPEN, "").replace(THINK_CLOSE, "")
 
 
 # -- the tools: counted from the events, positive; a cost has a negative weight --------------------------------
@@ -187,3 +209,18 @@ def num_failed_calls(trajectory: Trajectory) -> float:
 def used_tool(trajectory: Trajectory) -> float:
     """1 if at least one call returned a result, else 0."""
     return float(any(event.outcome is ToolOutcome.OK for event in trajectory.tool_events))
+
+
+# -- the reward of the settings --------------------------------------------------------------------------------
+
+
+def answer_reward(weights: RewardConfig) -> WeightedReward:
+    """Returns the reward of the `reward` settings: correct answer, well-formed thought, cost per call, cost of a wrong answer."""
+    parts: dict[str, tuple[float, AnyRewardFunction]] = {
+        "correct": (weights.correct, correct),
+        "thought": (weights.thought, well_formed_thought),
+        "calls": (-weights.call_cost, num_calls),
+    }
+    if weights.wrong_answer:
+        parts["wrong_answer"] = (-weights.wrong_answer, wrong_answer)
+    return WeightedReward(parts)

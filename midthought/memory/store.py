@@ -31,7 +31,6 @@ from midthought.memory.table import (
 )
 from midthought.memory.upsert import BuildReport, Changes, Vectors, by_id, chunk_order, upsert
 from midthought.memory.vector_cache import VectorCache, default_folder
-from midthought.tools.error_texts import encodable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -215,7 +214,7 @@ class MemoryStore:
         `vectors` are the unit vectors of the queries, float32 [D] each, if the caller has embedded them.
         """
         check_search(k, mode)
-        queries = list(map(encodable, queries))
+        queries = [query.encode(errors="replace").decode() for query in queries]  # no lone surrogates
         within = Filters.of(**filters)
         if mode != "vector" and not self._open_table().is_indexed:
             raise MemoryStoreError(f"{self.uri}: the words of table {self.table!r} are not indexed; {BUILD_REMEDY}")

@@ -22,9 +22,9 @@ from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format
-from midthought.tools.call_formats.registry import call_format_names, find_call_format
 from midthought.tools.definition import Tool
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.parsers import call_format_names, find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.prompt_record import FILE, NATIVE, PromptRecord, run_folder_of
 from midthought.trainer.rollouts import as_call_format

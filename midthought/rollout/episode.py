@@ -24,8 +24,8 @@ from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import ToolEpisode
-from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.executor_state import EpisodeTools
 from midthought.types import (
     Completion,
     Finish,

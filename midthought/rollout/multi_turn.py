@@ -15,12 +15,11 @@ from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
 from midthought.env.environment import BaseEnvironment
-from midthought.env.episode import EnvironmentEpisode, call_blocking
-from midthought.env.question import NullEnvironment
+from midthought.env.episode import EnvironmentEpisode, NullEnvironment, call_blocking
 from midthought.errors import EngineError, SettingsError, near_names
 from midthought.rollout.episode import Episode, EpisodeEnvironment, RolloutParts, open_tools, run_episode
-from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.executor_state import EpisodeTools
 from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from midthought.env.reasoning import thought_of
+from midthought.env.rewards import thought_of
 from midthought.types import StopReason, ToolOutcome, Trajectory
 
 NGRAM = 4

@@ -20,8 +20,7 @@ from midthought.rollout.local_rollouts import wait_for
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import as_tool_calls
 from midthought.tools.arguments import ArgumentsError
-from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.instructions import example_parameters
+from midthought.tools.call_formats import ToolCallFormat, example_parameters
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

@@ -11,8 +11,8 @@ from enum import StrEnum
 
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.json_calls import TaggedCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
-from midthought.tools.call_formats.tagged import TaggedCallFormat
 
 
 class PieceKind(StrEnum):

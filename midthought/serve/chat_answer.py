@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from midthought.engines.engine import Sampling
-from midthought.env.question import NullEnvironment
+from midthought.env.episode import NullEnvironment
 from midthought.rollout.episode import Episode, RolloutParts, open_tools
 from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind
 from midthought.serve.chat_messages import digest
 from midthought.serve.chat_policy import ChatHistory, ChatPolicy, ChatPrompt, prompt_of, require_room
 from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.episode_tools import EpisodeTools
+from midthought.tools.executor_state import EpisodeTools
 from midthought.types import Completion, Finish, ParsedAction, StopReason, Task, ToolEvent, Trajectory
 
 Finished = Literal["stop", "length", "tool_calls"]

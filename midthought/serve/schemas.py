@@ -12,7 +12,7 @@ from midthought.rollout.openai_messages import require_shallow
 from midthought.serve.chat_answer import ChatRequest
 from midthought.serve.chat_messages import TOOL_NAME, checked_messages
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.template_schema import MAX_SCHEMA_CHARS
+from midthought.tools.schemas import MAX_SCHEMA_CHARS
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_MESSAGES = 4_096

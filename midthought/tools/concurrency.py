@@ -1,4 +1,5 @@
-"""Runs the code of tools: plain functions in daemon threads, coroutines on one background event loop for all tools.
+"""Runs the code of tools: plain functions in daemon threads, coroutines on one background event loop for all tools, and any
+coroutine under a deadline.
 
 No tool runs on the event loop of the rollout. A tool that blocks the tools' event loop (`time.sleep` in a coroutine) delays the
 other async tools, but neither the rollout nor any deadline.
@@ -15,17 +16,16 @@ import itertools
 import queue
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from midthought.errors import EngineError
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.deadline import contained
 
 T = TypeVar("T")
 
-_CANCEL_SECONDS = 0.25
-"""Time for a cancelled coroutine to end."""
+_CANCEL_SECONDS = 0.5
+"""Time for a cancelled coroutine to end. A tool's own coroutine has half of it."""
 _IDLE_SECONDS = 30.0
 _numbers = itertools.count()
 _Future = concurrent.futures.Future[tuple[Any, Exception | None]]
@@ -101,21 +101,22 @@ def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
     except Exception as error:
         return None, error
     except BaseException as error:
-        return None, RuntimeError(f"{type(error).__name__}: {error}")
+        return None, _failure(error)
 
 
 # -- methods of tools ------------------------------------------------------------------------------------------
 
 
-async def settled(method: Callable[[], Any], threads: DaemonThreads) -> Any:
-    """Returns the result of a method of a tool: a plain function runs in a thread, a coroutine on the tools' event loop.
+async def settled(method: Callable[[], Any], threads: DaemonThreads, loop: BackgroundLoop = _loop) -> Any:
+    """Returns the result of a method: a plain function runs in a thread, a coroutine on a background event loop, by default
+    that of the tools.
 
     Cancelling cancels a coroutine and waits 0.25 s for its end.
     """
     if inspect.iscoroutinefunction(method):
-        return await _on_tool_loop(method)
+        return await _on_loop(loop, method)
     result = await threads.run(method)
-    return await _on_tool_loop(lambda: result) if inspect.isawaitable(result) else result
+    return await _on_loop(loop, lambda: result) if inspect.isawaitable(result) else result
 
 
 def result_of(awaitable: Awaitable[Any]) -> Any:
@@ -129,7 +130,7 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
         raise
 
 
-async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]]) -> Any:
+async def _on_loop(loop: BackgroundLoop, start_call: Callable[[], Awaitable[Any]]) -> Any:
     is_cancelled = False
     has_ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
@@ -142,11 +143,75 @@ async def _on_tool_loop(start_call: Callable[[], Awaitable[Any]]) -> Any:
             has_ended.set_result(None)
 
     try:
-        value, error = await asyncio.wrap_future(_loop.start(call()))
+        value, error = await asyncio.wrap_future(loop.start(call()))
     except asyncio.CancelledError:
         is_cancelled = True
-        await asyncio.wait((asyncio.wrap_future(has_ended),), timeout=_CANCEL_SECONDS)
+        await asyncio.wait((asyncio.wrap_future(has_ended),), timeout=_CANCEL_SECONDS / 2)
         raise
     if error is not None:
         raise error
     return value
+
+
+# -- deadlines -------------------------------------------------------------------------------------------------
+
+
+class TooLateError(Exception):
+    """The deadline has passed."""
+
+
+async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of `coroutine`, which runs in its own task, or raises what it raises.
+
+    Raises `TooLateError` after `seconds`, and RuntimeError if the coroutine cancelled itself or raised SystemExit.
+    When the deadline has passed or the caller is cancelled, the coroutine is cancelled and has 0.5 s to end. If it does not
+    end, the task is abandoned: its event loop does not wait for it when the loop closes.
+
+    `asyncio.wait_for` and `asyncio.timeout` would wait for a coroutine that ignores its cancellation.
+    """
+    running = asyncio.ensure_future(contained(coroutine))
+    running.add_done_callback(retrieve_exception)
+    is_late = False
+    try:
+        await asyncio.wait((running,), timeout=seconds)
+        is_late = not running.done()
+    finally:
+        if not running.done():
+            await _stop(running)
+    if is_late:
+        raise TooLateError
+    if running.cancelled():
+        raise RuntimeError("cancelled itself")
+    error = running.exception()
+    if error is None or isinstance(error, Exception):
+        return running.result()
+    raise _failure(error) from error
+
+
+async def contained(coroutine: Awaitable[T]) -> T:
+    """Turns SystemExit and KeyboardInterrupt into RuntimeError: a task would raise them out of the event loop, and whoever
+    awaits the task would not get them."""
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as stop:
+        raise _failure(stop) from stop
+
+
+def _failure(stop: BaseException) -> RuntimeError:
+    return RuntimeError(f"{type(stop).__name__}: {stop}".removesuffix(": "))
+
+
+async def _stop(running: asyncio.Task[Any]) -> None:
+    running.cancel()
+    try:
+        await asyncio.wait((running,), timeout=_CANCEL_SECONDS)
+    finally:
+        if not running.done():  # `asyncio.run` would wait for it at its end, and it may never end
+            asyncio.tasks._unregister_task(running)
+            running._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Prevents asyncio's message "exception was never retrieved"."""
+    if not future.cancelled():
+        future.exception()

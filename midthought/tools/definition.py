@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError
-from midthought.tools.json_types import NAMES, allowed_types
-from midthought.tools.template_schema import OF_DATA, OF_NAMES, template_schema
+from midthought.tools.schemas import NAMES, OF_DATA, OF_NAMES, allowed_types, template_schema
 
 if TYPE_CHECKING:
     from midthought.types import Task

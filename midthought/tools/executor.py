@@ -9,22 +9,18 @@ import asyncio
 import contextlib
 import copy
 import functools
-import inspect
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
-from midthought.tools.concurrency import DaemonThreads, settled
-from midthought.tools.deadline import TooLateError, within
+from midthought.tools.concurrency import DaemonThreads, TooLateError, settled, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
-from midthought.tools.episode_tools import EpisodeTools
-from midthought.tools.error_texts import encodable, short_error_text, shortened
-from midthought.tools.registry import ToolRegistry, as_output
-from midthought.tools.result_cache import ResultCache, key_of
+from midthought.tools.executor_state import EpisodeTools, LoopState, key_of, needs_thread
+from midthought.tools.registry import ToolRegistry, as_output, encodable, short_error_text, shortened
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
 _CUT = " …[cut]"
@@ -44,32 +40,6 @@ class _CallFailure(Exception):
         super().__init__(message)
         self.outcome = outcome
         self.metadata = metadata or {}
-
-
-class _LoopState:
-    """State that belongs to one event loop; a tool executor may be used on several."""
-
-    def __init__(self, max_concurrency: int, max_threads: int) -> None:
-        self.result_cache = ResultCache[ToolOutput]()
-        self._all = asyncio.Semaphore(max_concurrency)
-        self._threads = asyncio.Semaphore(max_threads)
-        self._by_tool: dict[str, asyncio.Semaphore] = {}
-
-    @contextlib.asynccontextmanager
-    async def place(self, tool: Tool) -> AsyncIterator[None]:
-        """Waits until a call of this tool may run. The semaphores are always acquired in this order, so calls cannot deadlock."""
-        async with contextlib.AsyncExitStack() as stack:
-            if tool.max_concurrency is not None:
-                own = self._by_tool.setdefault(tool.definition.name, asyncio.Semaphore(tool.max_concurrency))
-                await stack.enter_async_context(own)
-            if _needs_thread(tool):
-                await stack.enter_async_context(self._threads)
-            await stack.enter_async_context(self._all)
-            yield
-
-
-def _needs_thread(tool: Tool) -> bool:
-    return not inspect.iscoroutinefunction(tool.execute)
 
 
 class ToolExecutor:
@@ -112,7 +82,7 @@ class ToolExecutor:
         self.max_concurrency = max_concurrency
         self.max_threads = max_threads
         self._threads = DaemonThreads("midthought-tool")
-        self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
+        self._loop_states: dict[asyncio.AbstractEventLoop, LoopState] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what another process can use: no threads, no event loops, no caches."""
@@ -234,7 +204,7 @@ class ToolExecutor:
         """Runs the call within the limits."""
         async with tools.turn(tool), self._loop_state().place(tool):
             num_lingering = self._threads.num_lingering
-            if _needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
+            if needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
                 message = f"{num_lingering} earlier calls still run after their deadline; go on without it"
                 raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
             timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
@@ -255,9 +225,9 @@ class ToolExecutor:
     def _is_arm(self) -> bool:
         return type(self).answer is not ToolExecutor.answer
 
-    def _loop_state(self) -> _LoopState:
+    def _loop_state(self) -> LoopState:
         loop = asyncio.get_running_loop()
         if loop not in self._loop_states:
             self._loop_states = {other: state for other, state in self._loop_states.items() if not other.is_closed()}
-            self._loop_states[loop] = _LoopState(self.max_concurrency, self.max_threads)
+            self._loop_states[loop] = LoopState(self.max_concurrency, self.max_threads)
         return self._loop_states[loop]

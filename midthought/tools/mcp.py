@@ -18,7 +18,7 @@ from midthought.http.network import keep_keys
 from midthought.tools.arguments import ArgumentsChecker
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 from midthought.tools.mcp_connection import Connection, Remote, Started
-from midthought.tools.template_schema import OF_DATA
+from midthought.tools.schemas import OF_DATA
 
 _MAX_STRUCTURED_CHARS = 100_000
 _log = logging.getLogger(__name__)

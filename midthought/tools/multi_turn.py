@@ -11,8 +11,8 @@ from typing import Any
 from midthought.errors import SettingsError
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.definition import ToolEpisode
-from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.executor_state import EpisodeTools
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome, Turn

@@ -18,13 +18,13 @@ from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.concurrency import result_of
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
-from midthought.tools.error_texts import error_text
 
 ToolT = TypeVar("ToolT", bound=Tool)
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _PLACE_IN_MEMORY = re.compile(r"<([^<>]*) at 0x[0-9a-fA-F]+>")
 _RETURN = "execute must return a text, or what JSON can write"
+_MAX_ERROR_CHARS = 100
 
 
 class ToolRegistry:
@@ -170,11 +170,9 @@ def as_json(part: Any) -> Any:
     """Returns an enum, date, set, model or array within a result as values of JSON. Raises ValueError for other types."""
     if isinstance(part, set | frozenset):
         return sorted(part, key=repr)  # in the same order in every process
-    return (
-        part.tolist()
-        if callable(getattr(part, "tolist", None))
-        else pydantic_core.to_jsonable_python(part, by_alias=False)
-    )
+    if callable(getattr(part, "tolist", None)):
+        return part.tolist()
+    return pydantic_core.to_jsonable_python(part, by_alias=False)
 
 
 def _message(error: BaseException) -> str:
@@ -203,3 +201,30 @@ def _require_tool(tool: Any) -> None:
             f"tool {name!r} is pure (equal calls run once for all episodes) but also stateful (it overrides open, so each "
             "episode has its own state); set pure to False"
         )
+
+
+# -- messages of failed calls, for the model that reads them ----------------------------------------------------
+
+
+def error_text(error: BaseException) -> str:
+    """Returns an exception's message for the model; with its class if the message is empty or, for a KeyError, only a key."""
+    message = str(error)
+    return f"{type(error).__name__}: {message}" if isinstance(error, KeyError) else message or type(error).__name__
+
+
+def short_error_text(error: Exception) -> str:
+    """Returns `error_text` in one line of at most 100 characters."""
+    try:
+        return shortened(error_text(error)) or type(error).__name__
+    except Exception:  # raised by its own __str__
+        return type(error).__name__
+
+
+def shortened(text: str) -> str:
+    """Returns a text in one line of at most 100 characters."""
+    return encodable(" ".join(text[: 100 * _MAX_ERROR_CHARS].split())[:_MAX_ERROR_CHARS])
+
+
+def encodable(text: str) -> str:
+    """Replaces lone surrogates, which files and tokenizers cannot represent, with question marks."""
+    return text.encode(errors="replace").decode()

@@ -20,8 +20,8 @@ from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.arguments import ArgumentsError
-from midthought.tools.json_types import allowed_types
 from midthought.tools.registry import ToolRegistry
+from midthought.tools.schemas import allowed_types
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Task, Trajectory
 

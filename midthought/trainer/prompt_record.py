@@ -25,8 +25,8 @@ from midthought.report.run_folder import RunFolder
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
-from midthought.tools.call_formats.registry import call_format_names, find_call_format
 from midthought.tools.definition import Tool, ToolDefinition
+from midthought.tools.parsers import call_format_names, find_call_format
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.trainer.tasks import TrainingTasks
 

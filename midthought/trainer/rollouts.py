@@ -26,9 +26,8 @@ from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
-from midthought.tools.parsers import ActionParser
+from midthought.tools.parsers import ActionParser, find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.learners import num_threads_beside
 from midthought.trainer.tasks import TrainingTasks

@@ -15,10 +15,9 @@ from midthought.data.tasks import load_tasks
 from midthought.env.answers import require_judges
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
-from midthought.env.episode import EnvironmentEpisode, episode_statistics
-from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment, episode_statistics
 from midthought.env.reward_functions import REWARD_FN, WeightedReward
-from midthought.env.rewards import combine_rewards, correct, weighted
+from midthought.env.rewards import answer_reward, combine_rewards, correct, weighted
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream

@@ -9,7 +9,7 @@ from typing import Any
 
 from midthought import BaseEnvironment, Trainer, Trajectory, tool
 from midthought.checks.before import Report, examine, refusal
-from midthought.env.reasoning import last_answer
+from midthought.env.rewards import last_answer
 from midthought.errors import MidthoughtError
 from midthought.models.small_model import make_tokenizer
 

@@ -11,8 +11,8 @@ from midthought import Tool, Trainer, tool
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import unread
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.call_formats.unread import UnreadCallReader, UnreadCalls
+from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Trajectory, Turn
 

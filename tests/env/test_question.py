@@ -6,8 +6,8 @@ import pytest
 
 from midthought.config import RewardConfig
 from midthought.env.environment import EpisodeError
-from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.rewards import combine_rewards
+from midthought.env.episode import QuestionEnvironment
+from midthought.env.rewards import answer_reward, combine_rewards
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
 WORDS = {1: "<think>", 2: "hm", 3: "</think>", 4: "red", 5: "blue", 6: "<end>", 7: "#call", 8: "I don't know."}

@@ -1,6 +1,7 @@
 """What counts as the answer and as a well-formed thought."""
 
-from midthought.env.reasoning import is_well_formed, last_answer, normalised
+from midthought.env.answer_matching import normalised
+from midthought.env.rewards import is_well_formed, last_answer
 from midthought.types import Completion, Finish, StopReason, Task, Trajectory, Turn
 
 

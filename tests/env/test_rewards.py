@@ -24,9 +24,8 @@ from midthought.env.answer_matching import (
     numeric_match,
     option_match,
 )
-from midthought.env.episode import EnvironmentEpisode
+from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment
 from midthought.env.game import SimpleGameEnvironment
-from midthought.env.question import QuestionEnvironment
 from midthought.env.rewards import (
     RewardError,
     WeightedReward,

@@ -11,7 +11,7 @@ from playing import play_turns
 from published_templates import PUBLISHED, Published
 
 from midthought import tool
-from midthought.env.reasoning import last_answer
+from midthought.env.rewards import last_answer
 from midthought.errors import SettingsError
 from midthought.rollout.demonstration import demonstration
 from midthought.tokenization import Renderer

@@ -13,7 +13,7 @@ from midthought.rollout.demonstration import demonstration
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.parsers import find_call_format
 from midthought.types import StopReason, Task, Trajectory
 
 TASK = Task(task_id="t", prompt="What is 12 times 3?", answer="36")

@@ -20,7 +20,7 @@ from midthought.env.environment import BaseEnvironment, EpisodeError
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.multi_turn import MultiTurnInferenceEngine
 from midthought.tokenization import Renderer
-from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.builtin.own_objects import EnvironmentStepTool
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.multi_turn import MultiTurnManager
 from midthought.tools.parsers import ActionParser, HermesParser, InThoughtParser

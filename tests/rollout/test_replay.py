@@ -15,7 +15,7 @@ from midthought.rollout.episode import run_episode
 from midthought.rollout.replay import Replay
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.tagged import HermesFormat
+from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.tools.function_tool import tool
 from midthought.types import Completion, Finish, SpanKind, StopReason, Task, Trajectory
 

@@ -7,11 +7,11 @@ import pytest
 from playing import Add, Host, play_turns, spoken
 
 from midthought.engines.byte_tokenizer import byte_tokenizer
-from midthought.env.reasoning import last_answer
+from midthought.env.rewards import last_answer
 from midthought.errors import SettingsError
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.tagged import HermesFormat
+from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.types import Reward, SpanKind, StopReason, ToolOutcome, Trajectory
 
 NO_TOOL_ROLE = (

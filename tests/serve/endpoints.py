@@ -15,8 +15,8 @@ from midthought.memory.service.server import make_server
 from midthought.serve.app import ChatService, make_app
 from midthought.serve.chat_answer import ChatAnswers
 from midthought.serve.chat_policy import ChatPolicy
-from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 
 

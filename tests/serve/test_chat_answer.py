@@ -16,9 +16,9 @@ from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import checked_messages
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.tools.builtin.calculate import CalculateTool
-from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 
 WEATHER = ToolDefinition("weather", "Tells the weather.", [ToolParameter("city", "string", "Where.")])

@@ -16,9 +16,8 @@ from fresh_module import fresh_module
 
 from midthought.errors import SettingsError
 from midthought.tools.call_formats import ToolCallFormat, registry
-from midthought.tools.call_formats.registry import find_call_format, register_call_format
 from midthought.tools.definition import ToolDefinition, ToolParameter
-from midthought.tools.parsers import JSONActionParser
+from midthought.tools.parsers import JSONActionParser, find_call_format, register_call_format
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from midthought.tools.deadline import TooLateError, within
+from midthought.tools.concurrency import TooLateError, within
 
 
 async def uncancellable() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from calling import TASK, call, run
 
-from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.builtin.own_objects import EnvironmentStepTool
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

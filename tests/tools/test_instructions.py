@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midthought.tools.call_formats.instructions import describe_tools, example_parameters
+from midthought.tools.call_formats import describe_tools, example_parameters
 from midthought.tools.definition import ToolDefinition, ToolParameter
 
 WORDS = {"type": "array", "items": {"type": "string"}}

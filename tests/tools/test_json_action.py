@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from midthought.tools.call_formats.json_action import JSONFormat
+from midthought.tools.call_formats.json_calls import JSONFormat
 
 CALL_FORMAT = JSONFormat()
 A = '{"tool": "look", "parameters": {"q": 1}}'

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from midthought.tools.call_formats.loose_object import read_loose, write_loose
+from midthought.tools.call_formats.not_json import read_loose, write_loose
 
 QUOTE = '<|"|>'
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from midthought.env.environment import BaseEnvironment
-from midthought.tools.call_formats.tagged import HermesFormat
+from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.multi_turn import MultiTurnManager
 from midthought.tools.parsers import ActionParser, HermesParser, InThoughtParser

@@ -2,7 +2,7 @@
 
 import pytest
 
-from midthought.tools.call_formats.python_calls import read_python_calls
+from midthought.tools.call_formats.not_json import read_python_calls
 
 
 @pytest.mark.parametrize(

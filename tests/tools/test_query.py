@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from midthought.errors import SettingsError
-from midthought.tools.builtin.query import QueryTool
+from midthought.tools.builtin.own_objects import QueryTool
 from midthought.tools.registry import ToolRegistry
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.tools.result_cache import ResultCache, key_of
+from midthought.tools.executor_state import ResultCache, key_of
 
 
 async def ticks(num: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from midthought.tools.call_formats.call_object import CallObject
-from midthought.tools.call_formats.tagged import FunctionCallingFormat, HermesFormat, TaggedCallFormat
+from midthought.tools.call_formats.json_calls import FunctionCallingFormat, HermesFormat, TaggedCallFormat
+from midthought.tools.call_formats.json_object import CallObject
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from midthought.tools.call_formats import begins_in_thought
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.thought_tags import begins_in_thought
 
 TAGS = ("<think>", "</think>")
 CALL = "#call look {}"

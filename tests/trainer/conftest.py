@@ -14,7 +14,7 @@ from small_environments import COLOURS, QUESTIONS, make_caller, make_talker, twi
 
 from midthought.models.small_model import make_tokenizer
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 
 

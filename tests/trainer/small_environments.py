@@ -14,7 +14,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.models.small_model import make_policy
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
 

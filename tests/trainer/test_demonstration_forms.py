@@ -18,7 +18,7 @@ from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.parsers import find_call_format
 from midthought.trainer.demonstrations import DemonstrationReader
 from midthought.trainer.rollouts import PromptBuilder
 

@@ -25,8 +25,8 @@ from midthought.errors import DataError, EpisodeError
 from midthought.rollout.episode import RolloutParts, run_episode
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import choose_call_format
-from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.types import StopReason, Trajectory
 

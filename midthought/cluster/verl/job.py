@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
-from midthought.env.question import NullEnvironment
+from midthought.env.episode import NullEnvironment
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.registry import DEFAULT_CALL_FORMAT
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.parsers import DEFAULT_CALL_FORMAT
 from midthought.types import Task
 
 

@@ -17,7 +17,7 @@ from midthought.config.references import optional
 from midthought.errors import DataError, RecordError
 from midthought.files.atomic import atomic_path
 from midthought.report.json_lines import json_value
-from midthought.tools.error_texts import encodable
+from midthought.tools.registry import encodable
 from midthought.types import Task, ToolOutcome, Trajectory
 
 RECORD = "midthought_record"

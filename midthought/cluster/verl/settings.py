@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from midthought.config import InferenceConfig, Section
-from midthought.tools.call_formats.registry import DEFAULT_CALL_FORMAT
+from midthought.tools.parsers import DEFAULT_CALL_FORMAT
 
 AGENT_NAME = "midthought"
 """Name of our agent loop in `agent_loop.yaml` and in the rows of the data."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob
 from midthought.config import RewardConfig
-from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.episode import QuestionEnvironment
+from midthought.env.rewards import answer_reward
 from midthought.memory.remote import open_memory
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig
 from midthought.recipes.podcast.tasks import instruction, prepare_data, read_recipe_transcripts, search_tool

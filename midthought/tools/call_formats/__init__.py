@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import functools
+import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from midthought.tools.call_formats.instructions import describe_tools, example_parameters
-from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN, begins_in_thought, split_thoughts
-from midthought.tools.definition import ToolDefinition
+from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
+from midthought.types.turn import THINK_TAGS
+
+THINK_OPEN, THINK_CLOSE = THINK_TAGS
+_EXAMPLES: dict[str, Any] = {
+    "string": "...",
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "array": [],
+    "object": {},
+}
 
 
 class Scanner(Protocol):
@@ -117,3 +128,61 @@ class TurnScanner:
     def resume(self) -> None:
         """Discards the collected text: other text now follows it in the context."""
         self._pieces = []
+
+
+# -- thoughts: a tag counts everywhere, also in quotes and in code -----------------------------------------------
+
+
+def split_thoughts(text: str, tags: tuple[str, str], *, in_thought: bool) -> Iterator[tuple[str, bool]]:
+    """Yields the parts of a text between think tags, and whether each is a thought; `in_thought`: whether the first one is."""
+    for part in re.split(f"({'|'.join(map(re.escape, tags))})", text):
+        if part in tags:
+            in_thought = part == tags[0]
+        else:
+            yield part, in_thought
+
+
+def begins_in_thought(text: str, tags: tuple[str, str]) -> bool:
+    """Returns whether the prompt must have opened the thought: the first tag of the turn's text closes one."""
+    opening, closing = (text.find(tag) for tag in tags)
+    return closing >= 0 and not 0 <= opening < closing
+
+
+# -- descriptions of tools for a system prompt -------------------------------------------------------------------
+
+
+def describe_tools(definitions: Sequence[ToolDefinition]) -> str:
+    """Returns the tools and their parameters, one per line, after the heading "Tools:"."""
+    lines = ["Tools:"]
+    for definition in definitions:
+        lines.append(f"- {definition.name}: {definition.description}")
+        lines += [f"  - {_describe(parameter)}" for parameter in definition.parameters]
+    return "\n".join(lines)
+
+
+def example_parameters(definition: ToolDefinition) -> dict[str, Any]:
+    """Returns arguments for an example call: every required parameter with a value of its type."""
+    return {parameter.name: _example(parameter) for parameter in definition.parameters if parameter.required}
+
+
+def _describe(parameter: ToolParameter) -> str:
+    schema = parameter.json_schema()
+    plain = {key: schema.pop(key, None) for key in ("type", "description", "enum", "default")}
+    notes = [_json({"type": plain["type"], **schema} if plain["type"] else schema) if schema else parameter.type]
+    if not parameter.required:
+        notes.append("optional")
+    if plain["enum"]:
+        notes.append(f"one of {', '.join(map(_json, plain['enum']))}")
+    if plain["default"] is not None:
+        notes.append(f"default {_json(plain['default'])}")
+    return f"{parameter.name} ({', '.join(notes)}): {parameter.description}"
+
+
+def _example(parameter: ToolParameter) -> Any:
+    if choices := parameter.json_schema().get("enum"):
+        return choices[0]
+    return _EXAMPLES[parameter.type] if parameter.default is None else parameter.default
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from midthought.tools.call_formats.call_object import CallObject, malformed
-from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
-from midthought.tools.call_formats.loose_object import read_loose, write_loose
-from midthought.tools.call_formats.python_calls import read_python_calls
-from midthought.tools.json_types import fits_type
+from midthought.tools.call_formats.json_object import (
+    BadObjectError,
+    CallObject,
+    ObjectScanner,
+    load_object,
+    malformed,
+    write_json,
+)
+from midthought.tools.call_formats.not_json import read_loose, read_python_calls, write_loose
+from midthought.tools.schemas import fits_type
 from midthought.types import ParsedAction
 from midthought.types.turn import THINK_TAGS
 

@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.instructions import describe_tools
+from midthought.tools.call_formats import THINK_CLOSE, THINK_OPEN, ToolCallFormat, describe_tools
 from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.call_formats.streaming import StoppingScanner, as_one_result
-from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 

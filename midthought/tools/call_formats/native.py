@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.tokenization.chat_template import Message, as_tool_calls
-from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats import ToolCallFormat, describe_tools
 from midthought.tools.call_formats.call_syntax import Call, CallSyntax
-from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.json_types import allowed_types
+from midthought.tools.schemas import allowed_types
 from midthought.types import ParsedAction, ToolEvent
 
 

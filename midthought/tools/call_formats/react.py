@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.instructions import describe_tools
+from midthought.tools.call_formats import ToolCallFormat, describe_tools
 from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.call_formats.streaming import StoppingScanner, as_one_result
 from midthought.tools.definition import ToolDefinition

@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats import ToolCallFormat, split_thoughts
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.registry import call_format_names, find_call_format
-from midthought.tools.call_formats.tagged import TaggedCallFormat
-from midthought.tools.call_formats.thought_tags import split_thoughts
+from midthought.tools.call_formats.json_calls import TaggedCallFormat
+from midthought.tools.parsers import call_format_names, find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Trajectory
 

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from midthought.cluster.verl.record import task_of
 from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.parsers import find_call_format
 from midthought.types import Task
 
 

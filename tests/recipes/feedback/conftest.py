@@ -16,7 +16,7 @@ from midthought.recipes.feedback.demonstrations import CHAT_TEMPLATE, corpus
 from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.tagged import HermesFormat
+from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Task, Trajectory

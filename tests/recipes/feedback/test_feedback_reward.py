@@ -10,7 +10,7 @@ from midthought.recipes.feedback.demonstrations import mended
 from midthought.recipes.feedback.problems import Columns, make_problems
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, Outcome, broken_order, parts_of
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.tools.call_formats.tagged import HermesFormat
+from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.types import StopReason, Task
 
 

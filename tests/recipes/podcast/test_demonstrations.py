@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from midthought.data.abstention import NO_ANSWER
+from midthought.env.answer_matching import normalised
 from midthought.env.answers import task_is_right
-from midthought.env.reasoning import normalised
 from midthought.env.rewards import used_tool
 from midthought.memory.questions import WORDINGS, QuestionPlan
 from midthought.memory.tool import TOOL_NAME, format_hits

@@ -1,19 +1,20 @@
-"""A tool that takes a step in an environment. It only uses the environment's `step(action)`, plain or `async`, which returns
-`(observation, reward, done, info)`, or Gymnasium's `(observation, reward, terminated, truncated, info)`."""
+"""Tools that call an object of the user: the step of an environment, or a function that answers queries."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from midthought.errors import EpisodeError
+from midthought.errors import EpisodeError, SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
 
 
 class EnvironmentStepTool(Tool):
     """`environment_step(action)`: takes the step and returns the observation, the reward and whether the episode has ended.
 
+    Only `step(action)` of the environment is used, plain or `async`. It returns `(observation, reward, done, info)`, or
+    Gymnasium's `(observation, reward, terminated, truncated, info)`.
     `metadata` contains `reward` (float) and `done` (bool) for rewards and metrics. Without an `environment`, the tool steps
     the environment of the calling episode. With one, all calls step that object: use it for a single episode only.
 
@@ -64,3 +65,33 @@ def _output(result: Any) -> ToolOutput:
     done = any(ends)
     words = "the episode has ended" if done else "the episode continues"
     return ToolOutput(f"{observation}\nreward: {float(reward):g}; {words}", {"reward": float(reward), "done": done})
+
+
+class QueryTool(Tool):
+    """`query(query)`: the answer of a function, plain or `async`, to a query. Raises `SettingsError` for other sources.
+
+    Examples:
+        >>> QueryTool({"Ada": "Ada Lovelace wrote a program."}.__getitem__).execute(query="Ada")
+        'Ada Lovelace wrote a program.'
+    """
+
+    def __init__(
+        self,
+        source: Callable[[str], Any],
+        *,
+        name: str = "query",
+        description: str = "Looks up what is known about a question, a name or a subject.",
+    ) -> None:
+        if not callable(source):
+            raise SettingsError(
+                f"QueryTool takes a function of the query, not a {type(source).__name__}; for an environment use "
+                "EnvironmentStepTool(env)"
+            )
+        self.definition = ToolDefinition(name, description, [ToolParameter("query", "string", "What to look up.")])
+        self._answer = source
+
+    def execute(self, *, query: str) -> str | ToolOutput | Awaitable[str | ToolOutput]:
+        """Calls the function. Raises ValueError, which the model reads, if the query is empty."""
+        if not query.strip():
+            raise ValueError("query is empty")
+        return self._answer(query)

@@ -1,4 +1,5 @@
-"""Reads calls in Python's syntax, `[add(a=1, b=2)]`, without running anything."""
+"""Calls that are not JSON: in Python's syntax, `[add(a=1, b=2)]`, read without running anything, and objects as Gemma writes
+them."""
 
 from __future__ import annotations
 
@@ -6,13 +7,16 @@ import ast
 import json
 import re
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
-from midthought.tools.call_formats.call_object import malformed
+from midthought.tools.call_formats.json_object import malformed
 from midthought.types import ParsedAction
 
 _REMEDY = "write [NAME(ARGUMENT=VALUE)]"
 _STRING = re.compile(r"'(?:\\.|[^'\\])*+'|\"(?:\\.|[^\"\\])*+\"", re.DOTALL)
+_KEY_OF_GEMMA = re.compile(r"([{,])\s*([^\s:{}\[\],](?:[^:{}\[\],]*[^\s:{}\[\],])?)\s*:")
+"""Keys are bare; texts stand between quotes that are tokens of their own and are not escaped."""
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -64,3 +68,31 @@ def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Dict) and None not in node.keys:
         return {ast.literal_eval(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
     return ast.literal_eval(node)
+
+
+# -- objects as Gemma writes them: `{key:<|"|>text<|"|>,size:3,words:[<|"|>a<|"|>]}` ------------------------------------
+
+
+def write_loose(value: Any, quote: str) -> str:
+    """Returns a JSON value in this form; keys are sorted, as the templates sort them."""
+    if isinstance(value, str):
+        return f"{quote}{value}{quote}"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{write_loose(value[key], quote)}" for key in sorted(value, key=str.lower)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(write_loose(each, quote) for each in value) + "]"
+    return json.dumps(value)
+
+
+def read_loose(text: str, quote: str) -> dict[str, Any]:
+    """Returns the object at the start of the text, which is turned into JSON. Raises ValueError if there is none."""
+    parts = text.split(quote)
+    parts[1::2] = map(json.dumps, parts[1::2])
+    parts[::2] = (_KEY_OF_GEMMA.sub(lambda found: f"{found[1]}{json.dumps(found[2])}:", part) for part in parts[::2])
+    try:
+        value, _ = json.JSONDecoder().raw_decode("".join(parts).lstrip())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("they are no object")
+    return value
