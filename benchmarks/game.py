@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from midthought import ConfigStore, RayPPOTrainer, Reward, SimpleGameEnvironment, create_default_config
 from midthought.config.yaml_files import parse_assignments
+from midthought.env.game import GameState
 
 WORDS = (
     "user assistant . , Take take every item then complete move north south east west key The is here You have can Done"
@@ -36,6 +37,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
 MAX_TOKENS = {"gae": 300, "grpo": 120}
 NUM_ITERS = {"gae": 150, "grpo": 130}
 NUM_EPISODES = 192
+
+
+class Game(SimpleGameEnvironment):
+    """Remembers its start."""
+
+    def reset(self, seed: int | None = None) -> str:
+        seen = super().reset(seed)
+        self.first_state = self._state
+        return seen
+
+    def optimal_return(self) -> float:
+        """Computes the best return of this episode from its start, within `max_steps`, by a search through all states."""
+        longest = len(self.first_state.lying) * (2 * self.config.grid_size - 1) + 1
+        if self.config.max_steps is not None:
+            longest = min(longest, self.config.max_steps)
+        best, layer = 0.0, {self.first_state: 0.0}
+        for num_steps in range(longest):
+            following: dict[GameState, float] = {}
+            for state, so_far in layer.items():
+                for reached in self._possible(state).values():
+                    total = so_far + self._reward(state, reached, num_steps)
+                    best = max(best, total)
+                    if reached is not None:
+                        following[reached] = max(total, following.get(reached, 0.0))
+            layer = following
+        return best
 
 
 def main() -> None:
@@ -114,9 +141,7 @@ def measure(model: Any, tokenizer: Any) -> dict[str, float]:
         best.append(environment.optimal_return())
         return Reward(turns=tuple(turn.reward for turn in trajectory.turns))
 
-    with RayPPOTrainer(
-        config, SimpleGameEnvironment, as_paid, model=model, tokenizer=tokenizer, progress=False
-    ) as trainer:
+    with RayPPOTrainer(config, Game, as_paid, model=model, tokenizer=tokenizer, progress=False) as trainer:
         sampled = sum(trajectory.reward.total for trajectory in trainer.rollout()) / sum(best)
         best.clear()
         greedy = trainer.evaluate(NUM_EPISODES)

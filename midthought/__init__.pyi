@@ -46,24 +46,20 @@ from .tools.definition import (
 from .tools.function_tool import tool as tool
 from .tools.registry import ToolRegistry as ToolRegistry
 from .tools.executor import ToolExecutor as ToolExecutor
+from .tools.call_formats import ActionParser as ActionParser, ToolCallFormat as ToolCallFormat
 from .tools.parsers import (
-    ActionParser as ActionParser,
     JSONActionParser as JSONActionParser,
     ReActActionParser as ReActActionParser,
     FunctionCallingParser as FunctionCallingParser,
     HermesParser as HermesParser,
     InThoughtParser as InThoughtParser,
-)
-from .tools.call_formats import ToolCallFormat as ToolCallFormat
-from .tools.parsers import (
     find_call_format as find_call_format,
     register_call_format as register_call_format,
 )
 from .tools.multi_turn import MultiTurnManager as MultiTurnManager
 from .tools.builtin.calculate import CalculateTool as CalculateTool
-from .tools.builtin.own_objects import EnvironmentStepTool as EnvironmentStepTool
+from .tools.builtin.own_objects import EnvironmentStepTool as EnvironmentStepTool, QueryTool as QueryTool
 from .tools.builtin.python import PythonTool as PythonTool
-from .tools.builtin.own_objects import QueryTool as QueryTool
 from .tools.mcp import mcp_tools as mcp_tools
 from .algo.credit import advantage_estimator as advantage_estimator
 from .algo.advantages import (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from midthought.checks.before import Setup, SkippedError
 from midthought.checks.registry import Finding, check
 from midthought.env.answer_matching import normalised
-from midthought.env.episode import NullEnvironment
+from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError, SettingsError
 from midthought.rollout.written import example_calls, play, written
 from midthought.tokenization import Renderer
@@ -153,7 +153,7 @@ def calls(setup: Setup) -> Iterator[Finding]:
             said = str(error).partition(", and they are")[0]
             yield Finding(f"a call of {name!r} is not read back as it is written: {said:.200}", other, name)
             continue
-        episode = play(parts, setup.config.inference, script, lambda task: NullEnvironment(), "Ada Lovelace")
+        episode = play(parts, setup.config.inference, script, lambda task: QuestionEnvironment(), "Ada Lovelace")
         ran = [((each.call.tool_name, dict(each.call.parameters)), each.outcome) for each in episode.tool_events]
         if ran != [(call, ToolOutcome.OK)]:
             said = episode.error or str([event.call.result for event in episode.tool_events])

@@ -73,7 +73,7 @@ def mathematical_match(answer: str, truth: str, *, timeout_seconds: float = 5.0,
     Compared are the last boxed expressions; a truth without a box is one expression as a whole, an answer without one is
     searched for its last. Not symmetric: `x = 5` and `5` are equal, and the truth decides how the answer is read. `as_wholes`:
     symmetric; no unit is dropped, and an expression that math-verify cannot read in whole equals only itself. False
-    after the time limit (`num_math_failures` counts these). It blocks; in an event loop use it through `rewards.matched` or
+    after the time limit. It blocks; in an event loop use it through `rewards.matched` or
     `rewards.in_thread`. Raises `MissingExtraError` if math-verify is not installed.
     """
     said, meant = last_boxed(answer), last_boxed(truth)
@@ -86,8 +86,3 @@ def mathematical_match(answer: str, truth: str, *, timeout_seconds: float = 5.0,
         return False
     text = answer[-MAX_EXPRESSION_CHARS:] if said is None else f"\\boxed{{{said}}}"
     return _process.are_equal(text, f"\\boxed{{{meant}}}", timeout_seconds, as_wholes=as_wholes)
-
-
-def num_math_failures() -> int:
-    """Returns how many comparisons of `mathematical_match` in this process timed out or lost their worker."""
-    return _process.num_failures

@@ -14,14 +14,7 @@ from dataclasses import dataclass
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, check_config
-from midthought.env.episode import (
-    EnvironmentEpisode,
-    call,
-    call_blocking,
-    closes,
-    takes_seed,
-    wait_for,
-)
+from midthought.env.episode import EnvironmentEpisode, call, close_environment, takes_seed, wait_for
 from midthought.env.reward_functions import WeightedReward, without_partial
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
 from midthought.types import Task
@@ -236,10 +229,5 @@ async def _reset(start: _Start, turn: asyncio.Lock) -> None:
 
 
 def _close(start: _Start) -> None:
-    """Closes a start's environment. Errors are logged."""
-    if start.environment is None or not closes(start.environment):
-        return
-    try:
-        call_blocking(start.environment.close, start.environment.config.step_timeout_seconds, f"{start.name}.close")
-    except EpisodeError as error:
-        _log.warning("%s", error)
+    if start.environment is not None:
+        wait_for(close_environment(start.environment))

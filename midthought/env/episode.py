@@ -87,28 +87,24 @@ class EnvironmentEpisode:
         return scored
 
     async def close(self) -> None:
-        """Closes the environment, within `config.step_timeout_seconds`. Errors are logged, not raised."""
-        if closes(self.environment):
-            try:
-                await call(self.environment.close, self.environment.config.step_timeout_seconds, f"{self._name}.close")
-            except EpisodeError as error:
-                _log.warning("%s", error)
+        """Closes the environment, as `close_environment`."""
+        await close_environment(self.environment)
 
 
-def closes(environment: BaseEnvironment) -> bool:
-    """Whether the environment's class defines `close`."""
-    return type(environment).close is not BaseEnvironment.close
+async def close_environment(environment: BaseEnvironment) -> None:
+    """Closes an environment whose class defines `close`, within `config.step_timeout_seconds`. Errors are logged, not raised."""
+    if type(environment).close is BaseEnvironment.close:
+        return
+    try:
+        await call(environment.close, environment.config.step_timeout_seconds, f"{type(environment).__name__}.close")
+    except EpisodeError as error:
+        _log.warning("%s", error)
 
 
 def takes_seed(environment: BaseEnvironment) -> bool:
     """Whether `reset(seed=…)` can be called."""
-    return takes(environment.reset, seed=0)
-
-
-def takes(function: Callable[..., Any], *arguments: Any, **options: Any) -> bool:
-    """Whether the function's signature accepts these arguments."""
     try:
-        inspect.signature(function).bind(*arguments, **options)
+        inspect.signature(environment.reset).bind(seed=0)
     except (TypeError, ValueError):
         return False
     return True
@@ -121,7 +117,8 @@ def takes(function: Callable[..., Any], *arguments: Any, **options: Any) -> bool
 class QuestionEnvironment:
     """Implements the rollout loop's `EpisodeEnvironment`. One instance is used for all episodes."""
 
-    reward: WeightedReward
+    reward: WeightedReward | None = None
+    """None: the reward is empty; who needs one computes it from the record."""
     timeout_seconds: float | None = None
     """Time limit of the reward functions, which then run in a thread (`async` ones on the environments' event loop), so that
     they do not block other episodes. None: no limit, and they are called directly."""
@@ -134,23 +131,13 @@ class QuestionEnvironment:
 
     async def score(self, trajectory: Trajectory) -> Reward:
         """Returns the reward. With a time limit, raises `EpisodeError` if a reward function raises or exceeds it."""
+        if self.reward is None:
+            return Reward()
         if self.timeout_seconds is None:
             return await self.reward.score(trajectory)
         judge = functools.partial(self.reward, trajectory)
         scored: Reward = await call(judge, self.timeout_seconds, "the reward")
         return scored
-
-
-class NullEnvironment:
-    """Environment without replies and rewards. Implements the rollout loop's `EpisodeEnvironment`."""
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        """Returns None: the answer ends the episode."""
-        return None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        """Returns an empty reward: who needs one computes it from the record."""
-        return Reward()
 
 
 # -- statistics ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`SimpleGameEnvironment`: a text game on a square of rooms, in which the player collects items. The optimal return is known."""
+"""`SimpleGameEnvironment`: a text game on a square of rooms, in which the player collects items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 from typing import Any, NamedTuple
 
 from midthought.env.environment import BaseEnvironment
-from midthought.errors import EpisodeError
 
 ITEMS = ("key", "lamp", "coin", "map")
 DIRECTIONS = {"north": (-1, 0), "south": (1, 0), "east": (0, 1), "west": (0, -1)}
@@ -59,7 +58,6 @@ class SimpleGameEnvironment(BaseEnvironment):
         rooms = list(itertools.product(size, size))
         room, *item_rooms = draw.choices(rooms, k=1 + self.config.num_items)
         self._state = GameState(room, tuple(zip(ITEMS, item_rooms, strict=False)))
-        self._first_state = self._state
         return self._sight()
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
@@ -89,28 +87,6 @@ class SimpleGameEnvironment(BaseEnvironment):
         size = range(self.config.grid_size)
         lines = [" ".join(signs.get((row, column), ".") for column in size) for row in size]
         return "\n".join([*lines, self._sight()])
-
-    def optimal_return(self) -> float:
-        """Computes the best return of this episode from its start, within `max_steps`, by a search through all states.
-
-        Raises `EpisodeError` before the first `reset`.
-        """
-        if not hasattr(self, "_first_state"):
-            raise EpisodeError("optimal_return was asked for before reset; call reset() first")
-        longest = len(self._first_state.lying) * (2 * self.config.grid_size - 1) + 1
-        if self.config.max_steps is not None:
-            longest = min(longest, self.config.max_steps)
-        best, layer = 0.0, {self._first_state: 0.0}
-        for num_steps in range(longest):
-            following: dict[GameState, float] = {}
-            for state, so_far in layer.items():
-                for reached in self._possible(state).values():
-                    total = so_far + self._reward(state, reached, num_steps)
-                    best = max(best, total)
-                    if reached is not None:
-                        following[reached] = max(total, following.get(reached, 0.0))
-            layer = following
-        return best
 
     def _reward(self, state: GameState, reached: GameState | None, num_steps: int) -> float:
         """Returns the reward of the transition from `state` to `reached` after `num_steps` steps."""

@@ -31,8 +31,6 @@ class MathWorkerPool:
     """Up to `NUM_WORKERS` worker processes, started on first use and reused."""
 
     def __init__(self) -> None:
-        self.num_failures = 0
-        """Comparisons without a verdict: timeouts, and workers that died (memory, nesting depth)."""
         self._begin()
         atexit.register(self._end)
         if hasattr(os, "register_at_fork"):  # a fork must not talk to its parent's workers
@@ -56,8 +54,6 @@ class MathWorkerPool:
             raise
         finally:
             self._slots.put(worker)
-        if verdict is None:
-            self.num_failures += 1
         return bool(verdict)
 
     def _begin(self) -> None:

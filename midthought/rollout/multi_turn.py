@@ -15,13 +15,13 @@ from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
 from midthought.env.environment import BaseEnvironment
-from midthought.env.episode import EnvironmentEpisode, NullEnvironment, call_blocking
+from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment, call_blocking
 from midthought.errors import EngineError, SettingsError, near_names
 from midthought.rollout.episode import Episode, EpisodeEnvironment, RolloutParts, open_tools, run_episode
+from midthought.tools.call_formats import ActionParser
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.executor_state import EpisodeTools
 from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
-from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, StopReason, Task, Trajectory
 from midthought.types.task import with_system
@@ -103,7 +103,7 @@ class MultiTurnInferenceEngine:
         """Starts a new conversation with this user message."""
         opening = _first_message(None, prompt)
         self._close_conversation()
-        environment = NullEnvironment()
+        environment = QuestionEnvironment()
         parts, trajectory, number = self._new(opening, environment, self.engine.sampling(), self.max_turns)
         tools = open_tools(parts, trajectory, environment)
         self._conversation = _Conversation(Episode(parts, trajectory, number, tools), number, tools)
@@ -227,7 +227,7 @@ class MultiTurnInferenceEngine:
         how = self._how(sampling)
         opening = _first_message(environment, initial_prompt)
         self._close_conversation()
-        played = NullEnvironment() if environment is None else _PlayedEnvironment(environment)
+        played = QuestionEnvironment() if environment is None else _PlayedEnvironment(environment)
         parts, trajectory, number = self._new(opening, played, how, limit)
         self._trajectory = trajectory
         self.engine.run(_play(parts, trajectory, number))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from midthought.engines.engine import Sampling
-from midthought.env.episode import NullEnvironment
+from midthought.env.episode import QuestionEnvironment
 from midthought.rollout.episode import Episode, RolloutParts, open_tools
 from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind
 from midthought.serve.chat_messages import digest
@@ -99,12 +99,12 @@ class ChatAnswers:
         asked = next((each["content"] for each in reversed(request.messages) if each["role"] == "user"), "")
         trajectory = Trajectory(Task(task_id="chat", prompt=asked, answer=""), prompt.token_ids, seed=request.seed)
         number, parts = next(self._numbers), _parts(policy, request, prompt)
-        tools = open_tools(parts, trajectory, NullEnvironment())
+        tools = open_tools(parts, trajectory, QuestionEnvironment())
         stream = AnswerStream(policy.renderer, policy.call_format, on_piece, stop=request.stop)
         policy.engine.open(number)
         try:
             episode = _ChatEpisode(stream, request, parts, trajectory, number, tools, in_thought=prompt.in_thought)
-            reason = await episode.run(NullEnvironment())
+            reason = await episode.run(QuestionEnvironment())
         finally:
             policy.engine.close(number)
             await tools.close()
@@ -165,7 +165,7 @@ def _parts(policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> Roll
         call_format=policy.call_format,
         executor=policy.executor,
         messages=lambda task: prompt.messages,
-        environment=lambda task: NullEnvironment(),
+        environment=lambda task: QuestionEnvironment(),
         inference=inference,
         answers=Sampling(max_tokens=inference.max_tokens, **{**own, **request.sampling}),
     )

@@ -13,9 +13,7 @@ import contextvars
 import functools
 import inspect
 import itertools
-import queue
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -26,17 +24,14 @@ T = TypeVar("T")
 
 _CANCEL_SECONDS = 0.5
 """Time for a cancelled coroutine to end. A tool's own coroutine has half of it."""
-_IDLE_SECONDS = 30.0
 _numbers = itertools.count()
 _Future = concurrent.futures.Future[tuple[Any, Exception | None]]
-_Job = tuple[_Future, Callable[[], Any]]
 _loop = BackgroundLoop("midthought-tools")
 """It outlives rollouts, so that a tool may keep a client open."""
 
 
 class DaemonThreads:
-    """Runs blocking functions in as many threads as there are simultaneous calls. Threads are reused and end after 30 idle
-    seconds. May be shared by several event loops.
+    """Runs each blocking function in a daemon thread of its own. May be shared by several event loops.
 
     Not `asyncio.to_thread`: the interpreter joins its threads at exit, so one hung tool would block the exit. Here a caller
     that is cancelled abandons its thread.
@@ -44,7 +39,6 @@ class DaemonThreads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._idle: deque[queue.SimpleQueue[_Job]] = deque()
         self.num_lingering = 0
         """Calls that still run although their caller was cancelled (a deadline)."""
         self._lock = threading.Lock()
@@ -53,7 +47,9 @@ class DaemonThreads:
         """Awaits `function()`, which sees the caller's context variables. Raises what it raises, or RuntimeError if that is not
         an Exception (SystemExit)."""
         future: _Future = concurrent.futures.Future()
-        self._inbox().put((future, functools.partial(contextvars.copy_context().run, function)))
+        future.set_running_or_notify_cancel()  # from now on it cannot be cancelled
+        run = functools.partial(contextvars.copy_context().run, _run, function, future)
+        threading.Thread(target=run, name=f"{self._name}-{next(_numbers)}", daemon=True).start()
         try:
             value, error = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -69,39 +65,15 @@ class DaemonThreads:
         with self._lock:
             self.num_lingering -= 1
 
-    def _inbox(self) -> queue.SimpleQueue[_Job]:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-            name = f"{self._name}-{next(_numbers)}"
-            threading.Thread(target=self._work, args=(inbox,), name=name, daemon=True).start()
-            return inbox
 
-    def _work(self, inbox: queue.SimpleQueue[_Job]) -> None:
-        while True:
-            try:
-                future, function = inbox.get(timeout=_IDLE_SECONDS)
-            except queue.Empty:
-                try:
-                    self._idle.remove(inbox)
-                except ValueError:  # just taken: a job will follow
-                    continue
-                return
-            outcome = _outcome(function) if future.set_running_or_notify_cancel() else None
-            self._idle.append(inbox)
-            if outcome is not None:
-                future.set_result(outcome)
-            del future, function, outcome
-
-
-def _outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def _run(function: Callable[[], Any], future: _Future) -> None:
     try:
-        return function(), None
+        outcome: tuple[Any, Exception | None] = function(), None
     except Exception as error:
-        return None, error
+        outcome = None, error
     except BaseException as error:
-        return None, _failure(error)
+        outcome = None, _failure(error)
+    future.set_result(outcome)
 
 
 # -- methods of tools ------------------------------------------------------------------------------------------
@@ -170,7 +142,9 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
     `asyncio.wait_for` and `asyncio.timeout` would wait for a coroutine that ignores its cancellation.
     """
     running = asyncio.ensure_future(contained(coroutine))
-    running.add_done_callback(retrieve_exception)
+    running.add_done_callback(
+        lambda ended: ended.cancelled() or ended.exception()
+    )  # it is retrieved: no message of asyncio
     is_late = False
     try:
         await asyncio.wait((running,), timeout=seconds)
@@ -209,9 +183,3 @@ async def _stop(running: asyncio.Task[Any]) -> None:
         if not running.done():  # `asyncio.run` would wait for it at its end, and it may never end
             asyncio.tasks._unregister_task(running)
             running._log_destroy_pending = False  # type: ignore[attr-defined]
-
-
-def retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Prevents asyncio's message "exception was never retrieved"."""
-    if not future.cancelled():
-        future.exception()

@@ -12,9 +12,8 @@ from midthought.config.section import Section
 from midthought.errors import SettingsError, near_names
 from midthought.plan.choices import as_recorded
 from midthought.report.run_folder import require_intact_run
-from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
-from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.initial_policy import choose_preset
 from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_source
@@ -103,7 +102,7 @@ def _set(found: dict[str, dict[str, Any]], section: str, name: str, value: Any) 
 
 def make_prompts(
     tools: ToolRegistry | Iterable[Tool] | None,
-    call_format: str | ActionParser | ToolCallFormat,
+    call_format: str | ActionParser,
     *,
     system_prompt: str,
     describe_tools: bool,

@@ -23,11 +23,11 @@ from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.rollout.pace import Pace
 from midthought.tokenization import Renderer
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats import ActionParser, ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
-from midthought.tools.parsers import ActionParser, find_call_format
+from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.learners import num_threads_beside
 from midthought.trainer.tasks import TrainingTasks
@@ -65,20 +65,18 @@ AUTO_CALL_FORMAT = "auto"
 """The model's own call format, if its chat template has one; otherwise `#call` in the thought."""
 
 
-def as_call_format(given: str | ActionParser | ToolCallFormat) -> ToolCallFormat:
+def as_call_format(given: str | ActionParser) -> ToolCallFormat:
     """Returns the call format of a name or a parser, or the given call format; for `auto`, what is used until the tokenizer is
     known (`native_prompts`). Raises SettingsError for anything else."""
     if given == AUTO_CALL_FORMAT:
         return InThoughtFormat()
     if isinstance(given, str):
         return find_call_format(given)
-    if isinstance(given, ActionParser):
-        return given.call_format
-    if isinstance(given, type) or not hasattr(given, "scanner"):
+    if not isinstance(given, ActionParser):
         raise SettingsError(
             f"call_format={given!r}: give a name, an ActionParser or a ToolCallFormat (an object, not a class)"
         )
-    return given
+    return given.call_format
 
 
 def native_prompts(prompts: PromptBuilder, renderer: Renderer) -> tuple[PromptBuilder, Renderer, str]:

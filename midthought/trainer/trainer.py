@@ -40,9 +40,8 @@ from midthought.rollout.pace import Pace
 from midthought.rollout.rollout_batch import ShuffledTasks, collect, select
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.rollout.written import PolicyParts
-from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
-from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
@@ -139,7 +138,7 @@ class Trainer:
         model: Any = None,
         tokenizer: Any = None,
         tools: ToolRegistry | Iterable[Tool] = (),
-        call_format: str | ActionParser | ToolCallFormat = AUTO_CALL_FORMAT,
+        call_format: str | ActionParser = AUTO_CALL_FORMAT,
         system_prompt: str = "",
         describe_tools: bool = True,
         rewards: Any = (),

@@ -21,7 +21,7 @@ from midthought.env.answer_matching import (
     last_boxed,
     last_number,
     mathematical_match,
-    num_math_failures,
+    normalised,
     numeric_match,
     option_letter,
     option_match,
@@ -49,6 +49,8 @@ EXACT = [
 def test_an_exact_match_has_the_same_words():
     for answer, truth, right in EXACT:
         assert exact_match(answer, truth) is right
+    for text in ("Ada_Lovelace — 1815!", "ΑΣ ς", "ŉ", "A\u00a0b"):
+        assert normalised(normalised(text)) == normalised(text)
 
 
 FUZZY = [
@@ -184,11 +186,8 @@ def test_mathematical_equality_by_hand():
 
 @needs_math_verify
 def test_a_comparison_that_never_ends_is_given_up_and_the_next_one_works():
-    before = num_math_failures()
     assert not mathematical_match("\\boxed{9^{9^{9^{9}}}}", "1", timeout_seconds=1)
-    assert num_math_failures() == before + 1
     assert calculated("\\boxed{2/4}", "1/2")
-    assert num_math_failures() == before + 1
 
 
 @needs_math_verify

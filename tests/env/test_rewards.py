@@ -8,6 +8,7 @@ import importlib.util
 import math
 import signal
 import threading
+import time
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from midthought.config import RewardConfig
 from midthought.data.abstention import NO_ANSWER
 from midthought.env.answer_matching import (
     exact_match,
@@ -29,9 +31,11 @@ from midthought.env.game import SimpleGameEnvironment
 from midthought.env.rewards import (
     RewardError,
     WeightedReward,
+    answer_reward,
     combine_rewards,
     correct,
     in_thread,
+    last_answer,
     matched,
     num_calls,
     num_failed_calls,
@@ -372,6 +376,52 @@ def test_a_mathematical_match_waits_in_a_thread():
     assert asyncio.run(reward(right)).total == 1.0 and asyncio.run(reward(wrong)).total == 0.0
 
 
+def episode_of_turns(*outputs: str, begins_in_thought: bool = False) -> Trajectory:
+    trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), [0])
+    for number, output in enumerate(outputs):
+        trajectory.add_sampled(Completion(token_ids=(1,), sampled_logprobs=(-1.0,), finish=Finish.END))
+        trajectory.end_turn(Turn(turn_number=number, model_output=output, begins_in_thought=begins_in_thought))
+    return trajectory
+
+
+TURNS = [
+    (["Bob", "<think>hm</think> Ada "], "Ada", "Ada"),
+    (["<think>Ada"], None, None),
+    (["hm</think>Bob<think>Ada"], None, None),
+    (["hm</think>"], "", ""),
+    (["hm</think>Ada", "Bob"], "Bob", None),
+    ([], None, None),
+]
+
+
+def test_the_last_answer_is_read_from_the_last_turn_without_its_thought():
+    for outputs, last, last_after_an_opening in TURNS:
+        assert last_answer(episode_of_turns(*outputs)) == last
+        assert last_answer(episode_of_turns(*outputs, begins_in_thought=True)) == last_after_an_opening
+
+
+THOUGHTS = [
+    (["hm</think>Ada"], True, 1.0),
+    (["<think>hm</think>Ada"], False, 1.0),
+    (["<think>hm</think>Ada"], True, 0.0),
+    (["hm</think>Ada"], False, 0.0),
+    (["hm Ada"], True, 0.0),
+    (["hm</think>Ada<think>hm</think>Ada"], True, 0.0),
+    (["hm</think>"], True, 0.0),
+    (["hm</think>Bob", "hm</think>Ada"], True, 0.0),
+    (["<think>hm</think>Bob", "Ada"], False, 1.0),
+]
+
+
+def test_a_well_formed_thought_is_opened_once_closed_once_and_followed_by_an_answer_of_an_episode_that_was_not_cut():
+    for outputs, begins_in_thought, well_formed in THOUGHTS:
+        done = episode_of_turns(*outputs, begins_in_thought=begins_in_thought)
+        done.stop_reason = StopReason.ANSWERED
+        assert well_formed_thought(done) == well_formed
+        for done.stop_reason in [reason for reason in StopReason if reason.is_truncated]:
+            assert not well_formed_thought(done)
+
+
 def test_tool_use_is_counted_from_the_events():
     done = episode("Ada")
     for outcome in ToolOutcome:
@@ -382,3 +432,44 @@ def test_tool_use_is_counted_from_the_events():
     assert value_of(used_tool, done) == 1.0
     assert value_of(used_tool, episode("Ada", calls=2)) == 0.0  # both raised
     assert value_of(used_tool, episode("look_result: Ada")) == 0.0
+
+
+# -- the reward of the settings, and its time limit --------------------------------------------------------------
+
+PAID = [
+    ("hm</think>Ada", 0, {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
+    ("hm</think>Bob", 0, {"correct": 0.0, "thought": 0.1, "calls": 0.0}),
+    ("</think>Ada", 2, {"correct": 1.0, "thought": 0.1, "calls": -0.2}),
+    ("Ada", 0, {"correct": 0.0, "thought": 0.0, "calls": 0.0}),
+]
+
+
+def test_the_reward_of_the_settings_pays_answer_and_thought_and_takes_for_calls_and_wrong_answers():
+    for written, calls, parts in PAID:
+        environment = QuestionEnvironment(answer_reward(RewardConfig()))
+        found = asyncio.run(environment.score(episode(written, calls=calls, begins_in_thought=True)))
+        assert dict(found.parts) == pytest.approx(parts)
+    costly = answer_reward(RewardConfig(wrong_answer=1.0))
+    for written, cost in (("hm</think>Ada", 0), ("hm</think>Bob", -1), ("hm</think>I don't know.", 0), ("hm", 0)):
+        assert costly(episode(written, begins_in_thought=True)).parts["wrong_answer"] == cost
+
+
+def test_a_reward_that_blocks_holds_nobody_up_and_one_that_hangs_is_given_up():
+    together = threading.Barrier(8)
+
+    def slow(trajectory):
+        together.wait(60)  # for the other seven
+        return 1.0
+
+    async def hangs_politely(trajectory):
+        await asyncio.sleep(60)
+
+    async def score_many():
+        environment = QuestionEnvironment(combine_rewards([slow]), 100.0)
+        return await asyncio.gather(*(environment.score(DONE) for _ in range(8)))
+
+    assert [reward.total for reward in asyncio.run(score_many())] == [1.0] * 8
+    for function in (hangs_politely, lambda trajectory: time.sleep(1)):
+        environment = QuestionEnvironment(combine_rewards([("hangs", 1.0, function)]), 0.05)
+        with pytest.raises(EpisodeError, match=r"the reward did not finish within 0\.05 seconds"):
+            asyncio.run(environment.score(DONE))

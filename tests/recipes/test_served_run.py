@@ -13,10 +13,10 @@ from midthought.errors import CheckpointError, ModelPathError, SettingsError
 from midthought.files.manifest import MANIFEST
 from midthought.recipes import served_run
 from midthought.recipes.served_run import open_run
+from midthought.tools import parsers
 from midthought.tools.builtin.calculate import CalculateTool
-from midthought.tools.call_formats import registry
+from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool, ToolDefinition
-from midthought.tools.parsers import ActionParser
 from midthought.trainer import prompt_record, rollouts
 from midthought.trainer.prompt_record import FILE
 from midthought.trainer.trainer import Trainer
@@ -105,7 +105,7 @@ def test_a_call_format_of_the_user_is_named_as_a_tool_is(tmp_path, monkeypatch):
 
 
 def test_a_run_records_the_name_of_a_registered_parser_and_imports_no_module_for_it(tmp_path, monkeypatch):
-    again = fresh_module(registry)
+    again = fresh_module(parsers)
     again.register_call_format("shout", ShoutParser)
     for module in (rollouts, prompt_record, served_run):
         for name in ("find_call_format", "call_format_names"):

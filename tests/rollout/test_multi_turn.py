@@ -21,9 +21,10 @@ from midthought.errors import EngineError, SettingsError
 from midthought.rollout.multi_turn import MultiTurnInferenceEngine
 from midthought.tokenization import Renderer
 from midthought.tools.builtin.own_objects import EnvironmentStepTool
+from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.multi_turn import MultiTurnManager
-from midthought.tools.parsers import ActionParser, HermesParser, InThoughtParser
+from midthought.tools.parsers import HermesParser, InThoughtParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Reward, StopReason, Trajectory
 

@@ -15,7 +15,8 @@ import pytest
 from fresh_module import fresh_module
 
 from midthought.errors import SettingsError
-from midthought.tools.call_formats import ToolCallFormat, registry
+from midthought.tools import parsers
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.tools.parsers import JSONActionParser, find_call_format, register_call_format
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
@@ -317,7 +318,7 @@ def test_twice_the_text_is_twice_the_work(name: str, monkeypatch: pytest.MonkeyP
 
         return count_and_read
 
-    for module in ("call_object", "streaming"):
+    for module in ("json_object", "streaming"):
         where = sys.modules[f"midthought.tools.call_formats.{module}"]
         for reader in {"load_object", "load_values"} & vars(where).keys():
             monkeypatch.setattr(where, reader, counting(getattr(where, reader)))
@@ -365,7 +366,7 @@ def test_the_instructions_name_every_tool_and_show_a_call_that_is_one(name: str)
 
 
 def test_call_formats_are_found_by_name_and_an_unknown_name_names_the_near_ones() -> None:
-    assert fresh_module(registry).call_format_names() == NAMES
+    assert fresh_module(parsers).call_format_names() == NAMES
     assert [find_call_format(name).name for name in NAMES] == NAMES
     assert str(find_call_format("in_thought")) == 'in_thought: #call NAME {"ARGUMENT": "VALUE"}'
     told = r"unknown call format 'hermess'\. Did you mean 'hermes'\? Known: .*react.*once its module is imported"
@@ -374,7 +375,7 @@ def test_call_formats_are_found_by_name_and_an_unknown_name_names_the_near_ones(
 
 
 def test_a_users_own_format_or_parser_is_registered_and_anything_else_is_refused_when_it_is_used() -> None:
-    again = fresh_module(registry)
+    again = fresh_module(parsers)
 
     class Mine(type(find_call_format("json"))):
         name = "mine"

@@ -6,10 +6,11 @@ import asyncio
 import time
 
 from midthought.env.environment import BaseEnvironment
+from midthought.tools.call_formats import ActionParser
 from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.multi_turn import MultiTurnManager
-from midthought.tools.parsers import ActionParser, HermesParser, InThoughtParser
+from midthought.tools.parsers import HermesParser, InThoughtParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ToolOutcome
 

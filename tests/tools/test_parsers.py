@@ -6,14 +6,13 @@ import re
 
 import pytest
 
+from midthought.tools.call_formats import ActionParser, ParsedTurnFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.parsers import (
-    ActionParser,
     FunctionCallingParser,
     HermesParser,
     InThoughtParser,
     JSONActionParser,
-    ParsedTurnFormat,
     ReActActionParser,
 )
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome

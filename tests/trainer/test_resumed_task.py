@@ -19,7 +19,7 @@ from midthought.errors import SettingsError
 from midthought.recipes.feedback import recipe
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
-from midthought.tools.parsers import ActionParser
+from midthought.tools.call_formats import ActionParser
 from midthought.trainer.arguments import make_prompts
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.short_form import named_rewards

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
-from midthought.env.episode import NullEnvironment
+from midthought.env.episode import QuestionEnvironment
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolDefinition
@@ -24,7 +24,7 @@ from midthought.types import Task
 class EpisodeSetup:
     """What episodes on a worker need besides tools and limits. None: the agent loop creates its default."""
 
-    environment: Callable[[Task], EpisodeEnvironment] = field(default=lambda task: NullEnvironment())
+    environment: Callable[[Task], EpisodeEnvironment] = field(default=lambda task: QuestionEnvironment())
     """Creates the environment of one episode: its replies and its reward."""
     executor: ToolExecutor | None = None
     """Runs calls instead of the tools in verl's tool configuration."""

@@ -1,17 +1,20 @@
-"""Call formats: how a model writes tool calls and how results are written back. One file per format."""
+"""Call formats: how a model writes tool calls and how results are written back. One file per format. Users extend `ActionParser`,
+or `ToolCallFormat` if the loop shall stop at a call."""
 
 from __future__ import annotations
 
 import functools
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 from midthought.types.turn import THINK_TAGS
+
+if TYPE_CHECKING:
+    from midthought.tools.registry import ToolRegistry
 
 THINK_OPEN, THINK_CLOSE = THINK_TAGS
 _EXAMPLES: dict[str, Any] = {
@@ -40,7 +43,65 @@ class Scanner(Protocol):
         ...
 
 
-class ToolCallFormat(ABC):
+class ActionParser:
+    """Finds the calls in a model's output. Extend it: write `parse` or `parse_all`; the other one is derived from it.
+
+    Examples:
+        >>> class ShoutParser(ActionParser):
+        ...     def parse_all(self, text: str) -> list[ParsedAction]:
+        ...         words = [word for word in text.split() if word.startswith("!")]
+        ...         return [ParsedAction(tool_name=word[1:], parameters={}, raw_text=word, success=True) for word in words]
+        >>> ShoutParser().parse("Now !look around").tool_name
+        'look'
+    """
+
+    tool_registry: ToolRegistry | None = None
+    """The tools, if given, for a `parse` of your own. The built-in parsers do not need them: the executor checks the names."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        if cls.parse is ActionParser.parse and cls.parse_all is ActionParser.parse_all:
+            raise TypeError(f"{cls.__name__} defines neither parse nor parse_all; define one of them")
+        return super().__new__(cls)
+
+    def __init__(self, tool_registry: ToolRegistry | None = None) -> None:
+        """Stores the tools. A subclass with its own `__init__` need not call this."""
+        self.tool_registry = tool_registry
+
+    def parse(self, text: str) -> ParsedAction:
+        """Returns the first call of a turn's text. If there is none: `success` False, no name, error "no call found"."""
+        nothing = ParsedAction(tool_name=None, parameters={}, raw_text=text, success=False, error="no call found")
+        return next(iter(self.parse_all(text)), nothing)
+
+    def parse_all(self, text: str) -> list[ParsedAction]:
+        """Returns every call of a turn's text, in order, malformed ones (`success` False) included.
+
+        If only `parse` is defined, at most one: its result, unless it is None, or failed and has no tool name. Raises TypeError
+        if it is something else.
+        """
+        action: Any = self.parse(text)
+        if not isinstance(action, ParsedAction | None):
+            raise TypeError(
+                f"{type(self).__name__}.parse returned {action!r:.80}; return ParsedAction(tool_name=…, …) or None"
+            )
+        return [action] if action is not None and (action.success or action.tool_name is not None) else []
+
+    @property
+    def call_format(self) -> ToolCallFormat:
+        """The parser as a call format for the rollout loop."""
+        return ParsedTurnFormat(self)
+
+    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
+        """Returns a call as the policy should write it, for demonstrations. NotImplementedError unless you define it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} only reads calls; define its render_call(tool_name, parameters)"
+        )
+
+    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
+        """Returns the system prompt's list of the tools. Extend it with the syntax of a call that your parser reads."""
+        return describe_tools(definitions) if definitions else ""
+
+
+class ToolCallFormat(ActionParser):
     """One way of writing calls and results.
 
     The defaults are for a chat format, which defines `calls_in`: the policy finishes its turn, all calls of the turn are run,
@@ -57,6 +118,11 @@ class ToolCallFormat(ABC):
 
     def __init__(self, think_open: str = THINK_OPEN, think_close: str = THINK_CLOSE) -> None:
         self.think_tags = (think_open, think_close)
+
+    @property
+    def call_format(self) -> ToolCallFormat:
+        """The format itself."""
+        return self
 
     def __str__(self) -> str:
         """Returns the name and an example of a call."""
@@ -85,10 +151,6 @@ class ToolCallFormat(ABC):
         scanner = self.scanner(in_thought=in_thought)
         scanner.feed(text)
         return scanner.take()
-
-    @abstractmethod
-    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        """Returns a call as the policy should write it. Tags inside an argument are escaped."""
 
     def render_results(self, events: Sequence[ToolEvent]) -> str:
         """Returns the text that follows the calls if the format `stops_at_call`; otherwise the content of the chat message
@@ -128,6 +190,36 @@ class TurnScanner:
     def resume(self) -> None:
         """Discards the collected text: other text now follows it in the context."""
         self._pieces = []
+
+
+class ParsedTurnFormat(ToolCallFormat):
+    """A parser as a call format for the rollout loop: collects the turn's text and parses it when the turn has ended.
+
+    The parser gets the whole text, thoughts and fences included, and decides alone which parts are calls.
+    """
+
+    name = "parser"
+
+    def __init__(self, parser: ActionParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+    def __str__(self) -> str:
+        return f"parser: {type(self.parser).__name__}"
+
+    def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
+        """Returns the calls that the parser finds."""
+        return self.parser.parse_all(text)
+
+    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
+        return self.parser.render_call(tool_name, parameters)
+
+    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
+        return self.parser.instructions(definitions)
+
+    def render_results(self, events: Sequence[ToolEvent]) -> str:
+        """Returns the text of the results, one after the other."""
+        return "\n".join(event.call.result or "" for event in events)
 
 
 # -- thoughts: a tag counts everywhere, also in quotes and in code -----------------------------------------------

@@ -61,8 +61,7 @@ class UnreadCallReader:
                 if name != call_format.name:
                     self._others[name] = find_call_format(name)
         for other in self._others.values():
-            if isinstance(other, ToolCallFormat):
-                other.think_tags = call_format.think_tags
+            other.think_tags = call_format.think_tags
         own = choose_call_format(renderer, registry.definitions(), describe_tools=False).call_format
         if own.name not in (call_format.name, *self._others):
             self._others["auto"] = own

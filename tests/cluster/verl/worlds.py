@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from midthought.cluster.verl.job import EpisodeSetup, NullEnvironment
+from midthought.cluster.verl.job import EpisodeSetup, QuestionEnvironment
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
 from midthought.rollout.episode import RolloutParts
@@ -145,7 +145,7 @@ def parts(
         call_format=call_format or InThoughtFormat(),
         executor=ToolExecutor(ToolRegistry([Look()])),
         messages=lambda task: task.messages(system),
-        environment=lambda task: NullEnvironment() if replies is None else Judge(replies),
+        environment=lambda task: QuestionEnvironment() if replies is None else Judge(replies),
         inference=InferenceConfig(**limits),
     )
 
