@@ -9,8 +9,8 @@ import functools
 import inspect
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from midthought.env.environment import BaseEnvironment
@@ -19,19 +19,11 @@ from midthought.env.rewards import last_answer
 from midthought.errors import EpisodeError
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.concurrency import DaemonThreads, TooLateError, settled, within
-from midthought.types import Reward, Trajectory, Turn
+from midthought.types import Reward, Trajectory
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(kw_only=True, slots=True)
-class EnvironmentTurn(Turn):
-    """A turn with the environment's response."""
-
-    info: Mapping[str, Any] = field(default_factory=dict)
-    """`info` of `step`."""
 
 
 # -- one episode -----------------------------------------------------------------------------------------------
@@ -69,9 +61,7 @@ class EnvironmentEpisode:
         step = functools.partial(self.environment.step, last_answer(trajectory) or "")
         seconds = self.environment.config.step_timeout_seconds
         observation, reward, done, info = await call(step, seconds, f"{self._name}.step")
-        answered = {each.name: getattr(turn, each.name) for each in fields(Turn)}
-        answered |= {"observation": observation, "reward": reward, "done": done, "info": info}
-        trajectory.turns[-1] = EnvironmentTurn(**answered)
+        turn.observation, turn.reward, turn.done, turn.info = observation, reward, done, info
         return None if done else observation
 
     async def score(self, trajectory: Trajectory) -> Reward:
@@ -154,7 +144,7 @@ def episode_statistics(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     if not scored:
         return {"num_episodes": 0.0}
     returns = [total for _, total in scored]
-    infos = [[turn.info for turn in t.turns if isinstance(turn, EnvironmentTurn)] for t, _ in scored]
+    infos = [[turn.info for turn in t.turns if turn.info is not None] for t, _ in scored]
     truncated = [
         (t.stop_reason is not None and t.stop_reason.is_truncated) or any(info.get("truncated") for info in said)
         for (t, _), said in zip(scored, infos, strict=True)

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from midthought.env.episode import EnvironmentTurn
 from midthought.errors import DataError
 from midthought.files.atomic import atomic_path
 from midthought.report.json_lines import json_value
@@ -126,8 +125,8 @@ def _event_from_json(row: Mapping[str, Any]) -> ToolEvent:
 def turn_to_json(turn: Turn) -> dict[str, Any]:
     """Returns a turn as JSON values, with the environment's `info` if it has one."""
     row = asdict(turn)
-    if isinstance(turn, EnvironmentTurn):
-        row["info"] = {str(name): _sayable(value) for name, value in turn.info.items()}
+    if (info := row.pop("info")) is not None:
+        row["info"] = {str(name): _sayable(value) for name, value in info.items()}
     return row
 
 
@@ -136,7 +135,7 @@ def turn_from_json(row: Mapping[str, Any]) -> Turn:
     fields = {**row, "tool_call": ToolCall(**row["tool_call"]), "reward": _number(row["reward"])}
     if row["parsed_action"] is not None:
         fields["parsed_action"] = ParsedAction(**row["parsed_action"])
-    return EnvironmentTurn(**fields) if "info" in row else Turn(**fields)
+    return Turn(**fields)
 
 
 def _sayable(value: Any) -> Any:

@@ -50,7 +50,7 @@ class ArgumentsChecker:
         dialect = dialect_of(schema)
         resolver = _inner_references(schema, dialect)
         keywords = {name: _with_null(keyword) for name, keyword in dialect.VALIDATORS.items()}
-        keywords |= dict.fromkeys(("pattern", "patternProperties"), _unchecked)
+        keywords |= dict.fromkeys(("pattern", "patternProperties"), lambda *_: ())
         self._validator = validators.extend(dialect, keywords)(
             schema, registry=referencing.Registry(), _resolver=resolver
         )
@@ -145,10 +145,6 @@ def _with_null(keyword: Any) -> Any:
                 yield from keyword(validator, value, instance, schema) or ()
 
     return checked
-
-
-def _unchecked(*_: Any) -> Iterator[ValidationError]:
-    return iter(())
 
 
 # -- messages --------------------------------------------------------------------------------------------------

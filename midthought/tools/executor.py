@@ -185,7 +185,8 @@ class ToolExecutor:
         name = tool.definition.name
         if type(tool).for_task is not Tool.for_task:
             name += repr((task.task_id, task.prompt, task.answer))
-        key = key_of(name, action.parameters) if tool.pure and not self._is_arm else None
+        is_arm = type(self).answer is not ToolExecutor.answer
+        key = key_of(name, action.parameters) if tool.pure and not is_arm else None
         run = functools.partial(self._run_call, tool, action, task, tools)
         if key is None:
             return await run()
@@ -220,10 +221,6 @@ class ToolExecutor:
         if len(text) > MAX_RESULT_CHARS:
             text = text[:MAX_RESULT_CHARS] + _CUT
         return replace(output, text=encodable(text))
-
-    @property
-    def _is_arm(self) -> bool:
-        return type(self).answer is not ToolExecutor.answer
 
     def _loop_state(self) -> LoopState:
         loop = asyncio.get_running_loop()

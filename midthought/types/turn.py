@@ -79,8 +79,7 @@ class Turn:
     """The policy's text, without tool results."""
     answer: str | None = _UNREAD
     """The policy's answer: the text after its thought, or the text that the chat template marks (gpt-oss: the channel `final`).
-    None if there is none: a thought is not closed, the mark is missing, or the turn ends with calls. By default it is read from
-    `model_output`."""
+    None if a thought is not closed, the mark is missing, or the turn ends with calls. Read from `model_output` by default."""
     begins_in_thought: bool = False
     """Whether the chat template opened the thought that the policy continues."""
     parsed_action: ParsedAction | None = None
@@ -88,12 +87,13 @@ class Turn:
     tool_call: ToolCall = field(default_factory=ToolCall)
     """The executed first call with its result; empty and falsy if there was no call."""
     observation: str | None = None
-    """Reply of the environment or the user; None if there was none. In a conversation by hand, of a turn with calls: the
-    results."""
+    """Reply of the environment or the user; in a conversation by hand, the results of calls. None if there was none."""
     reward: float = 0.0
     """Reward from the environment for this turn."""
     done: bool = False
     """Whether the episode ended with this turn."""
+    info: Mapping[str, Any] | None = None
+    """`info` of the environment's `step`; None if the turn was no step."""
 
     def __post_init__(self) -> None:
         if self.answer is _UNREAD:

@@ -16,7 +16,7 @@ from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTaskSampler
-from midthought.env.episode import EnvironmentEpisode, EnvironmentTurn, call_blocking, episode_statistics
+from midthought.env.episode import EnvironmentEpisode, call_blocking, episode_statistics
 from midthought.env.rewards import combine_rewards
 from midthought.errors import EpisodeError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
@@ -393,7 +393,7 @@ def finished(
     trajectory = new_trajectory()
     for number, (paid, info) in enumerate(turns):
         write(trajectory, "go")
-        trajectory.turns[-1] = EnvironmentTurn(turn_number=number, model_output="go", reward=paid, info=info)
+        trajectory.turns[-1] = Turn(turn_number=number, model_output="go", reward=paid, info=info)
     trajectory.stop_reason = stop
     trajectory.reward = reward or Reward(turns=tuple(paid for paid, _ in turns))
     return trajectory

@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from midthought.env.episode import EnvironmentTurn
 from midthought.errors import RecordError
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.types import (
@@ -52,9 +51,7 @@ def full() -> Trajectory:
     trajectory.add_sampled(cool, temperature=0.7)
     trajectory.add_reply([11])
     trajectory.end_turn(
-        EnvironmentTurn(
-            turn_number=1, model_output="é\n", observation="o", reward=0.5, done=True, info={"success": True}
-        )
+        Turn(turn_number=1, model_output="é\n", observation="o", reward=0.5, done=True, info={"success": True})
     )
     trajectory.stop_reason = StopReason.ANSWERED
     trajectory.error = "none, really"

@@ -16,7 +16,8 @@ from fresh_module import fresh_module
 
 from midthought.errors import SettingsError
 from midthought.tools import parsers
-from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats import ToolCallFormat, begins_in_thought, describe_tools, example_parameters
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.tools.parsers import JSONActionParser, find_call_format, register_call_format
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
@@ -333,32 +334,89 @@ def test_twice_the_text_is_twice_the_work(name: str, monkeypatch: pytest.MonkeyP
         assert num_loaded <= 5 * len(closed), scrap
 
 
+# -- thoughts -------------------------------------------------------------------------------------------------
+
+TAGS = ("<think>", "</think>")
+CALL = "#call look {}"
+
+
+@pytest.mark.parametrize("tags", [TAGS, ("aab", "abb"), ("<<<a", "<b")])
+def test_tags_are_found_as_a_plain_search_finds_them(tags: tuple[str, str]) -> None:
+    rng = random.Random(0)
+    num_found = 0
+    for _ in range(500):
+        scanner = InThoughtFormat("inside", *tags).scanner(in_thought=False)
+        text, begin, in_thought = "".join(rng.choices([*tags, *"".join(tags), "x"], k=30)), 0, False
+        for end, character in enumerate(text, 1):
+            scanner.feed(character)
+            if found := next((tag for tag in tags if text[begin:end].endswith(tag)), None):
+                begin, num_found, in_thought = end, num_found + 1, found == tags[0]
+        assert scanner.feed(f" {CALL}") == in_thought, text
+    assert num_found > 500
+
+
+def test_a_tag_that_only_began_is_forgotten_after_a_result() -> None:
+    scanner = InThoughtFormat().scanner(in_thought=False)
+    scanner.feed("<thi")
+    scanner.resume()
+    assert [scanner.feed(f"{text} {CALL}") for text in ("nk>", "<think>")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [("so</think>", True), ("</think><think>", True), ("<think></think>", False), ("<think>", False), ("so", False)],
+)
+def test_the_first_tag_shows_whether_the_prompt_opened_the_thought(text: str, begins: bool) -> None:
+    assert begins_in_thought(text, TAGS) is begins
+
+
 # -- what a system prompt says ---------------------------------------------------------------------------------
 
-DEFINITIONS = [
-    ToolDefinition(
-        "look",
-        "Looks something up.",
-        [
-            ToolParameter("query", "string", "What to look for."),
-            ToolParameter("kind", "string", "Where.", enum=["book", "film"]),
-            ToolParameter("k", "integer", "How many.", required=False, default=3),
-        ],
-    ),
-    ToolDefinition("rooms", "Names all rooms."),
-]
+LOOKING = ToolDefinition(
+    "look",
+    "Looks something up.",
+    [
+        ToolParameter("query", "string", "What to look for."),
+        ToolParameter("k", "integer", "How many.", required=False, default=3),
+        ToolParameter("kind", "string", "Wo überall.", enum=["Bücher", "Filme"]),
+        ToolParameter("words", "array", "What to count.", schema={"type": "array", "items": {"type": "string"}}),
+        ToolParameter("mode", "string", "How.", schema={"enum": ["deep", None]}),
+    ],
+)
+ROOMS = ToolDefinition("rooms", "Names all rooms.")
+
+
+def test_a_tool_is_described_in_lines() -> None:
+    assert describe_tools([LOOKING, ROOMS]).splitlines() == [
+        "Tools:",
+        "- look: Looks something up.",
+        "  - query (string): What to look for.",
+        "  - k (integer, optional, default 3): How many.",
+        '  - kind (string, one of "Bücher", "Filme"): Wo überall.',
+        '  - words ({"type": "array", "items": {"type": "string"}}): What to count.',
+        '  - mode (string, one of "deep", null): How.',
+        "- rooms: Names all rooms.",
+    ]
+
+
+def test_an_example_holds_what_is_required_each_with_a_value_of_its_kind() -> None:
+    kinds = ["string", "integer", "number", "boolean", "array", "object"]
+    values = example_parameters(ToolDefinition("x", "", [ToolParameter(kind, kind, "") for kind in kinds]))
+    assert list(values.values()) == ["...", 1, 1.5, True, [], {}]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_instructions_name_every_tool_and_show_a_call_that_is_one(name: str) -> None:
     call_format = find_call_format(name)
-    text = call_format.instructions(DEFINITIONS)
-    for word in ("look", "Looks something up.", "query", "What to look for.", "kind", "film", "k", "3", "rooms"):
+    text = call_format.instructions([LOOKING, ROOMS])
+    for word in ("look", "Looks something up.", "query", "What to look for.", "kind", "Filme", "k", "3", "rooms"):
         assert word in text
-    example = call_format.render_call("look", {"query": "...", "kind": "book"})
+    arguments = {"query": "...", "kind": "Bücher", "words": [], "mode": "deep"}
+    assert example_parameters(LOOKING) == arguments
+    example = call_format.render_call("look", arguments)
     assert f"\n{example}\n" in text
-    assert found(call_format.parse_all(f"\n{example}\n")) == [("look", {"query": "...", "kind": "book"})]
-    assert call_format.render_call("rooms", {}) in call_format.instructions(DEFINITIONS[1:])
+    assert found(call_format.parse_all(f"\n{example}\n")) == [("look", arguments)]
+    assert call_format.render_call("rooms", {}) in call_format.instructions([ROOMS])
     assert call_format.instructions([]) == ""
 
 

@@ -1,4 +1,4 @@
-"""A tool that takes a step in an environment, of which it uses only `step`."""
+"""Tools that call an object of the user: the step of an environment, or a function that answers queries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from calling import TASK, call, run
 
-from midthought.tools.builtin.own_objects import EnvironmentStepTool
+from midthought.errors import SettingsError
+from midthought.tools.builtin.own_objects import EnvironmentStepTool, QueryTool
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -77,3 +78,19 @@ def test_without_an_environment_it_steps_that_of_the_episode() -> None:
     assert run(box, step)[0].call.result == "the episode of task 't' has no environment to step"
     is_ok, told = box.registry.execute_tool("environment_step", action="look")
     assert not is_ok and "has no environment; give it one, or call it in an episode" in told
+
+
+def test_a_function_answers_plain_or_async_and_an_empty_query_is_an_error_that_the_model_reads() -> None:
+    async def later(query: str) -> str:
+        return f"later: {query}"
+
+    registry = ToolRegistry([QueryTool(str.upper), QueryTool(later, name="later", description="Later.")])
+    assert registry.execute_tool("query", query="tide") == (True, "TIDE")
+    assert registry.execute_tool("later", query="tide") == (True, "later: tide")
+    assert registry.execute_tool("query", query=" \n") == (False, "Tool execution error: query is empty")
+
+
+@pytest.mark.parametrize("source", [["a text"], {"a": "text"}, "text"])
+def test_what_is_no_function_is_refused(source: object) -> None:
+    with pytest.raises(SettingsError, match=f"a function of the query, not a {type(source).__name__}"):
+        QueryTool(source)  # type: ignore[arg-type]
