@@ -103,14 +103,6 @@ def failure(environment: BaseEnvironment) -> str:
     return str(caught.value)
 
 
-def scored(reward_fn: Any, *, rewards: tuple[float, ...] = (1.0, 2.0)) -> Reward:
-    trajectory = new_trajectory()
-    for reward in rewards:
-        write(trajectory, "go").reward = reward
-    reward = combine_rewards([("reward_fn", 1.0, reward_fn)])
-    return asyncio.run(EnvironmentEpisode(ready(Echo()), reward).score(trajectory))
-
-
 # -- one episode -----------------------------------------------------------------------------------------------
 
 
@@ -137,14 +129,8 @@ def test_a_reply_fills_the_turn_in_and_the_end_of_the_episode_is_none():
     )  # fmt: skip
     assert (last.observation, last.reward, last.done, last.info) == ("heard 'end'", 3.0, True, {"success": True})
     assert trajectory.dones == [False, True] and trajectory.rewards == [3.0, 3.0]
-
-
-def test_the_reward_of_every_turn_stays_with_its_turn():
-    episode, trajectory = EnvironmentEpisode(ready(Echo())), new_trajectory()
-    say(episode, trajectory, "a", "bcd")
     write(trajectory, "cut off by the limit")
-    reward = asyncio.run(episode.score(trajectory))
-    assert reward == Reward(turns=(1.0, 3.0, 0.0)) and reward.total == 4.0
+    assert asyncio.run(episode.score(trajectory)) == Reward(turns=(3.0, 3.0, 0.0))
 
 
 def test_all_steps_of_an_environment_with_its_own_loop_run_on_the_same_loop():
@@ -222,31 +208,12 @@ def test_a_cancelled_rollout_cancels_the_step():
 # -- reward functions ------------------------------------------------------------------------------------------
 
 
-async def slowly(trajectory):
-    await asyncio.sleep(0)
-    return 0.25
-
-
-REWARDS = [
-    (lambda trajectory: 2, Reward(parts={"reward_fn": 2.0})),
-    (lambda trajectory: Reward(parts={"a": 1}, turns=(1, -0.5)), Reward(parts={"a": 1.0}, turns=(1.0, -0.5))),
-    (lambda trajectory: {"a": 1, "b": -0.5}, Reward(parts={"a": 1.0, "b": -0.5})),
-    (lambda trajectory, environment: float(environment.is_done()), Reward(parts={"reward_fn": 0.0})),
-    (lambda trajectory, env=None: env.get_step_count(), Reward(parts={"reward_fn": 0.0})),
-    (slowly, Reward(parts={"reward_fn": 0.25})),
-]
-
-
-def test_a_reward_function_replaces_what_the_environment_paid():
-    for reward_fn, reward in REWARDS:
-        assert scored(reward_fn) == reward
-
-
-def test_a_reward_that_cannot_be_learned_from_fails_the_episode():
-    with pytest.raises(
-        EpisodeError, match=r"the reward raised RewardError: .*'reward_fn' returned nan .*finite number"
-    ):
-        scored(lambda trajectory: float("nan"))
+def test_a_reward_function_of_record_and_environment_replaces_what_the_environment_paid():
+    trajectory = new_trajectory()
+    for reward in (1.0, 2.0):
+        write(trajectory, "go").reward = reward
+    paid = combine_rewards([("reward_fn", 1.0, lambda record, environment: len(record.turns) + environment.is_done())])
+    assert asyncio.run(EnvironmentEpisode(ready(Echo()), paid).score(trajectory)) == Reward(parts={"reward_fn": 2.0})
 
 
 def test_steps_that_a_tool_took_are_counted_and_may_end_the_episode():
@@ -349,19 +316,16 @@ class Alike:
         return "", 0.0, True, {}
 
 
-def test_a_class_that_is_no_environment_is_refused_before_a_model_is_loaded():
+def test_what_is_no_environment_is_refused_a_class_before_a_model_is_loaded():
+    with pytest.raises(SettingsError, match="give a BaseEnvironment, or a function"):
+        EnvironmentTaskSampler("FrozenLake-v1", seed=0)  # type: ignore[arg-type]
+    with pytest.raises(EpisodeError, match="the environment's factory returned a NoneType"):
+        EnvironmentTaskSampler(lambda: None, seed=0).draw(0, 2)  # type: ignore[arg-type, return-value]
     for environment in (Alike, functools.partial(Alike, config=None)):
         with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\) with reset and step"):
             EnvironmentTaskSampler(environment, seed=0)  # type: ignore[arg-type]
         with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\)"):
             Trainer(model="/no/such/model", environment=environment)  # type: ignore[arg-type]
-
-
-def test_what_is_no_environment_is_refused():
-    with pytest.raises(SettingsError, match="give a BaseEnvironment, or a function"):
-        EnvironmentTaskSampler("FrozenLake-v1", seed=0)  # type: ignore[arg-type]
-    with pytest.raises(EpisodeError, match="the environment's factory returned a NoneType"):
-        EnvironmentTaskSampler(lambda: None, seed=0).draw(0, 2)  # type: ignore[arg-type, return-value]
 
 
 def test_a_reset_that_hangs_is_given_up_at_its_deadline():

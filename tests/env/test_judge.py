@@ -8,8 +8,6 @@ import logging
 import pickle
 import socket
 import sqlite3
-import subprocess
-import sys
 import time
 
 import pytest
@@ -179,19 +177,11 @@ def test_what_never_passes_is_given_up_after_the_last_retry_and_not_kept(endpoin
     assert ask(judge).value == 1.0
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 302])
-def test_what_will_not_pass_is_not_tried_again(endpoint, status):
-    endpoint.replies = [(status, {"Location": "/elsewhere"}, b"no")]
-    judge = judge_at(endpoint)
-    assert f"status {status}" in ask(judge).problem
-    assert len(endpoint.requests) == 1 and judge.counts["failed"] == 1
-
-
-def test_the_endpoint_may_ask_for_a_longer_wait(endpoint):
-    endpoint.replies = [(429, {"Retry-After": "0.3"}, b""), chat("Verdict: yes")]
-    begun = time.monotonic()
-    assert ask(judge_at(endpoint)).value == 1.0
-    assert time.monotonic() - begun >= 0.3
+def test_what_will_not_pass_is_not_tried_again_and_a_redirection_is_not_followed(endpoint):
+    for status in (401, 302):
+        endpoint.replies = [(status, {"Location": "/elsewhere"}, b"no")]
+        assert f"status {status}" in ask(judge := judge_at(endpoint)).problem and judge.counts["failed"] == 1
+    assert len(endpoint.requests) == 2
 
 
 def trickle(handler) -> None:
@@ -251,21 +241,6 @@ def test_episodes_that_ask_the_same_at_once_cost_one_request(endpoint):
 
     assert all(verdict.value == 1.0 for verdict in asyncio.run(all_at_once()))
     assert len(endpoint.requests) == 1 and judge.counts["hits"] == 4
-
-
-def test_a_killed_process_leaves_its_replies_behind(endpoint, tmp_path):
-    path = tmp_path / "cache.sqlite"
-    code = (
-        "import asyncio, os, sys\n"
-        "from midthought.env.judge import Judge\n"
-        "judge = Judge(model='m', base_url=sys.argv[1], cache_path=sys.argv[2])\n"
-        "assert asyncio.run(judge.verdict('Who?', 'Ada', ['Ada'])).value == 1.0\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, endpoint.url, str(path)], capture_output=True)
-    assert done.returncode == -9, done.stderr
-    judge = judge_at(endpoint, cache_path=path)
-    assert ask(judge).value == 1.0 and judge.counts["hits"] == 1 and len(endpoint.requests) == 1
 
 
 def test_a_cache_that_is_something_else_is_refused_with_its_path(endpoint, tmp_path):

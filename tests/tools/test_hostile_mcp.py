@@ -216,6 +216,20 @@ def test_a_tool_that_cannot_be_used_is_left_out_with_its_reason_and_null_is_no_k
         assert f"MCP tool 'bad{number}': " in each and "JSON Schema" in each
 
 
+@pytest.mark.parametrize(
+    ("command", "seconds", "words"),
+    [
+        (["/no/such/server"], 60.0, r"MCP server '/no/such/server .*' cannot be used: .*No such file"),
+        ([sys.executable, "-c", "import sys; sys.stdin.read()"], 0.5, "no answer within 0.5 seconds"),
+    ],
+)
+def test_a_server_that_does_not_start_is_named_with_the_reason_and_ended(command, seconds, words):
+    marker = str(uuid.uuid4())
+    with pytest.raises(McpServerError, match=words):
+        mcp_tools(command=[*command, marker], start_seconds=seconds)
+    assert not is_running(marker)
+
+
 @pytest.mark.parametrize("is_started", [False, True], ids=["before it is started again", "while it is started"])
 def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_path, is_started, monkeypatch):
     ended, marker = tmp_path / "ended", str(uuid.uuid4())

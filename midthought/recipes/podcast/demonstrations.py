@@ -149,7 +149,7 @@ class Demonstrator(StepDemonstrations):
         prompt_ids = self.renderer.prompt(task.messages(self.instruction))
         trajectory = Trajectory(task, prompt_ids)
         if not self.renderer.opens_thought(prompt_ids):
-            trajectory.add_demonstrated(self.renderer.control(f"{CALL_FORMAT.think_open}\n"))
+            trajectory.add_demonstrated(self.renderer.control(f"{CALL_FORMAT.think_tags[0]}\n"))
         check = ""
         if habit is Habit.READ:
             thought, answer = IN_THE_NOTE, task.answer
@@ -161,7 +161,7 @@ class Demonstrator(StepDemonstrations):
         if task.labels["kind"] == "continuation" and thought != NOT_FOUND:
             cue = f"{cue} after {' '.join(str(task.labels['quote']).split()[-NUM_CUE_WORDS:])}"
         renderer, end = self.renderer, self.renderer.tokenizer.eos_token_id
-        words = [*renderer.foreign(f"{check}{thought}{cue}"), *renderer.control(CALL_FORMAT.think_close)]
+        words = [*renderer.foreign(f"{check}{thought}{cue}"), *renderer.control(CALL_FORMAT.think_tags[1])]
         trajectory.add_demonstrated([*words, *renderer.foreign(f" {answer}"), end])
         return trajectory
 

@@ -4,11 +4,11 @@ or `ToolCallFormat` if the loop shall stop at a call."""
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 from midthought.types.turn import THINK_TAGS
@@ -260,13 +260,13 @@ def example_parameters(definition: ToolDefinition) -> dict[str, Any]:
 def _describe(parameter: ToolParameter) -> str:
     schema = parameter.json_schema()
     plain = {key: schema.pop(key, None) for key in ("type", "description", "enum", "default")}
-    notes = [_json({"type": plain["type"], **schema} if plain["type"] else schema) if schema else parameter.type]
+    notes = [write_json({"type": plain["type"], **schema} if plain["type"] else schema) if schema else parameter.type]
     if not parameter.required:
         notes.append("optional")
     if plain["enum"]:
-        notes.append(f"one of {', '.join(map(_json, plain['enum']))}")
+        notes.append(f"one of {', '.join(map(write_json, plain['enum']))}")
     if plain["default"] is not None:
-        notes.append(f"default {_json(plain['default'])}")
+        notes.append(f"default {write_json(plain['default'])}")
     return f"{parameter.name} ({', '.join(notes)}): {parameter.description}"
 
 
@@ -274,7 +274,3 @@ def _example(parameter: ToolParameter) -> Any:
     if choices := parameter.json_schema().get("enum"):
         return choices[0]
     return _EXAMPLES[parameter.type] if parameter.default is None else parameter.default
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -113,14 +113,11 @@ class CallSyntax:
             return f"{head}{before}{write_json(dict(arguments), tags)}{self.after_call}"
         if not arguments:
             return head + self.without_arguments
-        pairs = (
-            f"{self.before_key}{key}{self._after_key(value)}{self._value(value)}{self.after_value}"
-            for key, value in arguments.items()
-        )
-        return f"{head}{self.before_arguments}{''.join(pairs)}{self.after_call}"
-
-    def _after_key(self, value: Any) -> str:
-        return self.after_key if isinstance(value, str) else self.after_key_of_others or self.after_key
+        written = head + self.before_arguments
+        for key, value in arguments.items():
+            after_key = self.after_key if isinstance(value, str) else self.after_key_of_others or self.after_key
+            written += f"{self.before_key}{key}{after_key}{self._value(value)}{self.after_value}"
+        return written + self.after_call
 
     def _quoted(self, value: Any) -> str:
         if not isinstance(value, str):

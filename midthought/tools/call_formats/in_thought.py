@@ -50,8 +50,6 @@ class InThoughtFormat(ToolCallFormat):
     def __init__(self, layout: Layout = "inside", think_open: str = THINK_OPEN, think_close: str = THINK_CLOSE) -> None:
         super().__init__(think_open, think_close)
         self.layout = layout
-        self.think_open = think_open
-        self.think_close = think_close
 
     def scanner(self, *, in_thought: bool) -> InThoughtScanner:
         """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
@@ -75,9 +73,7 @@ class InThoughtFormat(ToolCallFormat):
         return "".join(["\n", *(_render(event) for event in events)])
 
     def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
-        where = (
-            f"Between {self.think_open} and {self.think_close}" if self.layout == "inside" else "Between two thoughts"
-        )
+        where = f"Between {' and '.join(self.think_tags)}" if self.layout == "inside" else "Between two thoughts"
         return (
             f"You can call tools while you think. {where}, write {_KEYWORD}, the tool's name and its arguments as a JSON "
             f"object, like this:\n{example}\n"

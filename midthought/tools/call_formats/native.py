@@ -39,7 +39,10 @@ class NativeCallFormat(ToolCallFormat):
 
     def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls of a turn's text."""
-        return self.syntax.read(self._without_thoughts(text, in_thought), self._types_of)
+        return self.syntax.read(
+            self._without_thoughts(text, in_thought),
+            lambda tool_name, parameter: self._types.get(tool_name, {}).get(parameter, ()),
+        )
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         """Returns a turn's only call as the policy should write it."""
@@ -95,9 +98,6 @@ class NativeCallFormat(ToolCallFormat):
         if in_thought:
             text = text.partition(self.think_tags[1])[2]
         return re.sub(rf"{opening}.*?({closing}|$)", "", text, flags=re.DOTALL)
-
-    def _types_of(self, tool_name: str, parameter: str) -> tuple[str, ...]:
-        return self._types.get(tool_name, {}).get(parameter, ())
 
 
 def _types(tool: ToolDefinition) -> dict[str, tuple[str, ...]]:
