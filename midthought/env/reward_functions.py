@@ -76,9 +76,7 @@ class WeightedReward:
         return found
 
     async def _awaited(self, values: dict[str, Any], trajectory: Trajectory) -> Reward:
-        running = {
-            name: asyncio.ensure_future(_result(value)) for name, value in values.items() if inspect.isawaitable(value)
-        }
+        running = {name: asyncio.ensure_future(value) for name, value in values.items() if inspect.isawaitable(value)}
         try:
             for name, future in running.items():
                 with _named(name, trajectory):
@@ -229,10 +227,6 @@ def with_remedy(error: BaseException) -> str:
         "midthought.env.answer_matching.mathematical_match, or math-verify's parse(…, parsing_timeout=None) and verify(…, "
         "timeout_seconds=None); environment.step_timeout_seconds limits the time of each call"
     )
-
-
-async def _result(value: Awaitable[Any]) -> Any:
-    return await value
 
 
 def _close(values: Mapping[str, Any]) -> None:

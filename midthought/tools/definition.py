@@ -59,21 +59,22 @@ class ToolParameter:
 class ToolDefinition:
     """A tool's name, its purpose, and its parameters, in order. `parameters` may also be the JSON Schema of the arguments object.
 
-    `schema` is the JSON Schema of the whole arguments object if it comes from elsewhere (an MCP server). Arguments are then
-    checked against it, and `parameters` only describes them in prompts.
+    That schema is then in `schema`: arguments are checked against it, and `parameters` only describes them in prompts.
     """
 
     name: str
     description: str
     parameters: Sequence[ToolParameter] = ()
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         given: Any = self.parameters
         if isinstance(given, Mapping) and isinstance(given.get("properties"), Mapping):
-            dialect_of(given)
-            if self.schema is None:
-                object.__setattr__(self, "schema", given)
+            try:
+                dialect_of(given)
+            except SettingsError as error:
+                raise SettingsError(f"tool {self.name!r:.80}: {error}") from None
+            object.__setattr__(self, "schema", given)
             required = given.get("required", ())
             properties = template_schema(given)["properties"]
             found = [_from_schema(name, each, name in required) for name, each in properties.items()]

@@ -59,7 +59,7 @@ def test_a_value_of_several_possible_types_is_read_back(published: Published, ar
 )
 def test_digits_are_a_string_if_the_schema_of_a_server_says_so(schema: dict[str, Any]) -> None:
     definition = ToolDefinition(
-        "look", "Looks.", schema={"type": "object", "properties": {"code": schema}, "$defs": {"Code": {"enum": ["12"]}}}
+        "look", "Looks.", {"type": "object", "properties": {"code": schema}, "$defs": {"Code": {"enum": ["12"]}}}
     )
     renderer = Renderer(TAGGED[0].tokenizer())
     call_format = choose_call_format(renderer, [definition]).call_format
