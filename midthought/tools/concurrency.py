@@ -142,9 +142,8 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
     `asyncio.wait_for` and `asyncio.timeout` would wait for a coroutine that ignores its cancellation.
     """
     running = asyncio.ensure_future(contained(coroutine))
-    running.add_done_callback(
-        lambda ended: ended.cancelled() or ended.exception()
-    )  # it is retrieved: no message of asyncio
+    # an exception that nobody waits for any more is retrieved, so that asyncio does not report it
+    running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     is_late = False
     try:
         await asyncio.wait((running,), timeout=seconds)

@@ -55,7 +55,7 @@ def test_the_result_and_the_errors_go_through() -> None:
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (SystemExit(3), "SystemExit: 3"),
         (GeneratorExit(), "GeneratorExit"),
-        (asyncio.CancelledError(), "cancelled by the tool"),
+        (asyncio.CancelledError(), "cancelled itself"),
     ],
 )
 def test_one_that_tries_to_leave_the_program_has_only_failed(stop: BaseException, words: str) -> None:
