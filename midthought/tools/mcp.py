@@ -43,7 +43,7 @@ def mcp_tools(
     and those in `environment`. `url` is the address of a running server (streamable HTTP); `headers` are sent with every
     request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `allowed_tools` are the
     server's names of the tools to use; None: all. `timeout_seconds` is the limit of one call, `start_seconds` that of
-    connecting. A server that ends is started again after a second; the pause doubles each time, up to a minute.
+    connecting. A server that ends is started again by the next call.
     The tools are listed once: if the server changes its list, a call of a tool that is gone fails with the server's message. A
     tool whose schema is invalid or has a reference to a location outside of it is left out, with a warning.
 
@@ -80,7 +80,7 @@ class McpTools(list[Tool]):
     def __init__(self, connection: Connection, prefix: str, allowed_tools: Sequence[str] | None) -> None:
         super().__init__()
         self._connection = connection
-        listed = {each.name: each for each in reversed(connection.listed)}  # the first of each name
+        listed = {each.name: each for each in reversed(connection.listed or ())}  # the first of each name
         for name in allowed_tools or ():
             if name not in listed:
                 raise SettingsError(

@@ -6,7 +6,6 @@ The SDK is imported when a connection is made.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import os
@@ -20,8 +19,6 @@ from midthought.errors import McpServerError
 from midthought.http.network import without_keys
 from midthought.tools.background_loop import BackgroundLoop
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Before a server is started again; after a session of the longest pause the pauses begin anew."""
 _LATER_SECONDS = 1.0
 """The SDK's deadline is this much later than the tool's own, so that the tool executor reports the timeout."""
 _CLOSE_SECONDS = 15.0
@@ -96,21 +93,21 @@ class Started:
 
 
 class Connection:
-    """A client of the SDK. One task enters and exits it, as the SDK requires, and again if the server ends."""
+    """Clients of the SDK, one after the other: a call starts the next. One task enters and exits each, as the SDK requires."""
 
     def __init__(self, server: Started | Remote, timeout_seconds: float, start_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
+        self.listed: list[Any] | None = None
+        """The tools, listed once."""
         self._server = server
         self._start_seconds = start_seconds
         self._is_closed = False
-        self._session: asyncio.Future[Any]
-        """The client; calls wait for it."""
+        self._serving: asyncio.Task[None] | None = None
+        self._client: asyncio.Future[tuple[Any, asyncio.Event]]
         self._has_ended: asyncio.Event
         self._loop = BackgroundLoop("midthought-mcp")
-        ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
-        self._serving = self._loop.start(self._serve(ready))
         try:
-            self.listed = ready.result()
+            self._loop.run(self._connected())
         except BaseException:  # Ctrl-C, too
             self.close()
             raise
@@ -121,71 +118,64 @@ class Connection:
             raise ConnectionError("the MCP server is closed")
         return await asyncio.wrap_future(self._loop.start(self._call(name, arguments)))
 
+    def close(self) -> None:
+        """Ends the session, and the server if it was started here. Running and waiting calls fail."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.run(self._end())
+            self._loop.close()
+
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         from mcp import MCPError
 
-        client = await asyncio.shield(session := self._session)
+        client, has_ended = await self._connected()
         try:
             seconds = self.timeout_seconds + _LATER_SECONDS
             return await client.call_tool(name, arguments, read_timeout_seconds=seconds)
         except MCPError as error:
             if error.message not in _HAS_ENDED:
                 raise RuntimeError(_one_line(error.message)) from error
-            if self._session is session:  # further calls wait for the next one
-                self._session = asyncio.get_running_loop().create_future()
-                self._has_ended.set()
+            has_ended.set()
             raise ConnectionError(f"the MCP server has ended: {error.message}") from error
 
-    def close(self) -> None:
-        """Ends the session, and the server if it was started here. Running and waiting calls fail."""
-        self._is_closed = True
-        self._serving.cancel()
-        concurrent.futures.wait([self._serving], _CLOSE_SECONDS)
-        self._loop.close()
+    async def _connected(self) -> tuple[Any, asyncio.Event]:
+        """Returns the client and its end, of a new session if the last has ended. Raises `McpServerError` if there is none."""
+        if self._serving is None or self._has_ended.is_set():
+            self._client, self._has_ended = asyncio.get_running_loop().create_future(), asyncio.Event()
+            self._serving = asyncio.create_task(self._serve(self._serving, self._client, self._has_ended))
+        return await asyncio.shield(self._client)
 
-    async def _serve(self, ready: concurrent.futures.Future[list[Any]]) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        loop = asyncio.get_running_loop()
-        self._session = loop.create_future()
-        self._has_ended = asyncio.Event()
-        try:
-            while True:
-                started = loop.time()
-                try:
-                    await self._serve_once(ready)
-                    words = f"the {self._server.name} has ended"
-                except Exception as error:
-                    if not ready.done():
-                        ready.set_exception(self._failure(error))
-                        return
-                    words = str(self._failure(error))
-                if self._session.done():
-                    self._session = loop.create_future()
-                if loop.time() - started > LONGEST_PAUSE_SECONDS:
-                    pause = FIRST_PAUSE_SECONDS
-                _log.warning("%s; it is %s in %g seconds", words, self._server.again, pause)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        finally:
-            if not ready.done():  # cancelled while it started
-                ready.set_exception(ConnectionError("the MCP server is closed"))
-            if not self._session.done():
-                self._session.set_exception(ConnectionError("the MCP server is closed"))
-                self._session.exception()  # also if no call waits for it
-            await asyncio.sleep(0)  # the calls read it before the loop ends
-
-    async def _serve_once(self, ready: concurrent.futures.Future[list[Any]]) -> None:
+    async def _serve(
+        self, previous: asyncio.Task[None] | None, client: asyncio.Future[Any], has_ended: asyncio.Event
+    ) -> None:
         from mcp import Client
 
-        self._has_ended.clear()
-        async with contextlib.AsyncExitStack() as stack:
-            async with asyncio.timeout(self._start_seconds):
-                client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
-                listed = None if ready.done() else await _listed(client)
-            self._session.set_result(client)
-            if listed is not None:
-                ready.set_result(listed)
-            await self._has_ended.wait()
+        try:
+            if previous is not None:
+                await asyncio.wait((previous,))
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout(self._start_seconds):
+                    entered = await stack.enter_async_context(Client(self._server.transport(), cache=None))
+                    self.listed = await _listed(entered) if self.listed is None else self.listed
+                client.set_result((entered, has_ended))
+                await has_ended.wait()
+                _log.warning("the %s has ended; it is %s with the next call", self._server.name, self._server.again)
+        except Exception as error:
+            if client.done():
+                _log.warning("%s", self._failure(error))
+            else:
+                client.set_exception(self._failure(error))
+        finally:
+            has_ended.set()
+            if not client.done():  # cancelled while it starts
+                client.set_exception(ConnectionError("the MCP server is closed"))
+            client.exception()  # also if no call waits for it
+
+    async def _end(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+        if running := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(running, timeout=_CLOSE_SECONDS)
 
     def _failure(self, error: BaseException) -> McpServerError:
         while isinstance(error, BaseExceptionGroup):
