@@ -64,16 +64,14 @@ class PythonTool(Tool):
         site_packages: bool = False,
         require_isolation: bool = True,
     ) -> None:
-        least = {
-            "max_seconds": 0.1,
-            "max_memory_bytes": _LEAST_MEMORY_BYTES,
-            "max_disk_bytes": 0,
-            "max_output_chars": 1,
-        }
-        given = (max_seconds, max_memory_bytes, max_disk_bytes, max_output_chars)
-        for (name, limit), value in zip(least.items(), given, strict=True):
-            if not limit <= value < math.inf:
-                raise SettingsError(f"PythonTool: {name} must be {limit} or more, not {value}")
+        for name, value, least in (
+            ("max_seconds", max_seconds, 0.1),
+            ("max_memory_bytes", max_memory_bytes, _LEAST_MEMORY_BYTES),
+            ("max_disk_bytes", max_disk_bytes, 0),
+            ("max_output_chars", max_output_chars, 1),
+        ):
+            if not least <= value < math.inf:
+                raise SettingsError(f"PythonTool: {name} must be {least} or more, not {value}")
         self.definition = ToolDefinition(
             "python",
             "Runs Python code in a fresh process and returns what it prints and the value of its last expression. "
