@@ -14,6 +14,7 @@ from midthought.tools.parsers import (
     InThoughtParser,
     JSONActionParser,
     ReActActionParser,
+    find_call_format,
 )
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
@@ -58,6 +59,7 @@ def test_a_built_in_parser_finds_calls_and_has_the_methods_of_its_call_format(pa
     assert parser.call_format.parse_all(parser.render_call("look", {"q": 1}))[0].parameters == {"q": 1}
     definitions = [ToolDefinition("look", "Looks.")]
     assert parser.instructions(definitions) == parser.call_format.instructions(definitions)
+    assert type(parser.call_format) is type(find_call_format(parser.call_format.name)), "a run records its name"
 
 
 def test_one_method_is_enough_and_the_other_follows() -> None:

@@ -226,7 +226,7 @@ class CallSyntax:
             re.match(_flexible(self.after_call + self.between_calls), rest) if self.between_calls.strip() else None
         )
         more = self._read_named_object(rest[between.end() :], raw) if between and rest[between.end() :].strip() else []
-        return [_call(name, arguments, raw, call_id), *more]
+        return [ParsedAction(tool_name=name, parameters=arguments, raw_text=raw, call_id=call_id), *more]
 
     def _read_loose_object(self, block: str, raw: str) -> ParsedAction:
         start = block.find("{")
@@ -234,7 +234,7 @@ class CallSyntax:
         if start < 0 or name is None:
             return malformed(f"no tool is named; {self._remedy()}", raw)
         try:
-            return _call(name, read_loose(block[start:], self.quote), raw, None)
+            return ParsedAction(tool_name=name, parameters=read_loose(block[start:], self.quote), raw_text=raw)
         except ValueError as error:
             return malformed(f"the arguments cannot be read ({error}); {self._remedy()}", raw, name)
 
@@ -262,7 +262,7 @@ class CallSyntax:
             arguments[key.strip()] = self._read_value(value, ("string",) if is_string else types(name, key.strip()))
         if len(arguments) != block.count(self.before_key.strip()):
             return malformed(f"an argument is not closed or occurs twice; {self._remedy()}", raw, name)
-        return _call(name, arguments, raw, None)
+        return ParsedAction(tool_name=name, parameters=arguments, raw_text=raw)
 
     def _read_value(self, text: str, kinds: tuple[str, ...]) -> Any:
         """Returns a string if the parameter is one, else the JSON value, else the text, which the tool's schema then refuses.
@@ -293,10 +293,6 @@ class CallSyntax:
 
 NAME, ARGUMENTS, ID, INDEX = "\0name", "\0arguments", "\0id", "\0index"
 """What stands under a key of a call's object."""
-
-
-def _call(name: str, arguments: Mapping[str, Any], raw: str, call_id: str | None) -> ParsedAction:
-    return ParsedAction(tool_name=name, parameters=arguments, raw_text=raw, success=True, call_id=call_id)
 
 
 def _marker(text: str) -> str:

@@ -83,15 +83,8 @@ class StoppingScanner(ABC):
 
     def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
         """Records the call whose object just ended."""
-        self._finished.append(
-            ParsedAction(
-                tool_name=self._name,
-                parameters={} if error else parameters,
-                raw_text="".join(self._raw),
-                success=error is None,
-                error=error,
-            )
-        )
+        parameters, raw_text = {} if error else parameters, "".join(self._raw)
+        self._finished.append(ParsedAction(tool_name=self._name, parameters=parameters, raw_text=raw_text, error=error))
         self._clear_call()
 
 
