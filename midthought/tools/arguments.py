@@ -47,8 +47,13 @@ class ArgumentsChecker:
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        dialect = dialect_of(schema)
-        resolver = _inner_references(schema, dialect)
+        dialect = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        try:
+            dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
+            resolver = _inner_references(schema, dialect)
+        except (jsonschema.SchemaError, RecursionError) as error:
+            words = getattr(error, "message", "it is nested too deeply")
+            raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
         keywords = {name: _with_null(keyword) for name, keyword in dialect.VALIDATORS.items()}
         keywords |= dict.fromkeys(("pattern", "patternProperties"), lambda *_: ())
         self._validator = validators.extend(dialect, keywords)(
@@ -76,17 +81,6 @@ class ArgumentsChecker:
                 return error
             first = first or error
         return first
-
-
-def dialect_of(schema: Mapping[str, Any]) -> Any:
-    """Returns jsonschema's validator class for the dialect of a schema. Raises `SettingsError` if the schema is invalid."""
-    dialect = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
-    except (jsonschema.SchemaError, RecursionError) as error:
-        words = getattr(error, "message", "it is nested too deeply")
-        raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
-    return dialect
 
 
 def _require_shallow(arguments: Mapping[str, Any]) -> None:

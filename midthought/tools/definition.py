@@ -11,11 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError
-from midthought.tools.arguments import dialect_of
-from midthought.tools.schemas import NAMES, allowed_types, template_schema
+from midthought.tools.schemas import NAMES, OF_DATA, OF_NAMES, allowed_types, template_schema
 
 if TYPE_CHECKING:
     from midthought.types import Task
+
+
+_FORMS: dict[str, tuple[type, ...]] = {
+    "type": (str, type, list, tuple),
+    "enum": (list, tuple),
+    "required": (list, tuple),
+    "properties": (Mapping,),
+}
+"""What keywords of a JSON Schema must be, so that it can be described; the tool registry checks everything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +78,10 @@ class ToolDefinition:
     def __post_init__(self) -> None:
         given: Any = self.parameters
         if isinstance(given, Mapping) and isinstance(given.get("properties"), Mapping):
-            try:
-                dialect_of(given)
-            except SettingsError as error:
-                raise SettingsError(f"tool {self.name!r:.80}: {error}") from None
-            object.__setattr__(self, "schema", given)
-            required = given.get("required", ())
-            properties = template_schema(given)["properties"]
+            _require_forms(self.name, given)
+            required, properties = given.get("required", ()), template_schema(given)["properties"]
             found = [_from_schema(name, each, name in required) for name, each in properties.items()]
+            object.__setattr__(self, "schema", given)
             object.__setattr__(self, "parameters", found)
             return
         for each in given:
@@ -104,6 +108,22 @@ class ToolDefinition:
         parameters = template_schema(self.parameters_schema())
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
+
+
+def _require_forms(tool: str, schema: Any) -> None:
+    """Raises `SettingsError` for a keyword, at any level, whose value is none that a schema can have."""
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list | tuple):
+            parts += part
+        for key, value in part.items() if isinstance(part, Mapping) else ():
+            if not isinstance(value, _FORMS.get(key, object)):
+                raise SettingsError(f"tool {tool!r:.80}: {key!r} is {value!r:.60} in the JSON Schema of its parameters")
+            if key in OF_NAMES and isinstance(value, Mapping):
+                parts += value.values()
+            elif key not in OF_DATA:
+                parts.append(value)
 
 
 def _from_schema(name: str, schema: Mapping[str, Any], is_required: bool) -> ToolParameter:

@@ -161,10 +161,11 @@ class Connection:
                 await has_ended.wait()
                 _log.warning("the %s has ended; it is %s with the next call", self._server.name, self._server.again)
         except Exception as error:
+            failure = self._failure(error)
             if client.done():
-                _log.warning("%s", self._failure(error))
+                _log.warning("%s; it is %s with the next call", failure, self._server.again)
             else:
-                client.set_exception(self._failure(error))
+                client.set_exception(failure)
         finally:
             has_ended.set()
             if not client.done():  # cancelled while it starts
