@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from fractions import Fraction
 
 from midthought.data.final_answers import last_boxed, last_number, option_letter
 from midthought.env.math_worker_pool import MathWorkerPool
@@ -49,16 +48,11 @@ def _content_words(text: str) -> list[str]:
     return [word for word in words if word not in _ARTICLES] or words
 
 
-def numeric_match(answer: str, truth: str, *, relative_tolerance: float = 0.0, absolute_tolerance: float = 0.0) -> bool:
-    """The last numbers of the two texts are equal: `|a - b| <= max(relative · max(|a|, |b|), absolute)`.
-
-    Exact by default, as ratios of integers: `0.5` equals `1/2`, and a product that is off by one is wrong.
-    """
-    said, meant = last_number(answer), last_number(truth)
-    if said is None or meant is None:
-        return False
-    allowed = max(Fraction(relative_tolerance) * max(abs(said), abs(meant)), Fraction(absolute_tolerance))
-    return abs(said - meant) <= allowed
+def numeric_match(answer: str, truth: str) -> bool:
+    """The last numbers of the two texts are equal, as ratios of integers: `0.5` equals `1/2`, and a product that is off by one is
+    wrong. For a tolerance, compare numbers of `data.final_answers.last_number` in a function of your own."""
+    said = last_number(answer)
+    return said is not None and said == last_number(truth)
 
 
 def option_match(answer: str, truth: str) -> bool:

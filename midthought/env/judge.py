@@ -50,7 +50,7 @@ class Verdict:
     reply: str | None
     """The judge's reply; None if there is none."""
     problem: str | None = None
-    """Reason for a missing verdict, for which `value` is the judge's `default_value`; None if there is a verdict."""
+    """Reason for a missing verdict, for which `value` is 0; None if there is a verdict."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,9 +58,9 @@ class Judge:
     """Reward function that asks a model to judge the answer: `combine_rewards([weighted(Judge(model="…"), 0.5)])`.
 
     The judge must end its reply with a line `Verdict: yes` or `Verdict: no`, or with a number if a `scale` is given. Only
-    that line is read. The value is `default_value` if the line is missing, the reply was cut at `max_reply_tokens`, the number
-    is outside the scale, or the endpoint gave no reply. These cases are counted (`counts`) and logged (the first, second,
-    fourth … of them); they do not raise.
+    that line is read. The value is 0 if the line is missing, the reply was cut at `max_reply_tokens`, the number is outside the
+    scale, or the endpoint gave no reply. These cases are counted (`counts`) and logged (the first, second, fourth … of them);
+    they do not raise.
 
     *Prompt injection.* Question, references and answer are one JSON object in the user's message, in which possible control
     tokens of chat templates (`<|…|>`, `[INST]`) are escaped. So the judged text cannot end its field, end the message or write
@@ -79,8 +79,6 @@ class Judge:
     """System message: what to judge, and how. The form of the verdict is appended."""
     scale: tuple[float, float] | None = None
     """Lowest and highest number of a verdict, mapped to 0 and 1. None: yes or no."""
-    default_value: float = 0.0
-    """Value of an answer without a verdict."""
     timeout_seconds: float = 60.0
     """Time limit of one attempt. A verdict takes at most (retries + 1) times that, plus the waits between attempts."""
     retries: int = 3
@@ -91,8 +89,6 @@ class Judge:
     """Maximum number of concurrent requests."""
     max_reply_tokens: int = 512
     """Maximum length of a reply, including the judge's thoughts."""
-    max_answer_chars: int = 20_000
-    """Of a longer answer, only the first `max_answer_chars` characters are judged, and the request says so."""
     cache_path: str | Path | None = None
     """File of stored replies, by the hash of the whole request; None: in memory."""
     read: Callable[[Trajectory], str | None] = last_answer
@@ -103,12 +99,8 @@ class Judge:
             raise SettingsError("the judge's model is empty; name the model")
         if self.scale is not None and not -math.inf < self.scale[0] < self.scale[1] < math.inf:
             raise SettingsError(f"scale={self.scale} is no range; give (lowest, highest)")
-        if not math.isfinite(self.default_value):
-            raise SettingsError(f"default_value={self.default_value} is no finite number")
-        if min(self.max_reply_tokens, self.max_answer_chars) < 1:
-            raise SettingsError(
-                f"max_reply_tokens={self.max_reply_tokens} and max_answer_chars={self.max_answer_chars} must be positive"
-            )
+        if self.max_reply_tokens < 1:
+            raise SettingsError(f"max_reply_tokens={self.max_reply_tokens} must be positive")
         reach = {each.name: getattr(self, each.name) for each in fields(EndpointSettings)}
         self._endpoint = ChatEndpoint(EndpointSettings(**reach))
         self._cache = ReplyCache(self.cache_path)
@@ -161,9 +153,7 @@ class Judge:
         material: dict[str, Any] = {"question": question}
         if references:
             material["references"] = list(references)
-        material["answer"] = answer[: self.max_answer_chars]
-        if len(answer) > self.max_answer_chars:
-            material["answer_was_cut"] = True
+        material["answer"] = answer
         form = _YES_NO_FORM if self.scale is None else _SCALE_FORM.format(*self.scale)
         request = {
             "model": self.model,
@@ -179,15 +169,9 @@ class Judge:
     def _without_verdict(self, kind: str, problem: str, reply: str | None) -> Verdict:
         self._num[kind] += 1
         if self._num[kind].bit_count() == 1:
-            _log.warning(
-                "judge %s: %s (%s so far: %d); such an answer is worth %g",
-                self.model,
-                problem,
-                kind,
-                self._num[kind],
-                self.default_value,
-            )
-        return Verdict(self.default_value, reply, problem)
+            many = self._num[kind]
+            _log.warning("judge %s: %s (%s so far: %d); such an answer is worth 0", self.model, problem, kind, many)
+        return Verdict(0.0, reply, problem)
 
 
 def parse_verdict(reply: str, scale: tuple[float, float] | None = None) -> float | None:

@@ -87,13 +87,9 @@ def test_the_last_number_of_a_text():
         assert last_number(text) == number
 
 
-def test_numbers_are_compared_exactly_unless_a_tolerance_is_given():
+def test_numbers_are_compared_exactly():
     assert numeric_match("so 0.5", "1/2") and numeric_match("1,000.0", "1000")
-    assert not numeric_match("0.333", "1/3")
-    assert numeric_match("0.333", "1/3", relative_tolerance=1e-2)
-    assert not numeric_match("242720911", "242720910")
-    assert numeric_match("9.95", "10", absolute_tolerance=0.05)
-    assert not numeric_match("9.94", "10", absolute_tolerance=0.05)
+    assert not numeric_match("0.333", "1/3") and not numeric_match("242720911", "242720910")
     assert not numeric_match("many", "10") and not numeric_match("10", "many")
 
 

@@ -118,21 +118,19 @@ def test_what_is_judged_stays_data(endpoint, hostile):
     assert "<" not in content and "[/INST]" not in content and "\n" not in content
 
 
-def test_a_lone_surrogate_and_an_endless_answer_can_be_judged(endpoint):
-    judge = judge_at(endpoint, max_answer_chars=10)
-    assert ask(judge, "\ud800" + "x" * 100_000).value == 1.0
-    material = json.loads(endpoint.requests[0]["messages"][1]["content"])
-    assert material["answer"] == "?" + "x" * 9 and material["answer_was_cut"] is True
+def test_an_answer_with_a_lone_surrogate_can_be_judged(endpoint):
+    assert ask(judge_at(endpoint), "\ud800x").value == 1.0
+    assert json.loads(endpoint.requests[0]["messages"][1]["content"])["answer"] == "?x"
 
 
 @pytest.mark.parametrize(
     "reply", [chat("maybe"), chat(None), chat("Verdict: yes", "length"), chat("Verdict: yes\ud800")]
 )
-def test_a_reply_without_a_verdict_is_worth_the_default_and_counted(endpoint, reply, caplog):
+def test_a_reply_without_a_verdict_is_worth_nothing_and_counted(endpoint, reply, caplog):
     endpoint.replies = [reply]
-    judge = judge_at(endpoint, default_value=0.25)
+    judge = judge_at(endpoint)
     verdict = ask(judge)
-    assert verdict.value == 0.25 and verdict.problem is not None and verdict.reply is not None
+    assert verdict.value == 0.0 and verdict.problem is not None and verdict.reply is not None
     assert judge.counts == {"hits": 0, "misses": 1, "unparsed": 1, "failed": 0, "retries": 0, "cache_errors": 0}
     assert "does not end with a verdict" in caplog.text
 
@@ -283,7 +281,7 @@ def test_a_judge_travels_to_another_process_with_its_settings(endpoint, tmp_path
 
 
 NO_SETTINGS = [
-    ({"default_value": float("nan")}, "default_value=nan"),
+    ({"max_reply_tokens": 0}, "max_reply_tokens=0 must be positive"),
     ({"base_url": f"http://me:{KEY}@host/v1"}, "holds a password"),
     ({"api_key_env": "NOT_SET_ANYWHERE"}, "NOT_SET_ANYWHERE is not set"),
     ({"api_key_env": "BAD_KEY"}, "BAD_KEY .* contains characters that no key contains"),
