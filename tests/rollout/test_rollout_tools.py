@@ -1,5 +1,5 @@
 """Tools under the whole loop: what they do wrong ends no episode, what they take is on its record, equal calls are one,
-and episodes see their own state. What a tool can do wrong: `tests/tools/test_deadline.py`, `test_executor_faults.py`."""
+and episodes see their own state. What a tool can do wrong: `tests/tools/test_concurrency.py`, `test_executor.py`."""
 
 import asyncio
 import itertools

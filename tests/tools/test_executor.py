@@ -1,4 +1,6 @@
-"""The calls of a turn run concurrently, in order, under a deadline; every failure becomes an event."""
+"""The calls of a turn run concurrently, in order, under a deadline, within the limits of all episodes; every failure becomes an
+event, equal calls of pure tools run once, and nothing hangs: tools that never return or block the event loop of all async tools,
+and episodes that end early."""
 
 from __future__ import annotations
 
@@ -6,18 +8,22 @@ import asyncio
 import dataclasses
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from calling import call, run
+from calling import TASK, Hang, Quick, call, run
+from hypothesis import given
+from hypothesis import strategies as st
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, Task, ToolOutcome
+from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
 
 class Wait(Tool):
@@ -147,3 +153,283 @@ def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
     assert outcome(box, call("say", what=["a"])) == (ToolOutcome.OK, "Ada")
     assert outcome(box, call("say", what=[])) == (ToolOutcome.RAISED, "the tool is off")
     assert outcome(box, call("say"))[0] is ToolOutcome.BAD_ARGUMENTS
+
+
+# -- limits, and calls that are shared --------------------------------------------------------------------------
+
+NUM_EPISODES = 64
+
+
+class Meet(Tool):
+    """Answers only once as many calls as there are episodes run at the same time."""
+
+    definition = ToolDefinition("meet", "Waits for the others.")
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(NUM_EPISODES)
+
+    def execute(self) -> str:
+        self.barrier.wait(10)
+        return "met"
+
+
+def test_the_calls_of_64_episodes_run_all_at_once_by_default() -> None:
+    box = ToolExecutor(ToolRegistry([Meet()]))
+
+    async def episode() -> list[ToolEvent]:
+        return [event for _ in range(2) for event in await box.run([call("meet")], TASK)]
+
+    async def all_episodes() -> list[list[ToolEvent]]:
+        return await asyncio.gather(*(episode() for _ in range(NUM_EPISODES)))
+
+    for events in asyncio.run(all_episodes()):
+        assert [event.call.result for event in events] == ["met", "met"]
+
+
+class Watched(Tool):
+    """Takes some turns of the event loop; knows how many of its calls run, and how many run of all tools."""
+
+    def __init__(self, name: str, running: Counter[str], max_concurrency: int | None, pure: bool) -> None:
+        self.definition = ToolDefinition(name, "Waits.", [ToolParameter("turns", "integer", "How long.")])
+        self.max_concurrency = max_concurrency
+        self.pure = pure
+        self.executed: list[int] = []
+        self.most = 0
+        self._running = running
+
+    async def execute(self, turns: int) -> ToolOutput:
+        name = self.definition.name
+        self._running[name] += 1
+        self.executed.append(turns)
+        try:
+            self.most = max(self.most, self._running[name])
+            self._running["most"] = max(self._running["most"], sum(self._running[key] for key in "abc"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if turns == 3:
+                raise ValueError("not three")
+            return ToolOutput(f"{name}{turns}", {"list": [turns]})
+        finally:
+            self._running[name] -= 1
+
+
+@given(
+    st.integers(1, 5),
+    st.tuples(*[st.tuples(st.none() | st.integers(1, 3), st.booleans())] * 3),
+    st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), max_size=4), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_limits_hold_at_any_moment_and_results_come_in_order_whatever_is_shared(
+    max_concurrency: int,
+    about: tuple[tuple[int | None, bool], ...],
+    episodes: list[list[tuple[str, int]]],
+    in_rollout: bool,
+) -> None:
+    running: Counter[str] = Counter()
+    tools = {name: Watched(name, running, *how) for name, how in zip("abc", about, strict=True)}
+    box = ToolExecutor(ToolRegistry(tools.values()), max_concurrency=max_concurrency)
+
+    async def everybody() -> list[list[ToolEvent]]:
+        asked = [[call(name, turns=turns) for name, turns in calls] for calls in episodes]
+        return await asyncio.gather(*(box.run(calls, TASK) for calls in asked))
+
+    async def rollout() -> list[list[ToolEvent]]:
+        if not in_rollout:
+            return await everybody()
+        with box.rollout():
+            return await everybody()
+
+    done = asyncio.run(rollout())
+    assert running["most"] <= max_concurrency and not any(running[name] for name in "abc")
+    shared: Counter[str] = Counter()
+    for calls, events in zip(episodes, done, strict=True):
+        for (name, turns), event in zip(calls, events, strict=True):
+            assert event.call.result == ("not three" if turns == 3 else f"{name}{turns}")
+            shared[name] += event.metadata.get("shared", False)
+            assert event.metadata.get("list", [turns]) == [turns]
+    for name, tool in tools.items():
+        asked = [turns for calls in episodes for asked_name, turns in calls if asked_name == name]
+        assert tool.max_concurrency is None or tool.most <= tool.max_concurrency
+        assert len(tool.executed) == len(asked) - shared[name]
+        if not tool.pure:
+            assert shared[name] == 0
+        elif in_rollout:
+            good = [turns for turns in tool.executed if turns != 3]
+            assert sorted(good) == sorted(set(asked) - {3})
+
+
+class Search(Tool):
+    definition = ToolDefinition("search", "Searches.", [ToolParameter("query", "string", "For what.")])
+    pure = True
+
+    def execute(self, query: str) -> ToolOutput:
+        return ToolOutput(f"about {query}", {"lock": threading.Lock()})
+
+
+def test_arms_answer_by_task_so_nothing_is_shared() -> None:
+    class ByTask(ToolExecutor):
+        async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
+            return ToolOutput(task.answer)
+
+    async def rollout(box: ToolExecutor) -> list[str | None]:
+        tasks = [Task(task_id=name, prompt="Who?", answer=name) for name in ("Ada", "Bo")]
+        with box.rollout():
+            return [
+                event.call.result for task in tasks for event in await box.run([call("search", query="tide")], task)
+            ]
+
+    assert asyncio.run(rollout(ByTask(ToolRegistry([Search()])))) == ["Ada", "Bo"]
+
+
+def test_a_pure_tool_whose_metadata_cannot_be_copied_is_told_so() -> None:
+    (event,) = asyncio.run(ToolExecutor(ToolRegistry([Search()])).run([call("search", query="tide")], TASK))
+    assert event.outcome is ToolOutcome.RAISED and "JSON values only" in str(event.call.result)
+
+
+def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_marked(monkeypatch) -> None:
+    class Flood(Tool):
+        definition = ToolDefinition("flood", "Says much.")
+
+        def execute(self) -> str:
+            return "tide " * 40
+
+    monkeypatch.setattr("midthought.tools.executor.MAX_RESULT_CHARS", 9)
+    box = ToolExecutor(ToolRegistry([Flood()]))
+    [event] = asyncio.run(box.run([call("flood")], TASK))
+    assert (event.outcome, event.call.result) == (ToolOutcome.OK, "tide tide …[cut]")
+
+
+# -- nothing hangs ---------------------------------------------------------------------------------------------
+
+
+class AsyncHang(Tool):
+    definition = ToolDefinition("async_hang", "Never returns.")
+    num_running = 0
+
+    async def execute(self) -> str:
+        self.num_running += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.num_running -= 1
+        raise AssertionError("unreachable")
+
+
+def test_calls_that_never_return_do_not_take_more_and_more_threads() -> None:
+    hang = Hang()
+    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05, max_threads=1)
+    num_threads = threading.active_count()
+    events = run(box, *[call("hang")] * 10, call("quick"))
+    outcomes = Counter(event.outcome for event in events)
+    assert outcomes == {ToolOutcome.TIMED_OUT: 4, ToolOutcome.UNAVAILABLE: 7}
+    assert "4 earlier calls still run after their deadline" in events[-1].call.result
+    assert threading.active_count() <= num_threads + 4
+    hang.over.set()
+    deadline = time.monotonic() + 30
+    while run(box, call("quick"))[0].outcome is not ToolOutcome.OK:
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("name", ["hang", "async_hang"])
+def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -> None:
+    hang, async_hang = Hang(), AsyncHang()
+    box = ToolExecutor(ToolRegistry([hang, async_hang, Quick()]), timeout_seconds=60, max_concurrency=2)
+
+    async def rollout() -> None:
+        episode = asyncio.create_task(box.run([call(name)] * 4, TASK))
+        while hang.num_begun + async_hang.num_running < 2:
+            await asyncio.sleep(0.01)
+        began = time.perf_counter()
+        episode.cancel()
+        await asyncio.wait({episode})
+        assert episode.cancelled() and async_hang.num_running == 0
+        (event,) = await box.run([call("quick")], TASK)
+        assert event.outcome is ToolOutcome.OK and time.perf_counter() - began < 5
+
+    asyncio.run(rollout())
+    hang.over.set()
+
+
+def test_one_executor_serves_several_loops_even_when_calls_had_to_wait() -> None:
+    box = ToolExecutor(ToolRegistry([Quick()]), max_concurrency=1)
+    for _ in range(2):
+        assert [event.outcome for event in run(box, *[call("quick")] * 3)] == [ToolOutcome.OK] * 3
+
+
+# -- the event loop of async tools -----------------------------------------------------------------------------------
+
+
+class Where(Tool):
+    """Answers with its event loop and its thread."""
+
+    timeout_seconds = 5.0
+
+    def __init__(self, name: str) -> None:
+        self.definition = ToolDefinition(name, "Answers.")
+        self.loops: list[asyncio.AbstractEventLoop] = []
+
+    async def execute(self) -> str:
+        self.loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        return threading.current_thread().name
+
+
+class Block(Tool):
+    """Blocks the event loop that it runs on, until the test is over."""
+
+    definition = ToolDefinition("block", "Blocks.")
+    timeout_seconds = 0.3
+
+    def __init__(self) -> None:
+        self.has_begun, self.over = threading.Event(), threading.Event()
+
+    async def execute(self) -> str:
+        self.has_begun.set()
+        self.over.wait(60)
+        return "free"
+
+
+def called(box: ToolExecutor, *names: str) -> Any:
+    return box.run([call(name) for name in names], TASK)
+
+
+def test_all_async_tools_run_on_one_loop_that_outlives_the_loops_of_their_callers() -> None:
+    one, other = Where("one"), Where("other")
+    box = ToolExecutor(ToolRegistry([one, other]))
+    for _ in range(2):
+        asyncio.run(called(box, "one", "other"))
+    assert len({*one.loops, *other.loops}) == 1 and not one.loops[0].is_closed()
+    assert box.registry.execute_tool("one") == (True, "midthought-tools")
+
+
+def test_while_a_tool_blocks_the_loop_the_rollout_goes_on_and_every_call_ends_at_its_deadline() -> None:
+    block, where, patient = Block(), Where("where"), Where("patient")
+    where.timeout_seconds, patient.timeout_seconds = 0.5, 60.0
+    box = ToolExecutor(ToolRegistry([block, where, patient, Quick()]))
+
+    async def rollout() -> tuple[list[ToolEvent], list[ToolEvent], float]:
+        blocking = asyncio.create_task(called(box, "block"))
+        while not block.has_begun.is_set():
+            await asyncio.sleep(0.001)
+        started = time.perf_counter()
+        waiting = [asyncio.create_task(called(box, name)) for name in ("where", "patient")]
+        first = [*await called(box, "quick"), *await blocking, *await waiting[0]]
+        seconds = time.perf_counter() - started
+        block.over.set()
+        return first, [*await waiting[1], *await called(box, "patient")], seconds
+
+    first, second, seconds = asyncio.run(rollout())
+    assert [event.outcome for event in first] == [ToolOutcome.OK, ToolOutcome.TIMED_OUT, ToolOutcome.TIMED_OUT]
+    assert [event.outcome for event in second] == [ToolOutcome.OK, ToolOutcome.OK]
+    assert seconds < 3
+    assert where.loops == []  # a call that was given up before it began never runs
+
+
+def test_a_tool_on_the_loop_that_would_wait_for_the_loop_is_told_the_remedy() -> None:
+    class Nested(Where):
+        async def execute(self) -> str:
+            return str(registry.execute_tool("where"))
+
+    registry = ToolRegistry([Where("where"), Nested("nested")])
+    is_ok, told = registry.execute_tool("nested")
+    assert is_ok and "call this from a plain function" in told
