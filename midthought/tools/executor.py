@@ -96,7 +96,7 @@ class ToolExecutor:
     def rollout(self) -> Iterator[None]:
         """Caches the results of pure calls on this event loop until the rollout ends. They are not kept longer, because the
         data that a tool reads may change between rollouts."""
-        with self._loop_state().result_cache.rollout():
+        with self._loop_state().rollout():
             yield
 
     def for_episode(self, episode: ToolEpisode) -> EpisodeTools:
@@ -190,7 +190,7 @@ class ToolExecutor:
         run = functools.partial(self._run_call, tool, action, task, tools)
         if key is None:
             return await run()
-        ended, is_shared = await self._loop_state().result_cache.get(key, run)
+        ended, is_shared = await self._loop_state().shared(key, run)
         shared = {"shared": True} if is_shared else {}
         try:
             output = ended.result()

@@ -12,10 +12,10 @@ import inspect
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from midthought.tools.concurrency import DaemonThreads, TooLateError, contained, settled, within
-from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
+from midthought.tools.definition import Tool, ToolEpisode
 
 T = TypeVar("T")
 
@@ -102,17 +102,32 @@ class EpisodeTools:
 # -- one event loop -------------------------------------------------------------------------------------------
 
 
-class ResultCache(Generic[T]):
-    """The runs of one event loop, by key. A run ends by itself, also if no call waits for it.
+class LoopState:
+    """State of a tool executor that belongs to one event loop: the places for calls, and the runs of equal calls by key.
 
-    Results are kept while a `rollout` is open. Exceptions, and outside of a rollout results, too, are shared only by the calls
-    that wait for the run; the next call starts another run.
+    A run ends by itself, also if no call waits for it. Results are kept while a `rollout` is open. Exceptions, and outside of a
+    rollout results, too, are shared only by the calls that wait for the run; the next call starts another run.
     """
 
-    def __init__(self) -> None:
-        self._runs: dict[str, asyncio.Task[T]] = {}
+    def __init__(self, max_concurrency: int, max_threads: int) -> None:
+        self._all = asyncio.Semaphore(max_concurrency)
+        self._threads = asyncio.Semaphore(max_threads)
+        self._by_tool: dict[str, asyncio.Semaphore] = {}
+        self._runs: dict[str, asyncio.Task[Any]] = {}
         """In progress or finished."""
         self._num_rollouts = 0
+
+    @contextlib.asynccontextmanager
+    async def place(self, tool: Tool) -> AsyncIterator[None]:
+        """Waits until a call of this tool may run. The semaphores are always acquired in this order, so calls cannot deadlock."""
+        async with contextlib.AsyncExitStack() as stack:
+            if tool.max_concurrency is not None:
+                own = self._by_tool.setdefault(tool.definition.name, asyncio.Semaphore(tool.max_concurrency))
+                await stack.enter_async_context(own)
+            if needs_thread(tool):
+                await stack.enter_async_context(self._threads)
+            await stack.enter_async_context(self._all)
+            yield
 
     @contextlib.contextmanager
     def rollout(self) -> Iterator[None]:
@@ -125,7 +140,7 @@ class ResultCache(Generic[T]):
             if not self._num_rollouts:
                 self._runs.clear()
 
-    async def get(self, key: str, compute: Callable[[], Coroutine[Any, Any, T]]) -> tuple[asyncio.Task[T], bool]:
+    async def shared(self, key: str, compute: Callable[[], Coroutine[Any, Any, T]]) -> tuple[asyncio.Task[T], bool]:
         """Returns the ended run and whether it is shared, that is, an earlier call started it."""
         run = self._runs.get(key)
         is_shared = run is not None
@@ -135,10 +150,14 @@ class ResultCache(Generic[T]):
         await asyncio.wait((run,))
         return run, is_shared
 
-    def _finish(self, key: str, run: asyncio.Task[T]) -> None:
+    def _finish(self, key: str, run: asyncio.Task[Any]) -> None:
         has_result = not run.cancelled() and run.exception() is None
         if not (has_result and self._num_rollouts) and self._runs.get(key) is run:
             del self._runs[key]
+
+
+def needs_thread(tool: Tool) -> bool:
+    return not inspect.iscoroutinefunction(tool.execute)
 
 
 def key_of(name: str, arguments: Mapping[str, Any]) -> str | None:
@@ -153,29 +172,3 @@ def key_of(name: str, arguments: Mapping[str, Any]) -> str | None:
         return name + text if json.loads(text) == arguments else None
     except (TypeError, ValueError, RecursionError):
         return None
-
-
-class LoopState:
-    """State that belongs to one event loop; a tool executor may be used on several."""
-
-    def __init__(self, max_concurrency: int, max_threads: int) -> None:
-        self.result_cache = ResultCache[ToolOutput]()
-        self._all = asyncio.Semaphore(max_concurrency)
-        self._threads = asyncio.Semaphore(max_threads)
-        self._by_tool: dict[str, asyncio.Semaphore] = {}
-
-    @contextlib.asynccontextmanager
-    async def place(self, tool: Tool) -> AsyncIterator[None]:
-        """Waits until a call of this tool may run. The semaphores are always acquired in this order, so calls cannot deadlock."""
-        async with contextlib.AsyncExitStack() as stack:
-            if tool.max_concurrency is not None:
-                own = self._by_tool.setdefault(tool.definition.name, asyncio.Semaphore(tool.max_concurrency))
-                await stack.enter_async_context(own)
-            if needs_thread(tool):
-                await stack.enter_async_context(self._threads)
-            await stack.enter_async_context(self._all)
-            yield
-
-
-def needs_thread(tool: Tool) -> bool:
-    return not inspect.iscoroutinefunction(tool.execute)

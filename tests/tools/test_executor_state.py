@@ -16,7 +16,7 @@ from calling import results
 
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.executor import ToolExecutor
-from midthought.tools.executor_state import ResultCache, key_of
+from midthought.tools.executor_state import LoopState, key_of
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolOutcome
 
@@ -220,14 +220,14 @@ class Work:
         return run
 
 
-async def asked(calls: ResultCache[str], key: str, compute: Callable[[], Coroutine[Any, Any, str]]) -> tuple[Any, bool]:
+async def asked(calls: LoopState, key: str, compute: Callable[[], Coroutine[Any, Any, str]]) -> tuple[Any, bool]:
     """Returns the result of the run, or its exception, and whether it is shared."""
-    run, is_shared = await calls.get(key, compute)
+    run, is_shared = await calls.shared(key, compute)
     return run.exception() or run.result(), is_shared
 
 
 def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> None:
-    work, calls = Work(), ResultCache[str]()
+    work, calls = Work(), LoopState(1, 1)
 
     async def run() -> None:
         assert await asked(calls, "a", work.begin("a")) == ("good a", False)
@@ -248,7 +248,7 @@ def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> No
 
 
 def test_a_run_goes_on_when_the_call_that_started_it_is_cancelled() -> None:
-    work, calls = Work(), ResultCache[str]()
+    work, calls = Work(), LoopState(1, 1)
 
     async def run() -> None:
         first, second = (asyncio.create_task(asked(calls, "a", work.begin("a"))) for _ in range(2))
