@@ -19,7 +19,7 @@ LINES = {
     "config": 1620,
     "data": 1100,
     "engines": 9010,  # a stopper that two threads may use (in-process vLLM)
-    "env": 2885,
+    "env": 2755,
     "errors": 145,
     "feedback": 1480,
     "files": 540,
@@ -33,13 +33,13 @@ LINES = {
     "rollout": 2595,
     "serve": 1415,
     "tokenization": 750,
-    "tools": 5465,  # a review: logarithms of large numbers and numbers that would become 0
+    "tools": 5265,
     "trainer": 3285,  # prompts are counted before the settings are chosen (issue 53)
     "types": 750,
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_580, "code of midthought": 39_390, "tests": 52_790}
+TOTALS = {"midthought": 57_250, "code of midthought": 39_130, "tests": 52_490}
 # the plan counts shared prompts, and prompts are counted before it (issue 53)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 202_900, 20  # the table of shared prompts in measured.md

@@ -19,8 +19,8 @@ from pydantic import Field
 from midthought.config import Section
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, task_is_right
-from midthought.env.reasoning import THINK_CLOSE
-from midthought.tools.call_formats.tagged import HermesFormat
+from midthought.tools.call_formats import THINK_CLOSE
+from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.types import ParsedAction, Reward, Task, ToolEvent, ToolOutcome, Trajectory, Turn
 
 CALL_FORMAT = HermesFormat()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from midthought.config import settled
 from midthought.data.abstention import NO_ANSWER, is_answerable
-from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.rewards import correct
+from midthought.env.episode import QuestionEnvironment
+from midthought.env.rewards import answer_reward, correct
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.files.manifest import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all

@@ -10,7 +10,7 @@ from midthought.recipes.feedback import reward
 from midthought.recipes.feedback.problems import make_problems
 from midthought.recipes.feedback.reward import Outcome, Round, rounds_of
 from midthought.recipes.feedback.tasks import feedback_metrics
-from midthought.tools.call_formats.tagged import HermesFormat
+from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.types import Task
 
 (TASK,) = make_problems(1, hard_share=0.0, draw=random.Random(0), name="one")
