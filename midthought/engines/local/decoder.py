@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from midthought.engines.local.device import kernels_of
 from midthought.engines.local.fused_step import FusedStep
-from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.slot_attention import attend, attend_cached
 from midthought.engines.local.slot_batch import SlotBatch
 from midthought.engines.local.weight_copies import Layer, Projection, WeightCopies, normed

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from midthought.engines.local.cuda_graphs import cuda_graphs
-from midthought.engines.local.device_memory import memory_bytes
+from midthought.engines.local.device import memory_bytes
 from midthought.engines.local.runner import Row, Runner, shares_tensors
 from midthought.engines.local.runner_selection import make_runner
 from midthought.engines.local.scheduler import EngineStats, Request

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from midthought.engines.local.cuda_graphs import NUMBERS_OF_TOKENS, NewTokens, Record, StepRecorder
 from midthought.engines.local.decoder import Decoder
-from midthought.engines.local.device_memory import to_device
+from midthought.engines.local.device import to_device
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.prefix_attention import Group
 from midthought.engines.local.slot_attention import ATTENTION_NAME

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local.device_memory import to_device
-from midthought.engines.local.gpu_kernels import kernels_of
+from midthought.engines.local.device import kernels_of, to_device
 
 BLOCK = 128
 """Block size of the search for the sampled token in a large vocabulary."""

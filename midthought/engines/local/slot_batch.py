@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from midthought.engines.local.device_memory import to_device
+from midthought.engines.local.device import to_device
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.prefix_attention import Group
 from midthought.models.varlen_attention import CachedRows, RowBounds

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from midthought.engines.local.device_memory import memory_bytes
+from midthought.engines.local.device import memory_bytes
 from midthought.models.memory import MAX_COPIED_BYTES, MERGED_SHARE
 from midthought.models.peft_weights import effective_tensors, is_adapted, stochastically_rounded, used_module
 
