@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from midthought.config import InferenceConfig, settled
-from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.engine import TrainedEngine
 from midthought.engines.generation import BaseInferenceEngine
-from midthought.engines.scripted import Script, ScriptedEngine
+from midthought.engines.scripted import Script, ScriptedEngine, byte_tokenizer
 from midthought.engines.servers.sglang import SGLangInferenceEngine
 from midthought.engines.servers.training import SERVER_ENGINES, serve_policy
 from midthought.engines.servers.vllm import VLLMInferenceEngine

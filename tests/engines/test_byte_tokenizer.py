@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midthought.engines.byte_tokenizer import MARKERS, byte_tokenizer
+from midthought.engines.scripted import MARKERS, byte_tokenizer
 from midthought.tokenization import Renderer
 
 TOKENIZER = byte_tokenizer()

@@ -12,7 +12,7 @@ from small_decoders import random_model
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local import fused_step, device, layer_products
+from midthought.engines.local import device, fused_step, layer_products
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.device import kernels_of
 from midthought.engines.local.engine import LocalEngine
