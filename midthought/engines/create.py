@@ -1,4 +1,4 @@
-"""Creates engines by backend name (`create_inference_engine`), and the engine of a training run (`policy_engine`)."""
+"""Creates public engines by the name of their backend."""
 
 from __future__ import annotations
 
@@ -7,92 +7,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from midthought.config import InferenceConfig, settled
-from midthought.engines.engine import TrainedEngine
+from midthought.config import InferenceConfig
 from midthought.engines.generation import BaseInferenceEngine
-from midthought.engines.scripted import Script, ScriptedEngine, byte_tokenizer
-from midthought.engines.servers.sglang import SGLangInferenceEngine
-from midthought.engines.servers.training import SERVER_ENGINES, serve_policy
-from midthought.engines.servers.vllm import VLLMInferenceEngine
-from midthought.engines.vllm_in_process.inference_engine import VLLMInProcessInferenceEngine
-from midthought.engines.vllm_in_process.training import check_in_process, in_process_policy
+from midthought.engines.inference_engines import (
+    LocalInferenceEngine,
+    ScriptedInferenceEngine,
+    SGLangInferenceEngine,
+    VLLMInferenceEngine,
+    VLLMInProcessInferenceEngine,
+)
 from midthought.errors import SettingsError, near_names
-from midthought.models.pretrained import load_model, load_tokenizer, placed
-from midthought.tokenization import Renderer
-
-
-class LocalInferenceEngine(BaseInferenceEngine):
-    """A Hugging Face causal LM in this process, with continuous batching.
-
-    Args:
-        model: a folder, GGUF file or Hugging Face name, or a loaded model (which needs its `tokenizer`).
-        tokenizer: the fast tokenizer of a loaded model.
-        dtype: data type of the weights, if the model is loaded here.
-        device: device of a model that is loaded here, see `placed`; a loaded model stays on its device.
-        max_num_seqs: maximum sequences in the cache.
-        max_seq_len: maximum tokens of a sequence, including the prompt.
-        cuda_graphs: on a GPU, record passes of few tokens as CUDA graphs and replay them.
-        deterministic: batches depend only on the prompts.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any = None,
-        *,
-        dtype: str = "float32",
-        device: str = "auto",
-        max_num_seqs: int = 128,
-        max_seq_len: int = 4096,
-        cuda_graphs: bool = True,
-        deterministic: bool = False,
-        **sampling: Any,
-    ) -> None:
-        from midthought.engines.local.engine import LocalEngine
-
-        if isinstance(model, str) or hasattr(model, "__fspath__"):
-            path, model = model, placed(load_model(model, dtype), device)
-            tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
-        if tokenizer is None:
-            raise SettingsError("a loaded model needs its tokenizer: LocalInferenceEngine(model, tokenizer)")
-        renderer = Renderer(tokenizer)
-        longest = getattr(model.config, "max_position_embeddings", None) or max_seq_len
-        core = LocalEngine(
-            model,
-            eos_token_ids=renderer.eos_token_ids,
-            max_num_seqs=max_num_seqs,
-            max_seq_len=min(max_seq_len, longest),
-            cuda_graphs=cuda_graphs,
-            deterministic=deterministic,
-        )
-        super().__init__(core, renderer, **sampling)
-        self.model: Any = model
-
-    def update_weights(self) -> None:
-        """Drops the cache: the model's weights were changed in place."""
-
-        async def drop_cache() -> None:
-            self.core.update_weights()  # type: ignore[attr-defined]
-
-        self.run(drop_cache())
-
-    def shutdown(self) -> None:
-        """Shuts down and releases the model."""
-        super().shutdown()
-        self.model = self.core = None  # type: ignore[assignment]
-
-
-class ScriptedInferenceEngine(BaseInferenceEngine):
-    """Writes scripted texts, for testing recipes, tools and environments without a model.
-
-    Args:
-        script: see `ScriptedEngine`; the n-th prompt of this engine gets the n-th text.
-        tokenizer: any fast tokenizer; a byte-level one with a chat template by default.
-    """
-
-    def __init__(self, script: Script, tokenizer: Any = None, **sampling: Any) -> None:
-        renderer = Renderer(byte_tokenizer() if tokenizer is None else tokenizer)
-        super().__init__(ScriptedEngine(script, renderer), renderer, **sampling)
 
 
 def create_inference_engine(
@@ -141,56 +65,6 @@ def create_inference_engine(
     if "script" not in given:
         raise SettingsError("backend 'scripted' needs a script: script=['the first text', …]")
     return make(**given)
-
-
-def check_backend(inference: InferenceConfig) -> None:
-    """Raises `SettingsError` for a backend that training does not support, `MissingExtraError` for one that is not installed."""
-    if inference.engine not in ("local", *SERVER_ENGINES):
-        raise SettingsError(
-            f"inference.backend={inference.engine!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
-            "or 'sglang'"
-        )
-    if inference.deterministic and inference.engine != "local":
-        raise SettingsError(
-            f"inference.deterministic with inference.backend={inference.engine!r}: its batches depend on time; "
-            "use 'local' for a bit-identical repetition"
-        )
-    if inference.in_process and inference.engine != "local":
-        check_in_process(inference)
-
-
-def policy_engine(
-    policy: Any,
-    trained: Any,
-    renderer: Renderer,
-    inference: InferenceConfig,
-    *,
-    model_path: str,
-    max_seq_len: int,
-) -> TrainedEngine:
-    """Creates the engine of a training run: on the policy's own weights, in-process vLLM, or servers. Shut it down after use.
-
-    Args:
-        policy: the causal LM, whose weights change in place.
-        trained: what the learner trains: the policy itself, or the policy with its adapters. None: a copy of the policy that is
-            not trained here (Ray workers, evaluations).
-        model_path: path that the model was loaded from; empty for a model without one.
-    """
-    from midthought.engines.local.engine import LocalEngine
-
-    if inference.engine != "local" and inference.in_process:
-        followed = policy if trained is None else trained
-        return in_process_policy(followed, renderer, inference, max_seq_len=max_seq_len)
-    if inference.engine != "local":
-        return serve_policy(trained, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
-    return LocalEngine(
-        policy,
-        eos_token_ids=renderer.eos_token_ids,
-        max_num_seqs=settled(inference.max_num_seqs),
-        max_seq_len=max_seq_len,
-        merge_adapters=inference.merge_adapters,
-        deterministic=inference.deterministic,
-    )
 
 
 def _in_our_names(given: Mapping[str, Any], known: set[str], backend: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.streams import PartialCompletion
-from midthought.engines.weight_sync.weight_check import Publication
+from midthought.engines.weight_sync.publication import Publication
 from midthought.errors import EngineError, SettingsError
 from midthought.types import Completion
 
@@ -88,6 +88,10 @@ class ReloadableEngine(ABC):
     @abstractmethod
     async def check(self) -> None:
         """Checks that it can be used. Raises `EngineError` or `SettingsError`."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Stops what was started for it. May be called twice."""
 
     async def publish(self, publication: Publication, policy_version: int) -> None:
         """Loads the weights and checks that it computes with them; completions then carry `policy_version`.

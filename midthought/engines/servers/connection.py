@@ -6,8 +6,11 @@ import asyncio
 import dataclasses
 import importlib.util
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from midthought.engines.servers.streams import RetryableError, response_error, words
 from midthought.errors import EngineError, MissingExtraError, SettingsError
@@ -146,3 +149,28 @@ def _is_unknown_route(answer: httpx.Response) -> bool:
         return bool(answer.json() == {"detail": "Not Found"})
     except ValueError:
         return True
+
+
+def clean_addresses(urls: Sequence[str]) -> list[str]:
+    """Returns the different addresses, without `/v1`, which users often add. Raises `SettingsError` if there is none."""
+    if not urls:
+        raise SettingsError("base_url is empty; write http://HOST:PORT or unix:/PATH, or a list of them")
+    return list(dict.fromkeys(map(_clean, urls)))
+
+
+def _clean(url: str) -> str:
+    if isinstance(url, str) and socket_path(url) is not None:
+        return url
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_address = is_address and not (parts.query or parts.fragment or re.search(r"\s", url))
+    except (ValueError, AttributeError, TypeError):
+        is_address = False
+    if not is_address:
+        raise SettingsError(f"base_url={url!r} is not an address; write http://HOST:PORT or unix:/PATH")
+    if parts.username or parts.password:
+        raise SettingsError(
+            f"the base_url of {parts.hostname} contains a password; store it in a variable and set api_key_env"
+        )
+    return url.rstrip("/").removesuffix("/v1")

@@ -12,17 +12,19 @@ import json
 import logging
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
+from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with, run_in_foreground
 from midthought.engines.servers.server import Server, ServerOptions
-from midthought.errors import SettingsError
-from midthought.http.network import is_loopback
+from midthought.errors import ModelPathError, SettingsError
+from midthought.files.output_folder import replaced
+from midthought.http.network import is_loopback, read_key
 from midthought.models.gguf import model_folder
 
 _log = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ _OURS = {
     "--trust-remote-code": "code from model folders, which is never run",
 }
 """Flags of vLLM and SGLang that `options.flags` must not contain, and what they would change."""
+_PROTECTION = {True: "--uds SOCKET", False: "--api-key-env NAME"}
+"""By `Server.has_socket`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +161,70 @@ def write_key_file(folder: Path, key: str) -> Path:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump({"api-key": key}, file)  # YAML contains JSON
     return path
+
+
+def serve(
+    model: str,
+    kind: type[Server],
+    options: ServerOptions,
+    *,
+    api_key_env: str | None = None,
+    untie_into: Path | None = None,
+    python: str | None = None,
+    dry_run: bool = False,
+    tell: Callable[[str], None] = print,
+) -> int:
+    """Implements `midthought engine serve`: prints the command, runs it in the foreground, and returns its exit code.
+
+    `dry_run`: only prints it and returns 0.
+
+    If the server accepts weights and the model's embeddings are tied, the server starts on an untied copy of the model, because
+    some servers reload tied embeddings incompletely. The copy is written if it does not exist yet.
+
+    `api_key_env`: environment variable with the key that requests must have, for servers whose key protects all routes.
+
+    Raises `SettingsError` for a server that would accept weights from the network, `ModelPathError` if
+    the model does not exist, `NoServerPackageError` (see `plan_launch`), `EngineError` if `python` cannot be run.
+    """
+    options = dataclasses.replace(options, served_model_name=options.served_model_name or model)
+    model = str(model_folder(model))
+    path = _untied_copy(model, untie_into, tell, only_named=dry_run) if options.accepts_weights else model
+    if options.uds:
+        uds = Path(options.uds).absolute() if dry_run else private_socket(Path(options.uds))
+        options = dataclasses.replace(options, uds=str(uds))
+    elif options.accepts_updates and not api_key_env:
+        tell(f"# every user of this machine can replace the model; to prevent that, add {_PROTECTION[kind.has_socket]}")
+    with tempfile.TemporaryDirectory(prefix="midthought-server-") as folder:  # with mode 0700
+        if api_key_env:
+            key_file = write_key_file(Path(folder), read_key(api_key_env))
+            options = dataclasses.replace(options, key_file=str(key_file))
+        launch = plan_launch(kind, path, options, python=python)
+        set_here = {name: value for name, value in launch.environment.items() if name not in os.environ}
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
+        tell(" ".join([*assignments, shlex.join(launch.words)]))
+        return 0 if dry_run else run_in_foreground(launch.words, {**os.environ, **set_here})
+
+
+def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None], *, only_named: bool) -> str:
+    """Returns the folder to start on: the model itself, or its untied copy."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        from midthought.models.pretrained import why_not_loaded
+
+        raise ModelPathError(f"model {model!r} does not exist or does not load: {why_not_loaded(error)}") from None
+    if not config.get_text_config().tie_word_embeddings:
+        return model
+    folder = Path(model)
+    beside = folder.with_name(f"{folder.name}-untied") if folder.is_dir() else Path(f"{folder.name}-untied")
+    target = untie_into or beside
+    if not (target / "config.json").is_file() and not only_named:
+        from midthought.engines.weight_sync.publication import write_model
+        from midthought.models.pretrained import load_model, load_tokenizer
+
+        tell(f"# {model} has tied embeddings: writing an untied copy to {target}")
+        with replaced(target, "model") as new:
+            write_model(load_model(model, "auto"), new, load_tokenizer(model))
+    return str(target)

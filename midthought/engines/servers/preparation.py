@@ -12,12 +12,20 @@ from midthought.engines.engine import Sampling
 from midthought.engines.servers.connection import Connection
 from midthought.engines.servers.server import Server
 from midthought.engines.servers.streams import LogprobMode, PartialCompletion, RetryableError, response_error
-from midthought.engines.weight_sync.weight_check import Publication
+from midthought.engines.weight_sync.publication import Publication
 from midthought.errors import EngineError, SettingsError
+from midthought.tokenization import Renderer
 
+_PROBE = "def tide(x):\n\treturn [x, 12345] # é ﷽ 🦉  Who's there?\r\n"
 _NUM_PROBE_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _UNCERTAIN, _CERTAIN = -0.1, -1e-3
 """Below the first, the most probable token has close competitors; above the second, it has none."""
+
+
+def probe_text(renderer: Renderer) -> tuple[str, list[int]]:
+    """Returns a text that tokenizers split differently, including control tokens, and its ids in ours."""
+    text = _PROBE + renderer.decode(sorted(renderer.control_token_ids))
+    return text, renderer.tokenizer(text, add_special_tokens=False).input_ids
 
 
 async def prepare(server: Server, publication: Publication | None) -> None:

@@ -26,7 +26,7 @@ from midthought.engines.servers.streams import (
     add_events,
     response_error,
 )
-from midthought.engines.weight_sync.weight_check import Publication
+from midthought.engines.weight_sync.publication import Publication
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""SGLang: start command and token-id protocol of its native server, and the engines over it.
+"""SGLang: start command and token-id protocol of its native server.
 
 Does not import sglang. Written from its documentation; not tested with a real server.
 """
@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.generation import ServerInferenceEngine
 from midthought.engines.servers.server import Server, ServerOptions, common_sampling_fields
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
@@ -150,18 +148,6 @@ class SGLangServer(Server):
             if said is None:
                 raise EngineError("it has no /flush_cache; use an SGLang version that has it")
             return
-
-
-class SGLangEngine(ServerEngine):
-    """`ServerEngine` for SGLang servers."""
-
-    server_class = SGLangServer
-
-
-class SGLangInferenceEngine(ServerInferenceEngine):
-    __doc__ = ServerInferenceEngine.__doc__
-
-    engine_class = SGLangEngine
 
 
 def _aborted(reason: dict[str, Any]) -> Exception:

@@ -85,6 +85,20 @@ def read_shared_tensors(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
             yield name, _open_cuda(place, dtype)
 
 
+class WeightReceiver:
+    """Mixed into the `Worker` of an in-process vLLM (`worker_extension_cls`), whose `collective_rpc` calls the method."""
+
+    reload_weights: Any
+    """vLLM's own method."""
+
+    def load_shared_weights(self, manifest: Manifest) -> None:
+        """Replaces the weights. The tensors of `SharedTensors.manifest` have the names of a Hugging Face checkpoint."""
+        self.reload_weights(weights_iterator=read_shared_tensors(manifest), is_checkpoint_format=True)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            torch.cuda.ipc_collect()
+
+
 def _append(file: Any, tensor: Tensor) -> int:
     """Writes the tensor's bytes at the next aligned position, which is returned."""
     start: int = file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
