@@ -13,9 +13,8 @@ from small_decoders import SIZES, random_model
 from transformers import Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig, Mamba2Config, Qwen3Config, Qwen3MoeConfig
 
 from midthought.engines.local.decoder import Decoder
-from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.engines.local.runner import CachedRunner, Row, Runner, share_tensors
-from midthought.engines.local.runner_selection import make_runner
+from midthought.engines.local.runner_selection import Deviation, float32_logprobs, make_runner
 
 WIDER: dict[str, Any] = {
     **SIZES,

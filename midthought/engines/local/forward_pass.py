@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from midthought.engines.local.kv_cache import num_common
 from midthought.engines.local.kv_cache_manager import KVCacheManager
-from midthought.engines.local.prefix_attention import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
 from midthought.engines.local.runner import Steps, TokenIds
 from midthought.engines.local.sampling import DrawnTokens, SamplingBatch, draw_tokens
 from midthought.engines.local.scheduler import EngineStats, Request, Scheduler
-from midthought.engines.local.slots import num_common
+from midthought.engines.local.slot_batch import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
 from midthought.models.varlen_attention import no_cudnn_attention
 from midthought.types import Completion
 

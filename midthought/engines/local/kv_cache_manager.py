@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 
 from midthought.engines.local.cuda_graphs import cuda_graphs
 from midthought.engines.local.device import memory_bytes
+from midthought.engines.local.kv_cache import MIN_SHARED_TOKENS, Slots, num_common
 from midthought.engines.local.runner import Row, Runner, shares_tensors
 from midthought.engines.local.runner_selection import make_runner
 from midthought.engines.local.scheduler import EngineStats, Request
-from midthought.engines.local.slots import MIN_SHARED_TOKENS, Slots, num_common
 from midthought.models.peft_weights import adapter_state
 
 MAX_DEFERRED = 2

@@ -17,9 +17,8 @@ from midthought.engines.local.cuda_graphs import NUMBERS_OF_TOKENS, NewTokens, R
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.device import to_device
 from midthought.engines.local.kv_cache import SlotCache
-from midthought.engines.local.prefix_attention import Group
 from midthought.engines.local.slot_attention import ATTENTION_NAME
-from midthought.engines.local.slot_batch import RowGroup, SlotBatch
+from midthought.engines.local.slot_batch import Group, RowGroup, SlotBatch
 
 
 class Row(NamedTuple):

@@ -153,6 +153,12 @@ def draw_tokens(logits: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatc
     return DrawnTokens(tokens, probabilities.gather(-1, tokens).double().log())
 
 
+def expected_difference(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Expected |Δ log-probability| `[...]` of tokens drawn from the reference: logits and log-probabilities `[..., V]`."""
+    logprobs = logits.float().log_softmax(-1)
+    return (reference.exp() * (logprobs - reference).abs().nan_to_num(posinf=0.0)).sum(-1)
+
+
 def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatch) -> torch.Tensor:
     """Returns `[n, 1]`: the token at which the cumulative sum of `[n, V]` exceeds the fraction `[n, 1]` of the total.
 

@@ -5,6 +5,7 @@ It is registered in transformers' attention interface, so the models' own code r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
-from midthought.engines.local.prefix_attention import attend_in_groups
-from midthought.engines.local.slot_batch import RowGroup, SlotBatch
+from midthought.engines.local.slot_batch import Group, RowGroup, SlotBatch
 from midthought.models.varlen_attention import attend_cache, attend_rows, is_cache_usable, is_usable
 
 ATTENTION_NAME = "midthought_slots"
@@ -177,6 +177,57 @@ def _attend_in_steps(
     in_fp32 = scores.dtype == torch.float32
     weights = scores.softmax(-1) if in_fp32 else scores.softmax(-1, dtype=torch.float32).to(values.dtype)
     return torch.bmm(weights, values.flatten(0, 1)).unflatten(0, query.shape[:2])
+
+
+def attend_in_groups(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    groups: Sequence[Group],
+) -> torch.Tensor:
+    """Returns `[n, kv_heads, repeats, head_dim]`.
+
+    Args:
+        query: `[n, kv_heads, repeats, head_dim]`; `keys`, `values`: `[n, kv_heads, length, head_dim]`.
+        mask: `[n, 1, 1, length]`, added to the scores.
+        groups: cover all `n` rows.
+    """
+    query = query * scale
+    attended = []
+    for start, end, num_tokens in groups:
+        rows = slice(start, end)
+        its_mask = None if mask is None else mask[rows]
+        attended.append(_attend_group(query[rows], keys[rows], values[rows], its_mask, num_tokens))
+    return torch.cat(attended)
+
+
+def _attend_group(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, num_tokens: int
+) -> torch.Tensor:
+    """Uses the first row's prefix for all rows; later keys and values are each row's own."""
+    scores = query @ keys[:, :, num_tokens:].transpose(2, 3)
+    if num_tokens:
+        of_prefix = _by_row(_by_head(query) @ keys[0, :, :num_tokens].transpose(1, 2), len(query))
+        scores = torch.cat([of_prefix, scores], dim=-1)
+    if mask is not None:
+        scores += mask
+    weights = scores.softmax(-1)
+    attended = weights[..., num_tokens:] @ values[:, :, num_tokens:]
+    if num_tokens:
+        attended += _by_row(_by_head(weights[..., :num_tokens]) @ values[0, :, :num_tokens], len(query))
+    return attended
+
+
+def _by_head(rows: torch.Tensor) -> torch.Tensor:
+    """Reshapes `[n, kv_heads, repeats, C]` to `[kv_heads, n · repeats, C]`."""
+    return rows.transpose(0, 1).flatten(1, 2)
+
+
+def _by_row(heads: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """Inverse of `_by_head`."""
+    return heads.unflatten(1, (num_rows, -1)).transpose(0, 1)
 
 
 AttentionInterface.register(ATTENTION_NAME, slot_attention)

@@ -12,13 +12,48 @@ import torch
 
 from midthought.engines.local.device import to_device
 from midthought.engines.local.kv_cache import SlotCache
-from midthought.engines.local.prefix_attention import Group
 from midthought.models.varlen_attention import CachedRows, RowBounds
 
 NUM_MASKED_AHEAD = 64
 """Number of further tokens for which a mask of singles has room when its rows advance."""
 MAX_JOINED_TOKENS = 16_384
 """Maximum number of keys in one call for several rows with several new tokens: each call costs time, each key memory."""
+
+MIN_PREFIX_TOKENS = 256
+"""Minimum number of shared tokens for which computing a group separately is faster."""
+MIN_GROUP_ROWS = 4
+
+
+class Group(NamedTuple):
+    """Rows `start:end` of a batch, whose first `num_tokens` keys and values are the same; 0 if no common prefix is known."""
+
+    start: int
+    end: int
+    num_tokens: int
+
+
+def find_groups(num_common: Sequence[int]) -> list[Group]:
+    """Returns groups that cover all rows, in order; empty if no rows share enough tokens.
+
+    Args:
+        num_common: length of the common prefix of each row and the row before it, in tokens; 0 for the first.
+
+    >>> find_groups([0, 500, 500, 480, 3])
+    [Group(start=0, end=4, num_tokens=480), Group(start=4, end=5, num_tokens=0)]
+    """
+    groups: list[Group] = []
+    start = 0
+    for end in range(1, len(num_common) + 1):
+        if end < len(num_common) and num_common[end] >= MIN_PREFIX_TOKENS:
+            continue
+        if end - start >= MIN_GROUP_ROWS:
+            groups.append(Group(start, end, min(num_common[start + 1 : end])))
+        elif groups and not groups[-1].num_tokens:
+            groups[-1] = Group(groups[-1].start, end, 0)
+        else:
+            groups.append(Group(start, end, 0))
+        start = end
+    return groups if any(group.num_tokens for group in groups) else []
 
 
 class RowGroup(NamedTuple):
