@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 import torch
+from torch import Tensor
 
 LINE_BYTES = 64
 """Size of a CPU cache line; aligned memory is read faster."""
@@ -34,7 +35,7 @@ class SlotCache:
         """Incremented when tensors are reallocated."""
         self.windows: dict[int, int | None] = {}
         """Sliding window of each layer; None for full attention."""
-        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def fit(self, length: int, num_bytes: int) -> int:
         """Limits the cache to `num_bytes` for sequences of `length` tokens. Returns how many of them fit, at least one."""
@@ -66,13 +67,13 @@ class SlotCache:
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (self._resized(keys), self._resized(values))
 
-    def _resized(self, old: torch.Tensor) -> torch.Tensor:
+    def _resized(self, old: Tensor) -> Tensor:
         new = _zeros((self.num_rows, old.shape[1], self.length, old.shape[3]), old)
         num_rows = min(len(old), len(new))
         new[:num_rows, :, : old.shape[2]] = old[:num_rows]
         return new
 
-    def layer(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the keys and values of one layer, allocated for `key` and `value` `[T, kv_heads, head_dim]` at first use."""
         if index not in self._layers:
             key_shape, value_shape = (
@@ -112,7 +113,7 @@ class SlotCache:
             values[target, :, :num_tokens] = values[source, :, :num_tokens]
 
 
-def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Returns zeros: positions after a sequence's end are masked, but NaNs there would still spread.
 
     On the CPU they are numpy's zeros, which take memory only when they are written.

@@ -31,7 +31,6 @@ class KVCacheManager:
     """Slots for up to `max_num_seqs` episodes, fewer if memory is short.
 
     Args:
-        max_cache_bytes: maximum memory for keys and values; None: half of the device's.
         share_prefixes: copy a sequence's prefix from another slot.
         records_steps: on a GPU, record passes of few tokens and replay them.
         merge_adapters: sample from merged copies of layers with adapters, if memory allows.
@@ -43,7 +42,6 @@ class KVCacheManager:
         stats: EngineStats,
         *,
         max_num_seqs: int,
-        max_cache_bytes: int | None,
         share_prefixes: bool,
         records_steps: bool,
         merge_adapters: bool,
@@ -55,7 +53,8 @@ class KVCacheManager:
         self._model = model
         self._stats = stats
         self._max_num_seqs = max_num_seqs
-        self._max_cache_bytes = max_cache_bytes
+        self._max_cache_bytes: int | None = None
+        """Maximum memory for keys and values: half of what the device has before the first pass."""
         self._records_steps = records_steps and model.device.type == "cuda"
         self._merge_adapters = merge_adapters
         self._runner: Runner | None = None
