@@ -211,7 +211,7 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
         retry_policy: deadlines of requests.
 
     Raises:
-        VLLMNotInstalledError: (a MissingExtraError) vLLM is not installed in this environment.
+        MissingExtraError: vLLM is not installed in this environment.
         SettingsError: an argument is unknown to vLLM or fixed here.
         EngineError: vLLM does not start.
     """

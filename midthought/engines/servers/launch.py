@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import logging
 import os
@@ -15,14 +16,15 @@ import secrets
 import shlex
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with, run_in_foreground
+from midthought.engines.servers.process import ServerProcess, free_port, run_in_foreground
 from midthought.engines.servers.server import Server, ServerOptions
-from midthought.errors import ModelPathError, SettingsError
+from midthought.errors import MissingExtraError, ModelPathError, SettingsError
 from midthought.files.output_folder import replaced
 from midthought.http.network import is_loopback, read_key
 from midthought.models.gguf import model_folder
@@ -60,7 +62,7 @@ def plan_launch(
 ) -> Launch:
     """Returns the start command. `python`: the interpreter that has the server's package; this one by default.
 
-    Raises `NoServerPackageError` if the package is not installed, `SettingsError` if the server would accept weights from the
+    Raises `MissingExtraError` if the package is not installed, `SettingsError` if the server would accept weights from the
     network, if it has no sockets or its key does not protect them, or if `options.flags` would change its address, its key or
     whose code it runs.
     """
@@ -82,7 +84,13 @@ def plan_launch(
     if Path(folder).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     url = f"unix:{options.uds}" if options.uds else f"http://127.0.0.1:{options.port}"
-    return Launch([interpreter_with(kind.name, python), *words, *options.flags], environment, url)
+    if python is None and importlib.util.find_spec(kind.name) is None:
+        remedy = (
+            "no server can be started here without. Set base_url='http://HOST:PORT' of a running server (that needs only "
+            f"pip install 'midthought[{kind.name}]'), install {kind.name}, or set server_python to an interpreter that has it"
+        )
+        raise MissingExtraError(kind.name, kind.name, remedy)
+    return Launch([python or sys.executable, *words, *options.flags], environment, url)
 
 
 def start_server(
@@ -184,7 +192,7 @@ def serve(
     `api_key_env`: environment variable with the key that requests must have, for servers whose key protects all routes.
 
     Raises `SettingsError` for a server that would accept weights from the network, `ModelPathError` if
-    the model does not exist, `NoServerPackageError` (see `plan_launch`), `EngineError` if `python` cannot be run.
+    the model does not exist, `MissingExtraError` (see `plan_launch`), `EngineError` if `python` cannot be run.
     """
     options = dataclasses.replace(options, served_model_name=options.served_model_name or model)
     model = str(model_folder(model))

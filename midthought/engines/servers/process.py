@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from midthought.engines.servers.guard import guarded
-from midthought.errors import EngineError, MissingExtraError
+from midthought.engines.servers.guard import guarded, wait
+from midthought.errors import EngineError
 from midthought.http.network import socket_path, tls_context
 
 TERMINATE_SECONDS = 10.0
 """Time for a server to terminate by itself before it is killed."""
-
-
-class NoServerPackageError(MissingExtraError):
-    """The package that runs the server is not installed."""
-
-    def __init__(self, package: str) -> None:
-        super(MissingExtraError, self).__init__(
-            f"{package} is not installed, so no server can be started here. Set base_url='http://HOST:PORT' of a running "
-            f"server (that needs only pip install 'midthought[{package}]'), install {package}, or set server_python to an "
-            "interpreter that has it"
-        )
-
-
-def interpreter_with(package: str, python: str | None = None) -> str:
-    """Returns `python`, else this interpreter. Raises `NoServerPackageError` if this one lacks the package."""
-    if python is None and importlib.util.find_spec(package) is None:
-        raise NoServerPackageError(package)
-    return python or sys.executable
 
 
 def free_port() -> int:
@@ -155,19 +134,7 @@ def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[by
 
 def run_in_foreground(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a command until it ends, forwarding SIGINT, SIGTERM and SIGHUP to it once each. Returns its exit code."""
-    process = start_guarded(words, env=dict(environment))
-
-    def forward_signal(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, forward_signal) for number in numbers]
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
+    return wait(start_guarded(words, env=dict(environment)))
 
 
 def _end_server(process: subprocess.Popen[bytes], folder: Path | None) -> None:

@@ -57,7 +57,7 @@ class VLLMInProcessEngine(ReloadableEngine):
         follows_policy: whether the weights come from `publish` only; the folder then needs no weights.
         engine_args: further fields of vLLM's `AsyncEngineArgs`. `enable_sleep_mode` makes `sleep` release GPU memory.
 
-    Raises `VLLMNotInstalledError` without vLLM, `SettingsError` for an argument that is unknown to vLLM or fixed here.
+    Raises `MissingExtraError` without vLLM, `SettingsError` for an argument that is unknown to vLLM or fixed here.
     """
 
     reads_memory = True
