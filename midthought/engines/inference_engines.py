@@ -113,9 +113,8 @@ class ServerInferenceEngine(BaseInferenceEngine):
         max_num_seqs: maximum concurrent requests to each server (further ones wait here), and maximum concurrent
             sequences of a server started here.
         retry_policy: deadlines and retries of requests.
-        dtype, server_flags, server_python, server_log, server_timeout_seconds: for a server started here: type of its
-            weights, further command-line arguments, Python interpreter with its package, file for its output, and
-            deadline until it is ready.
+        dtype, server_flags, server_python: for a server started here: type of its weights, further command-line arguments,
+            Python interpreter with its package.
 
     Raises:
         SettingsError: a server serves another model, or has another tokenizer.
@@ -140,8 +139,6 @@ class ServerInferenceEngine(BaseInferenceEngine):
         dtype: str = "auto",
         server_flags: Sequence[str] = (),
         server_python: str | None = None,
-        server_log: str | Path | None = None,
-        server_timeout_seconds: float = 900.0,
         **sampling: Any,
     ) -> None:
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
@@ -156,14 +153,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
                 max_num_seqs=max_num_seqs,
                 flags=server_flags,
             )
-            process = start_server(
-                self.server_class,
-                model_path,
-                options,
-                python=server_python,
-                log_path=server_log,
-                timeout_seconds=server_timeout_seconds,
-            )
+            process = start_server(self.server_class, model_path, options, python=server_python)
         core = ServerEngine(
             self.server_class,
             base_url or (),

@@ -143,7 +143,11 @@ class UpdateLock:
     @asynccontextmanager
     async def sampling(self) -> AsyncIterator[None]:
         """Waits until no update is running; no update runs inside."""
-        while not self._enter():
+        while True:
+            with self._lock:
+                if not self._is_shut:
+                    self._num_sampling += 1
+                    break
             await asyncio.sleep(_POLL_SECONDS)
         try:
             yield
@@ -155,7 +159,11 @@ class UpdateLock:
     async def changing(self, timeout_seconds: float) -> AsyncIterator[None]:
         """Blocks new samples and waits for running ones. Raises `EngineError` if they do not end in time."""
         deadline = time.monotonic() + timeout_seconds
-        while not self._shut():
+        while True:
+            with self._lock:
+                if not self._is_shut:
+                    self._is_shut = True
+                    break
             await _until(deadline, timeout_seconds)
         try:
             while self._num_sampling:
@@ -163,16 +171,6 @@ class UpdateLock:
             yield
         finally:
             self._is_shut = False
-
-    def _enter(self) -> bool:
-        with self._lock:
-            self._num_sampling += not self._is_shut
-            return not self._is_shut
-
-    def _shut(self) -> bool:
-        with self._lock:
-            was_shut, self._is_shut = self._is_shut, True
-            return not was_shut
 
 
 async def _until(deadline: float, timeout_seconds: float) -> None:

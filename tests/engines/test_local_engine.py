@@ -27,7 +27,7 @@ from midthought.engines.local import engine as local
 from midthought.engines.local import forward_pass, kv_cache_manager, sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.kv_cache import SlotCache
-from midthought.engines.local.runner import CachedRunner, Row, Runner
+from midthought.engines.local.runner import CachedRunner, Row
 from midthought.engines.local.runner_selection import make_runner
 from midthought.errors import EngineError
 from midthought.types import Completion, Finish
@@ -461,34 +461,6 @@ def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_m
         assert_exact(model, ids, completion)
     assert 0 < engine.num_cache_bytes <= max(taken) <= max_cache_bytes
     assert (engine.stats.num_relaid > 0) == (num_sequences > 1)
-
-
-def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog, monkeypatch):
-    model = make_model()
-    engine = LocalEngine(model, eos_token_ids=[])
-    prompts = [prompt(10, seed=number) for number in range(6)]
-    num_rows: list[int] = []
-
-    def make_short_of_memory(*args: Any, **options: Any) -> Runner:
-        runner = make_runner(*args, **options)
-        forward = runner.forward
-
-        def short_of_memory(rows: Sequence[Row], **more: Any) -> torch.Tensor:
-            num_rows.append(len(rows))
-            if len(rows) > 4:
-                raise torch.OutOfMemoryError("no memory")
-            return forward(rows, **more)
-
-        runner.forward = short_of_memory  # type: ignore[method-assign]
-        return runner
-
-    monkeypatch.setattr(kv_cache_manager, "make_runner", make_short_of_memory)
-    completions = sample_all(engine, prompts, max_tokens=6)
-    assert "memory ran out with" in caplog.text
-    assert max(num_rows) > 4 >= num_rows[-1]
-    assert engine.stats.num_halved == sum(number > 4 for number in num_rows)
-    for ids, completion in zip(prompts, completions, strict=True):
-        assert_exact(model, ids, completion)
 
 
 # -- everything at once ----------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ def test_without_the_package_and_without_a_server_the_ways_out_are_named(engine_
 
 
 def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, monkeypatch, caplog):
-    options: dict[str, Any] = {"server_python": interpreter(tmp_path), "server_log": tmp_path / "log"}
+    options: dict[str, Any] = {"server_python": interpreter(tmp_path)}
     options |= {"max_seq_len": 100, "max_num_seqs": 3, "dtype": "float32", "server_flags": ["--seed", "5"]}
     servers: list[ServerProcess] = []
 
@@ -268,9 +268,9 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, 
         output = engine.generate("Who?", max_tokens=4, temperature=1.0, top_p=1.0)
         assert output.tokens[0].tolist() == written(output.lengths[0], renderer.control("Who?"))
         assert [server.is_running for server in servers] == [True]
+        words = servers[0].log_path.read_text()
     assert [server.is_running for server in servers] == [False]
-    assert f"vllm starts, which can take minutes; its log: {tmp_path / 'log'}" in caplog.text
-    words = (tmp_path / "log").read_text()
+    assert f"vllm starts, which can take minutes; its log: {servers[0].log_path}" in caplog.text
     for flags in (f"--model {tmp_path}", "--max-num-seqs 3", "--max-model-len 100", "--seed 5"):
         assert f" {flags}" in words
     for has_gpu in (True, False):  # vLLM on a CPU ends at the parts of a prompt

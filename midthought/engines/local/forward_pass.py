@@ -7,7 +7,6 @@ the host reads them and ends sequences. A sequence that has ended is thus in one
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -31,8 +30,6 @@ MAX_BATCHED_TOKENS = {"cpu": 1024, "cuda": 8192}
 many."""
 NUM_DRAWN_AHEAD = 32
 """Number of forward passes for which uniform numbers are computed at once."""
-
-_log = logging.getLogger(__name__)
 
 
 class _Batch:
@@ -181,17 +178,9 @@ class ForwardPasses:
         return taken, is_full or is_waiting
 
     def _forward(self, batch: _Batch) -> bool:
-        """Samples one more token for each request. Returns True if one has ended. If memory runs out, halves the cache."""
-        try:
-            with no_cudnn_attention(self._cache_manager.device):
-                logits = self._logits(batch)
-        except torch.OutOfMemoryError:
-            if len(batch.requests) == 1 or not self._cache_manager.runner.keeps_cache:
-                raise
-            _log.warning("memory ran out with %d sequences; continuing with half of the cache", len(batch.requests))
-            self._cache_manager.halve()
-            self.start_over()
-            return False
+        """Samples one more token for each request. Returns True if one has ended."""
+        with no_cudnn_attention(self._cache_manager.device):
+            logits = self._logits(batch)
         drawn = draw_tokens(logits, batch.uniforms(), batch.ways)
         self._stats.num_forward_passes += 1
         batch.token_ids = drawn.token_ids

@@ -98,20 +98,11 @@ class KVCacheManager:
             )  # fmt: skip
         self.slots.max_num_slots = limit
         if limit < len(self.slots):
-            self._drop_cache()
+            self._stats.num_relaid += 1
+            self.release_cache()
             return False
         self.runner.cache.make_room(limit, self.length)
         return True
-
-    def halve(self) -> None:
-        """Drops the cache and halves its memory limit, after memory ran out."""
-        self._stats.num_halved += 1
-        self._max_cache_bytes = self.runner.cache.num_bytes // 2
-        self._drop_cache()
-
-    def _drop_cache(self) -> None:
-        self._stats.num_relaid += 1
-        self.release_cache()
 
     def find_cached(self, request: Request, taken: Sequence[Request]) -> bool:
         """Sets `num_cached`, copying a prefix from another slot if that helps. Returns False if the request should wait for one

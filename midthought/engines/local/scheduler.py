@@ -28,9 +28,7 @@ class EngineStats:
     num_evicted: int = 0
     """Waiting episodes whose cache was evicted because there were too few slots."""
     num_relaid: int = 0
-    """Times that the cache was rebuilt with fewer, longer slots because memory was short, `num_halved` included."""
-    num_halved: int = 0
-    """Times that memory ran out in a forward pass, after which the cache got half its size."""
+    """Times that the cache was rebuilt with fewer, longer slots because memory was short."""
 
 
 @dataclass(slots=True, eq=False)
