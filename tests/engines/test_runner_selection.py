@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_calls import decoders_in
 from representatives import representatives
-from small_decoders import SIZES, random_model
+from small_decoders import SIZES, decoders_in, random_model
 from transformers import Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig, Mamba2Config, Qwen3Config, Qwen3MoeConfig
 
 from midthought.engines.local.decoder import Decoder

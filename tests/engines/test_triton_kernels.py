@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_calls import decoders_in
-from small_decoders import random_model
+from small_decoders import decoders_in, random_model
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling

@@ -59,10 +59,6 @@ class _Batch:
             self._lengths += num_ahead
         return self._uniforms.pop()
 
-    @property
-    def brings_one_token_each(self) -> bool:
-        return all(len(request.token_ids) - request.num_cached == 1 for request in self.requests)
-
 
 class ForwardPasses:
     """Computes and samples tokens of the scheduler's requests, in the slots of the cache manager.
@@ -184,14 +180,10 @@ class ForwardPasses:
         drawn = draw_tokens(logits, batch.uniforms(), batch.ways)
         self._stats.num_forward_passes += 1
         batch.token_ids = drawn.token_ids
-        if not self._is_read_later(batch):
+        if not (self._async_scheduling and batch is self._settled and batch.steps is not None):
             return self._append(batch.requests, drawn)
-        before, batch.unread = batch.unread, drawn
+        before, batch.unread = batch.unread, drawn  # these stay on the device until the next pass
         return before is not None and self._append(batch.requests, before)
-
-    def _is_read_later(self, batch: _Batch) -> bool:
-        """Whether the tokens stay on the device until the next pass."""
-        return self._async_scheduling and batch is self._settled and batch.steps is not None
 
     def _append_unread(self) -> bool:
         """Appends the tokens of the last pass that were not read. Returns True if a request has ended."""
@@ -206,7 +198,7 @@ class ForwardPasses:
         """Returns logits `[n, V]` after the last token of each request."""
         if batch.steps is None:
             rows = [self._cache_manager.row(request) for request in batch.requests]
-            if not batch.brings_one_token_each:
+            if any(len(request.token_ids) - request.num_cached > 1 for request in batch.requests):
                 return self._cache_manager.runner.forward(
                     rows, room_for=self._cache_manager.length, groups=batch.groups
                 )

@@ -119,7 +119,7 @@ class CachedRunner:
 
     def _addresses(self) -> list[int]:
         """Returns the addresses of the weights and of their copies."""
-        copies = [] if self._decoder is None else self._decoder.settled_addresses()
+        copies = [] if self._decoder is None else self._decoder.copies.addresses()
         return [*(tensor.data_ptr() for tensor in self._tensors), *copies]
 
     @torch.inference_mode()
@@ -197,7 +197,7 @@ class CachedRunner:
     def update_weights(self) -> None:
         """Call it after the shared tensors were changed in place."""
         if self._decoder is not None:
-            self._decoder.forget_copies()
+            self._decoder.copies.forget()
 
     def clear(self) -> None:
         """Releases the memory of keys and values."""

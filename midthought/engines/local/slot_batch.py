@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -183,17 +183,15 @@ class SlotBatch:
         keys, values = self.cache.layer(index, key, value)
         num_singles = len(self.slots)
         if num_singles:
-            where = self._level_place if self.ordered and self.is_level else (self.slots, slice(None), self.positions)
+            where: Any = (self.slots, slice(None), self.positions)
+            if self.ordered and self.is_level:
+                where = (slice(num_singles), slice(None), self.length - 1)
             keys[where] = key[:num_singles] if self.several else key
             values[where] = value[:num_singles] if self.several else value
         for rows in self.several:
             keys[rows.slots, :, rows.num_cached : rows.length] = rows.of_rows(key)
             values[rows.slots, :, rows.num_cached : rows.length] = rows.of_rows(value)
         return keys, values
-
-    @property
-    def _level_place(self) -> tuple[slice, slice, int]:
-        return slice(len(self.slots)), slice(None), self.length - 1
 
     def of_singles(self, cached: Tensor) -> Tensor:
         """Returns the cached keys or values of the singles, `[rows, kv_heads, length, head_dim]`."""

@@ -262,9 +262,9 @@ class WeightCopies:
                 each.copy()
             self._states = states
 
-    @property
     def addresses(self) -> list[int]:
-        """Addresses of the copies."""
+        """Returns the addresses of the copies, after copying what has changed."""
+        self.renew()
         return [copy.data_ptr() for each in self._copied for copy in each.copies if copy is not None]
 
     def forget(self) -> None:

@@ -116,20 +116,16 @@ class Connection:
 
         Raises `RetryableError` if there is no response, `EngineError` with the server's message if it refuses.
         """
-        return _content(await self.ask("POST", path, body, seconds=self.retry_policy.load_timeout_seconds))
-
-
-def _content(answer: httpx.Response) -> dict[str, Any] | None:
-    """Returns the JSON of a response, None for an unknown route. Raises `EngineError` if the server refuses."""
-    if answer.status_code == 404 and _is_unknown_route(answer):
-        return None
-    if answer.status_code != 200:
-        raise EngineError(str(response_error(answer)))
-    try:
-        said = answer.json()
-    except ValueError:
-        said = None
-    return said if isinstance(said, dict) else {}
+        answer = await self.ask("POST", path, body, seconds=self.retry_policy.load_timeout_seconds)
+        if answer.status_code == 404 and _is_unknown_route(answer):
+            return None
+        if answer.status_code != 200:
+            raise EngineError(str(response_error(answer)))
+        try:
+            said = answer.json()
+        except ValueError:
+            said = None
+        return said if isinstance(said, dict) else {}
 
 
 def require_httpx(extra: str) -> None:

@@ -131,9 +131,6 @@ class VLLMInProcessEngine(ReloadableEngine):
         self._end = weakref.finalize(self, _end, self._loop, self._llm)
         self.max_seq_len = self._llm.model_config.max_model_len
 
-    def open(self, episode: int) -> None:
-        """Does nothing: vLLM's prefix cache works without it."""
-
     async def check(self) -> None:
         """Raises `EngineError` if vLLM is not running."""
         self._running_llm()
