@@ -9,7 +9,7 @@ from typing import Any
 from midthought.config import InferenceConfig, settled
 from midthought.engines.engine import TrainedEngine
 from midthought.engines.reloadable_engine import ReloadableEngine
-from midthought.engines.servers.connection import require_httpx
+from midthought.engines.servers.connection import RetryPolicy, require_httpx
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.preparation import probe_text
@@ -136,7 +136,7 @@ def _servers(
         api_key_env=inference.api_key_env,
         process=process,
         training_temperature=inference.temperature,
-        max_outage_seconds=inference.server_wait_seconds,
+        retry_policy=RetryPolicy(max_outage_seconds=inference.server_wait_seconds),
     )
 
 

@@ -323,6 +323,7 @@ def test_a_server_whose_connections_broke_proves_itself_anew(policy, kind, follo
 def test_no_server_at_all_is_an_error(policy):
     with serving(policy) as servers:
         engine = synced(servers, policy)
+    engine.engine.retry_policy = RetryPolicy(**IMPATIENT, max_outage_seconds=0.1)
     with pytest.raises(EngineError, match="no server takes the new weights"):
         engine.update_weights()
     assert engine.policy_version == 0

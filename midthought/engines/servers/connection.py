@@ -34,9 +34,11 @@ class RetryPolicy:
     load_timeout_seconds: float = 900.0
     """For a server to load new weights, including the wait for running requests of other clients."""
     max_attempts: int = 10
-    """`sample` fails after this many consecutive requests without a new token. Status 429 does not count."""
+    """`sample` fails after this many consecutive requests without a new token. Status 429 and broken connections do not count."""
+    max_outage_seconds: float = 300.0
+    """How long to wait for unreachable servers while none returns a token; then samples and weight updates fail."""
     pause_seconds: float = 0.5
-    """Pause of a server after its first failure; see `ServerPool`."""
+    """Pause of a server after its first failure; see `engine.ServerPool`."""
     max_pause_seconds: float = 30.0
 
     def __post_init__(self) -> None:

@@ -37,14 +37,11 @@ class ServerPool:
     without waiting (`is_given_up`), until a server returns a token.
     """
 
-    def __init__(
-        self, servers: Sequence[Server], retry_policy: RetryPolicy, *, max_outage_seconds: float = math.inf
-    ) -> None:
+    def __init__(self, servers: Sequence[Server], retry_policy: RetryPolicy) -> None:
         self.all = tuple(servers)
         for server in servers:
             server.on_token = functools.partial(self._succeeded, server)
         self._retry_policy = retry_policy
-        self._max_outage_seconds = max_outage_seconds
         self._outage_since = math.inf
         """Start time of the first failed request since the last token of any server."""
         self._home: dict[int, Server] = {}
@@ -56,7 +53,7 @@ class ServerPool:
 
     @property
     def _outage_seconds_left(self) -> float:
-        return self._outage_since + self._max_outage_seconds - time.monotonic()
+        return self._outage_since + self._retry_policy.max_outage_seconds - time.monotonic()
 
     def is_free(self, server: Server) -> bool:
         """Whether a request may be sent now: the server does not pause, or all servers are given up."""
@@ -122,8 +119,6 @@ class ServerEngine(ReloadableEngine):
             once; `shutdown` stops it.
         training_temperature: temperature of training rollouts; a server that does not return the log-probabilities of that
             distribution is refused with `SettingsError` at its first check.
-        max_outage_seconds: how long to wait for unreachable servers while none returns a token; then samples fail.
-            None: only `RetryPolicy.max_attempts` limits the wait.
     """
 
     def __init__(
@@ -140,7 +135,6 @@ class ServerEngine(ReloadableEngine):
         process: ServerProcess | None = None,
         retry_policy: RetryPolicy | None = None,
         training_temperature: float | None = None,
-        max_outage_seconds: float | None = None,
     ) -> None:
         require_httpx(kind.name)
         super().__init__(
@@ -161,9 +155,7 @@ class ServerEngine(ReloadableEngine):
         self._servers = ServerPool(
             [kind(url, needed, self.retry_policy, key=key, max_num_seqs=max_num_seqs) for url in urls],
             self.retry_policy,
-            max_outage_seconds=math.inf if max_outage_seconds is None else max_outage_seconds,
         )
-        self._max_outage_seconds = max_outage_seconds
         self._publication: Publication | None = None
         """The weights that every server must load before it samples."""
         self._process = process
@@ -213,7 +205,7 @@ class ServerEngine(ReloadableEngine):
         """A server that cannot be reached loads the weights when it answers again, before it samples; so does a server whose
         connection broke, because it may have been restarted."""
         self._publication = publication
-        give_up_at = time.monotonic() + (self._max_outage_seconds or 0.0)
+        give_up_at = time.monotonic() + self.retry_policy.max_outage_seconds
         while True:
             try:
                 return await self._call_all(lambda server: prepare(server, publication), "takes the new weights")
@@ -244,14 +236,12 @@ class ServerEngine(ReloadableEngine):
             except RetryableError as fault:
                 num_failures = 0 if len(draft.token_ids) > num_kept else num_failures
                 # During an outage the time is limited, not the number of attempts.
-                is_counted = not fault.is_busy and not (fault.is_disconnected and self._max_outage_seconds is not None)
-                num_failures += is_counted
+                num_failures += not (fault.is_busy or fault.is_disconnected)
                 if num_failures >= self.retry_policy.max_attempts:
                     raise self._failure(episode, draft, f"{num_failures} requests failed in a row") from None
                 if self._servers.is_given_up:
-                    silence = (
-                        f"no server returned a token for {self._max_outage_seconds:g} s (inference.server_wait_seconds)"
-                    )
+                    seconds = self.retry_policy.max_outage_seconds
+                    silence = f"no server returned a token for {seconds:g} s (inference.server_wait_seconds)"
                     raise self._failure(episode, draft, silence) from None
             finally:
                 server.num_taken -= 1
