@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -489,23 +488,23 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def own_server(log_path: Path) -> ServerProcess:
+def own_server() -> ServerProcess:
     port = free_port()
-    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=log_path)
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}")
     server.wait_until_ready(120)
     assert server.url == f"http://127.0.0.1:{port}"
     return server
 
 
-def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
-    server = own_server(tmp_path / "log")
+def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children():
+    server = own_server()
     child = int(server.log_path.read_text().split()[1])
     assert server.is_running and is_alive(child) and server.exit_reason() is None
     server.stop()
     server.stop()
     asyncio.run(until(lambda: not is_alive(child)))
     assert not server.is_running and server.exit_reason() == "the server that was started here was stopped"
-    assert server.log_path.exists()
+    assert not server.log_path.exists()
 
 
 def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words():
@@ -524,8 +523,8 @@ def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words():
         ServerProcess(["no-such-program"], f"http://127.0.0.1:{free_port()}")
 
 
-def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path):
-    server = own_server(tmp_path / "log")
+def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words():
+    server = own_server()
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
     engine = ServerEngine(VLLMServer, (), "tiny", eos_token_ids=[2], retry_policy=patient, process=server)
     os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)

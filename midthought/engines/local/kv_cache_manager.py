@@ -21,6 +21,8 @@ from midthought.engines.local.runner_selection import make_runner
 from midthought.engines.local.scheduler import EngineStats, Request
 from midthought.models.peft_weights import adapter_state
 
+MAX_COMING = 256
+"""The cache reserves space for at most this many coming tokens of a sequence."""
 MAX_DEFERRED = 2
 """Maximum number of forward passes that a request waits for others."""
 
@@ -87,7 +89,9 @@ class KVCacheManager:
         """
         if max(len(request.token_ids) for request in requests) < self.length:
             return True
-        self.length = max(len(request.token_ids) + request.num_coming for request in requests)
+        self.length = max(
+            len(each.token_ids) + min(each.max_tokens - len(each.logprobs), MAX_COMING) for each in requests
+        )
         if self._max_cache_bytes is None:
             self._max_cache_bytes = memory_bytes(self._model.device) // 2
         limit = min(self._max_num_seqs, self.runner.cache.fit(self.length, self._max_cache_bytes))

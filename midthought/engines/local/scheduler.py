@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from midthought.engines.engine import Sampling, Stopper
 from midthought.types import Completion, Finish
 
-MAX_COMING = 256
-"""The cache reserves space for this many tokens in advance."""
-
 
 @dataclass(slots=True)
 class EngineStats:
@@ -47,11 +44,6 @@ class Request:
     num_deferred: int = 0
     """How often it has waited for another request to compute their common prefix."""
     logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def num_coming(self) -> int:
-        """Tokens that it may still sample, up to `MAX_COMING`."""
-        return min(self.max_tokens - len(self.logprobs), MAX_COMING)
 
     def finish_after(self, token_id: int, eos_token_ids: frozenset[int]) -> Finish | None:
         """Returns the finish reason if sampling ends with this token, the last of `token_ids`, else None."""

@@ -30,6 +30,8 @@ from midthought.http.network import is_loopback, read_key
 from midthought.models.gguf import model_folder
 
 _log = logging.getLogger(__name__)
+READY_SECONDS = 900.0
+"""Time for a server to start."""
 _MAX_PATH = 100
 """Bytes of a socket's path; Linux permits 107, macOS 103."""
 _OURS = {
@@ -94,13 +96,7 @@ def plan_launch(
 
 
 def start_server(
-    kind: type[Server],
-    model_path: str | Path,
-    options: ServerOptions | None = None,
-    *,
-    python: str | None = None,
-    log_path: str | Path | None = None,
-    timeout_seconds: float = 900.0,
+    kind: type[Server], model_path: str | Path, options: ServerOptions, *, python: str | None = None
 ) -> ServerProcess:
     """Starts a server on this machine that only this user can reach, and waits until it is ready.
 
@@ -109,7 +105,7 @@ def start_server(
 
     Raises what `plan_launch` raises, and `EngineError` with the end of the server's log if it does not become ready.
     """
-    options, key = options or ServerOptions(), ""
+    key = ""
     with contextlib.ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="midthought-server-"))
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -119,12 +115,10 @@ def start_server(
             key = secrets.token_hex(32)  # it does not begin with `-`, which SGLang would take for a flag
             options = dataclasses.replace(options, key_file=str(write_key_file(folder, key)))
         launch = plan_launch(kind, model_path, options, python=python)
-        server = ServerProcess(
-            launch.words, launch.url, environment=launch.environment, log_path=log_path, key=key, folder=folder
-        )
+        server = ServerProcess(launch.words, launch.url, environment=launch.environment, key=key, folder=folder)
         undo.pop_all()
     _log.warning("%s starts, which can take minutes; its log: %s", kind.name, server.log_path)
-    server.wait_until_ready(timeout_seconds)
+    server.wait_until_ready(READY_SECONDS)
     return server
 
 

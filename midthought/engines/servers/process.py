@@ -37,7 +37,6 @@ class ServerProcess:
         command: command line of the server.
         url: its address, `http://127.0.0.1:PORT` or `unix:/PATH`.
         environment: variables, used if they are not set in this process.
-        log_path: file for its output, which only this user may read; a temporary file by default, removed by `stop`.
         key: the key that its requests must have.
         folder: folder with its socket or key, removed when it ends.
     """
@@ -48,17 +47,15 @@ class ServerProcess:
         url: str,
         *,
         environment: Mapping[str, str] | None = None,
-        log_path: str | Path | None = None,
         key: str = "",
         folder: Path | None = None,
     ) -> None:
         self.url, self.key = url, key
-        if log_path is None:
-            handle, name = tempfile.mkstemp(prefix="midthought-server-", suffix=".log")
-            os.close(handle)
-        self.log_path = Path(name if log_path is None else log_path)
-        self._is_own_log = log_path is None
-        with open(os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
+        handle, name = tempfile.mkstemp(prefix="midthought-server-", suffix=".log")
+        self.log_path = Path(name)
+        """File with its output, which only this user may read. `stop` removes it unless an error has named it."""
+        self._keeps_log = False
+        with open(handle, "wb") as log:
             self._process = start_guarded(
                 command,
                 env={**(environment or {}), **os.environ},
@@ -98,7 +95,7 @@ class ServerProcess:
     def stop(self) -> None:
         """Stops the server and all processes of its group. May be called twice."""
         self._end()
-        if self._is_own_log:
+        if not self._keeps_log:
             self.log_path.unlink(missing_ok=True)
 
     def _answers(self) -> bool:
@@ -115,7 +112,7 @@ class ServerProcess:
 
     def _with_log_tail(self, what: str) -> str:
         """Appends the end of the log to `what`. The log file is then kept."""
-        self._is_own_log = False
+        self._keeps_log = True
         text = self.log_path.read_text("utf-8", errors="replace")
         lines = (text.replace(self.key, "…") if self.key else text).splitlines()
         last = " | ".join([line.strip()[:200] for line in lines if line.strip()][-6:]) or "nothing"
