@@ -55,9 +55,11 @@ async def identify(server: Server) -> None:
     server.model, server.max_seq_len = name, min(lengths)
     if needed.training_temperature is not None and needed.probe is not None:
         sampling = Sampling(max_tokens=1, temperature=needed.training_temperature)
-        if not await _is_exact(server, list(needed.probe[1]), sampling, None):
-            server.model = None
-            raise SettingsError(_why_not_exact(server.url, sampling))
+        if not LogprobMode().covers(sampling):
+            server.logprob_mode = await _probe_logprob_mode(server, needed.probe[1], None)
+            if not server.logprob_mode.covers(sampling):
+                server.model = None
+                raise SettingsError(_why_not_exact(server.url, sampling))
 
 
 async def _find_model(server: Connection, model: str) -> tuple[str, int | None]:
@@ -101,11 +103,16 @@ async def _compare_tokenizers(server: Connection, model: str, text: str, token_i
 
 
 async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: str | None) -> bool:
-    """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not."""
+    """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not.
+
+    Probes the server once, if that matters.
+    """
     if LogprobMode().covers(draft.sampling):
         return True
     async with server.session().lock:
-        is_exact = await _is_exact(server, draft.prompt, draft.sampling, adapter)
+        if server.logprob_mode is None:
+            server.logprob_mode = await _probe_logprob_mode(server, draft.prompt, adapter)
+        is_exact = server.logprob_mode.covers(draft.sampling)
         if not is_exact and not server.has_warned:
             server.has_warned = True
             warnings.warn(
@@ -113,15 +120,6 @@ async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: 
                 stacklevel=2,
             )
     return is_exact
-
-
-async def _is_exact(server: Server, prompt: Sequence[int], sampling: Sampling, adapter: str | None) -> bool:
-    """Whether the log-probabilities refer to the sampling distribution; probes the server once, if that matters."""
-    if LogprobMode().covers(sampling):
-        return True
-    if server.logprob_mode is None:
-        server.logprob_mode = await _probe_logprob_mode(server, prompt, adapter)
-    return server.logprob_mode.covers(sampling)
 
 
 async def _probe_logprob_mode(server: Server, prompt: Sequence[int], adapter: str | None) -> LogprobMode:

@@ -114,10 +114,22 @@ class SGLangServer(Server):
         return read
 
     async def load_weights(self, path: str) -> None:
-        """The server itself waits for other clients' requests."""
+        """The server itself waits for other clients' requests. Then its cache is flushed, once it is idle: it may not have noticed
+        yet that a request was closed."""
         body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
         await self._order("/update_weights_from_disk", body)
-        await self._flush_cache()
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while True:
+            try:
+                said = await self.post("/flush_cache")
+            except EngineError as error:
+                if time.monotonic() > deadline:
+                    raise EngineError(f"it does not flush its cache: other requests are running ({error})") from None
+                await asyncio.sleep(_POLL_SECONDS)
+                continue
+            if said is None:
+                raise EngineError("it has no /flush_cache; use an SGLang version that has it")
+            return
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Loads the adapter. The cache distinguishes adapters, so it is kept."""
@@ -133,21 +145,6 @@ class SGLangServer(Server):
             raise EngineError(f"it has no {path}; use an SGLang version that has it")
         if said.get("success") is not True:
             raise EngineError(f"{path}: {str(said.get('message') or said)[:300]}")
-
-    async def _flush_cache(self) -> None:
-        """Flushes the cache, once the server is idle: it may not have noticed yet that a request was closed."""
-        deadline = time.monotonic() + _IDLE_SECONDS
-        while True:
-            try:
-                said = await self.post("/flush_cache")
-            except EngineError as error:
-                if time.monotonic() > deadline:
-                    raise EngineError(f"it does not flush its cache: other requests are running ({error})") from None
-                await asyncio.sleep(_POLL_SECONDS)
-                continue
-            if said is None:
-                raise EngineError("it has no /flush_cache; use an SGLang version that has it")
-            return
 
 
 def _aborted(reason: dict[str, Any]) -> Exception:
