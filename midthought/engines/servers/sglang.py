@@ -114,8 +114,9 @@ class SGLangServer(Server):
         return read
 
     async def load_weights(self, path: str) -> None:
-        """The server itself waits for other clients' requests. Then its cache is flushed, once it is idle: it may not have noticed
-        yet that a request was closed."""
+        """The server itself waits for other clients' requests. Then its cache is flushed, once it is idle: it may not have
+        noticed yet that a request was closed.
+        """
         body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
         await self._order("/update_weights_from_disk", body)
         deadline = time.monotonic() + _IDLE_SECONDS
