@@ -1,4 +1,4 @@
-"""HTTP to one model server: a client per event loop, the API key, deadlines, and the retry policy."""
+"""How a model server is reached: its address, the HTTP client with the API key, deadlines, and the retry policy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from midthought.engines.servers.streams import RetryableError, response_error, words
-from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.engines.servers.streams import words
+from midthought.errors import MissingExtraError, SettingsError
 from midthought.http.network import client_options, socket_path
 
 if TYPE_CHECKING:
@@ -59,75 +59,23 @@ class Session(NamedTuple):
     """Held while the server is checked or loads weights."""
 
 
-class Connection:
-    """Requests to one server, from several event loops, one after the other.
+def http_client(url: str, key: str, retry_policy: RetryPolicy) -> httpx.AsyncClient:
+    """Returns a client for `http://HOST:PORT`, or `unix:/PATH` of a socket. `key`: the API key; empty for none."""
+    import httpx
 
-    Args:
-        url: `http://HOST:PORT`, or `unix:/PATH` of its socket.
-        key: its API key; empty for none.
-        max_num_seqs: maximum number of concurrent completions.
-    """
-
-    def __init__(self, url: str, retry_policy: RetryPolicy, *, key: str = "", max_num_seqs: int = 128) -> None:
-        self.url = url
-        self.retry_policy = retry_policy
-        self._key = key
-        self._max_num_seqs = max_num_seqs
-        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
-
-    def session(self) -> Session:
-        """Returns the session of the running event loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._sessions:
-            self._sessions = {each: session for each, session in self._sessions.items() if not each.is_closed()}
-            self._sessions[loop] = Session(self._client(), asyncio.Semaphore(self._max_num_seqs), asyncio.Lock())
-        return self._sessions[loop]
-
-    def _client(self) -> httpx.AsyncClient:
-        import httpx
-
-        # No idle connections: nothing would close them when the loop ends.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        path, options = socket_path(self.url), client_options(self.url)
-        return httpx.AsyncClient(
-            base_url=self.url if path is None else "http://localhost",
-            transport=None
-            if path is None
-            else httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=options["verify"]),
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-            timeout=httpx.Timeout(None, connect=self.retry_policy.connect_timeout_seconds),
-            limits=limits,
-            **options,
-        )
-
-    async def ask(self, method: str, path: str, body: Any = None, *, seconds: float | None = None) -> httpx.Response:
-        """Sends a request and returns the whole response. Raises `RetryableError` if there is none."""
-        import httpx
-
-        seconds = self.retry_policy.next_token_timeout_seconds if seconds is None else seconds
-        try:
-            async with asyncio.timeout(seconds):
-                return await self.session().client.request(method, path, json=body)
-        except TimeoutError:
-            raise RetryableError(f"no response for {seconds:g} s") from None
-        except httpx.HTTPError as error:
-            raise RetryableError(named(error), is_disconnected=True) from None
-
-    async def post(self, path: str, body: Any = None) -> dict[str, Any] | None:
-        """Sends a slow request, such as a weight update. Returns the JSON response, or None if the server lacks the route.
-
-        Raises `RetryableError` if there is no response, `EngineError` with the server's message if it refuses.
-        """
-        answer = await self.ask("POST", path, body, seconds=self.retry_policy.load_timeout_seconds)
-        if answer.status_code == 404 and _is_unknown_route(answer):
-            return None
-        if answer.status_code != 200:
-            raise EngineError(str(response_error(answer)))
-        try:
-            said = answer.json()
-        except ValueError:
-            said = None
-        return said if isinstance(said, dict) else {}
+    # No idle connections: nothing would close them when the loop ends.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    path, options = socket_path(url), client_options(url)
+    return httpx.AsyncClient(
+        base_url=url if path is None else "http://localhost",
+        transport=None
+        if path is None
+        else httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=options["verify"]),
+        headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+        timeout=httpx.Timeout(None, connect=retry_policy.connect_timeout_seconds),
+        limits=limits,
+        **options,
+    )
 
 
 def require_httpx(extra: str) -> None:
@@ -139,14 +87,6 @@ def require_httpx(extra: str) -> None:
 def named(error: Exception) -> str:
     """Returns type and message of an error on one line."""
     return words(f"{type(error).__name__}: {error}")
-
-
-def _is_unknown_route(answer: httpx.Response) -> bool:
-    """Whether a 404 means an unknown route, not a missing file or model: web frameworks return `{"detail": "Not Found"}`."""
-    try:
-        return bool(answer.json() == {"detail": "Not Found"})
-    except ValueError:
-        return True
 
 
 def clean_addresses(urls: Sequence[str]) -> list[str]:

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Sequence
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.connection import Connection
 from midthought.engines.servers.server import Server
 from midthought.engines.servers.streams import LogprobMode, PartialCompletion, RetryableError, response_error
 from midthought.engines.weight_sync.publication import Publication
@@ -62,7 +61,7 @@ async def identify(server: Server) -> None:
                 raise SettingsError(_why_not_exact(server.url, sampling))
 
 
-async def _find_model(server: Connection, model: str) -> tuple[str, int | None]:
+async def _find_model(server: Server, model: str) -> tuple[str, int | None]:
     """Returns the server's name of the model that is named `model` or loaded from that path, and its maximum sequence length.
 
     Raises `SettingsError` with the served models if it is not among them, `RetryableError` if no model server answers.
@@ -82,7 +81,7 @@ async def _find_model(server: Connection, model: str) -> tuple[str, int | None]:
     raise SettingsError(f"{server.url} does not serve {model!r} but {served}; give the right one as served_model_name")
 
 
-async def _compare_tokenizers(server: Connection, model: str, text: str, token_ids: Sequence[int]) -> None:
+async def _compare_tokenizers(server: Server, model: str, text: str, token_ids: Sequence[int]) -> None:
     """Raises `SettingsError` if the server tokenizes the text differently. Warns if it has no `/tokenize` route."""
     answer = await server.ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
     try:
