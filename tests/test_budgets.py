@@ -18,7 +18,7 @@ LINES = {
     "cluster": 3065,
     "config": 1620,
     "data": 1100,
-    "engines": 9010,  # a stopper that two threads may use (in-process vLLM)
+    "engines": 8755,
     "env": 2885,
     "errors": 145,
     "feedback": 1480,
