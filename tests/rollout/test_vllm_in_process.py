@@ -176,9 +176,9 @@ def test_without_the_package_every_way_out_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(MissingExtraError, match=r"pip install vllm.*instead of in_process.*server_python.*base_url"):
         create_inference_engine(tmp_path, backend="vllm", config={"in_process": True})
-    with pytest.raises(MissingExtraError, match="not installed in this environment"):
+    with pytest.raises(MissingExtraError, match="needs it in this environment"):
         VLLMInProcessInferenceEngine(tmp_path)
-    with pytest.raises(MissingExtraError, match="not installed in this environment"):
+    with pytest.raises(MissingExtraError, match="needs it in this environment"):
         VLLMInProcessEngine(tmp_path, eos_token_ids=[1])
 
 

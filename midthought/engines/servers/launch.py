@@ -88,7 +88,7 @@ def plan_launch(
     url = f"unix:{options.uds}" if options.uds else f"http://127.0.0.1:{options.port}"
     if python is None and importlib.util.find_spec(kind.name) is None:
         remedy = (
-            "no server can be started here without. Set base_url='http://HOST:PORT' of a running server (that needs only "
+            "a server that is started here needs it. Set base_url='http://HOST:PORT' of a running server (that needs only "
             f"pip install 'midthought[{kind.name}]'), install {kind.name}, or set server_python to an interpreter that has it"
         )
         raise MissingExtraError(kind.name, kind.name, remedy)

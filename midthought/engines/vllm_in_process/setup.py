@@ -30,7 +30,7 @@ def import_vllm() -> tuple[Any, Any]:
     """Returns vLLM's `AsyncEngineArgs` and `AsyncLLM`."""
     if importlib.util.find_spec("vllm") is None:
         remedy = (
-            "it cannot run in_process without. Install it in this environment (pip install vllm), or use a server instead of "
+            "in_process needs it in this environment. Install it here (pip install vllm), or use a server instead of "
             "in_process: set server_python to an interpreter that has it, or base_url to a running server"
         )
         raise MissingExtraError("vllm", "vllm", remedy)
