@@ -13,8 +13,8 @@ import torch
 
 from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import InferenceConfig, RayConfig, RecipeConfig
+from midthought.engines.create import check_backend, policy_engine
 from midthought.engines.engine import TrainedEngine
-from midthought.engines.policy_engines import check_backend, policy_engine
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts

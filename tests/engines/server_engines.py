@@ -13,8 +13,8 @@ from fake_server import FakeServer, hashed
 from typer.testing import CliRunner
 
 from midthought.cli import app
+from midthought.engines.create import SERVERS
 from midthought.engines.engine import Sampling, Stopper
-from midthought.engines.policy_engines import SERVERS
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.types import Completion

@@ -13,8 +13,8 @@ import pytest
 from fake_server import FakeServer
 from server_engines import IMPATIENT, PROMPT, interpreter, planned, sample, written
 
+from midthought.engines.create import SERVERS
 from midthought.engines.engine import Sampling
-from midthought.engines.policy_engines import SERVERS
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import private_socket, start_server

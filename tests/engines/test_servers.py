@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from playing import Host, Look, parts_of, play
 from server_engines import KINDS, PROMPT, engine_for, is_alive, sample, until, written
 
+from midthought.engines.create import SERVERS
 from midthought.engines.engine import Engine, Sampling
-from midthought.engines.policy_engines import SERVERS
 from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy, clean_addresses
 from midthought.engines.servers.engine import ServerEngine, ServerPool

@@ -18,8 +18,8 @@ from server_engines import IMPATIENT, KINDS
 from small_decoders import small_model
 from transformers import AutoModelForCausalLM
 
+from midthought.engines.create import SERVERS
 from midthought.engines.engine import Sampling
-from midthought.engines.policy_engines import SERVERS
 from midthought.engines.reloadable_engine import UpdateLock
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
