@@ -13,9 +13,10 @@ from statistics import fmean
 from midthought.checks.before import Setup, SkippedError
 from midthought.checks.during import History
 from midthought.checks.registry import Finding, check
-from midthought.engines.create import SERVERS, check_backend
+from midthought.engines.create import check_backend
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.preparation import probe_text
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.feedback.commands import check_feedback

@@ -54,13 +54,9 @@ def serve(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and exit.")] = False,
 ) -> None:
     """Start a model server with the options that our engines need, and wait until it ends. Ctrl-C stops it."""
-    from midthought.engines.create import SERVERS
     from midthought.engines.servers.launch import serve as serve_model
     from midthought.engines.servers.server import ServerOptions
-    from midthought.errors import SettingsError, near_names
 
-    if backend not in SERVERS:
-        raise SettingsError(f"no servers of {backend!r}. {near_names(backend, SERVERS)}")
     options = ServerOptions(
         served_model_name=served_model_name,
         host=host,
@@ -76,7 +72,7 @@ def serve(
     )
     code = serve_model(
         model,
-        SERVERS[backend],
+        backend,
         options,
         api_key_env=api_key_env,
         untie_into=untie_into,

@@ -22,11 +22,10 @@ from midthought.engines.inference_engines import (
 from midthought.engines.reloadable_engine import ReloadableEngine
 from midthought.engines.servers.connection import RetryPolicy, require_httpx
 from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.launch import SERVERS, start_server
 from midthought.engines.servers.preparation import probe_text
-from midthought.engines.servers.server import Server, ServerOptions
-from midthought.engines.servers.sglang import SGLangServer
-from midthought.engines.servers.vllm import VLLMServer, max_lora_rank
+from midthought.engines.servers.server import ServerOptions
+from midthought.engines.servers.vllm import max_lora_rank
 from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
 from midthought.engines.vllm_in_process.setup import import_vllm
 from midthought.engines.weight_sync.publication import has_loadable_adapters, probe_token_ids, write_model
@@ -45,8 +44,6 @@ BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {
 """Constructors by backend; you may add your own."""
 IN_PROCESS_BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {"vllm": VLLMInProcessInferenceEngine}
 """Constructors for `in_process=True`, without a server."""
-SERVERS: dict[str, type[Server]] = {"vllm": VLLMServer, "sglang": SGLangServer}
-"""Kinds of model servers by backend."""
 
 
 def create_inference_engine(

@@ -13,10 +13,10 @@ from fake_server import FakeServer, hashed
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.engines.create import SERVERS
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.launch import SERVERS
 from midthought.types import Completion
 
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])

@@ -16,8 +16,7 @@ from transformers import Qwen3Config
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.engines.create import SERVERS
-from midthought.engines.servers.launch import plan_launch
+from midthought.engines.servers.launch import SERVERS, plan_launch
 from midthought.engines.servers.process import run_in_foreground
 from midthought.engines.servers.server import ServerOptions
 from midthought.errors import EngineError, ModelPathError, OutputPathError, SettingsError

@@ -13,11 +13,10 @@ import pytest
 from fake_server import FakeServer
 from server_engines import IMPATIENT, PROMPT, interpreter, planned, sample, written
 
-from midthought.engines.create import SERVERS
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.launch import private_socket, start_server
+from midthought.engines.servers.launch import SERVERS, private_socket, start_server
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.sglang import SGLangServer

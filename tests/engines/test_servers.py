@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from playing import Host, Look, parts_of, play
 from server_engines import KINDS, PROMPT, engine_for, is_alive, sample, until, written
 
-from midthought.engines.create import SERVERS
 from midthought.engines.engine import Engine, Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy, clean_addresses
 from midthought.engines.servers.engine import ServerEngine, ServerPool
+from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.process import ServerProcess, free_port, start_guarded
 from midthought.engines.servers.server import Requirements
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events

@@ -18,11 +18,11 @@ from server_engines import IMPATIENT, KINDS
 from small_decoders import small_model
 from transformers import AutoModelForCausalLM
 
-from midthought.engines.create import SERVERS
 from midthought.engines.engine import Sampling
 from midthought.engines.reloadable_engine import UpdateLock
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.process import free_port
 from midthought.engines.weight_sync.publication import perturbed, write_model
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER

@@ -24,12 +24,16 @@ from pathlib import Path
 
 from midthought.engines.servers.process import ServerProcess, free_port, run_in_foreground
 from midthought.engines.servers.server import Server, ServerOptions
-from midthought.errors import MissingExtraError, ModelPathError, SettingsError
+from midthought.engines.servers.sglang import SGLangServer
+from midthought.engines.servers.vllm import VLLMServer
+from midthought.errors import MissingExtraError, ModelPathError, SettingsError, near_names
 from midthought.files.output_folder import replaced
 from midthought.http.network import is_loopback, read_key
 from midthought.models.gguf import model_folder
 
 _log = logging.getLogger(__name__)
+SERVERS: dict[str, type[Server]] = {"vllm": VLLMServer, "sglang": SGLangServer}
+"""Kinds of model servers by backend."""
 READY_SECONDS = 900.0
 """Time for a server to start."""
 _MAX_PATH = 100
@@ -167,7 +171,7 @@ def write_key_file(folder: Path, key: str) -> Path:
 
 def serve(
     model: str,
-    kind: type[Server],
+    backend: str,
     options: ServerOptions,
     *,
     api_key_env: str | None = None,
@@ -185,9 +189,12 @@ def serve(
 
     `api_key_env`: environment variable with the key that requests must have, for servers whose key protects all routes.
 
-    Raises `SettingsError` for a server that would accept weights from the network, `ModelPathError` if
+    Raises `SettingsError` for an unknown backend or a server that would accept weights from the network, `ModelPathError` if
     the model does not exist, `MissingExtraError` (see `plan_launch`), `EngineError` if `python` cannot be run.
     """
+    if backend not in SERVERS:
+        raise SettingsError(f"no servers of {backend!r}. {near_names(backend, SERVERS)}")
+    kind = SERVERS[backend]
     options = dataclasses.replace(options, served_model_name=options.served_model_name or model)
     model = str(model_folder(model))
     path = _untied_copy(model, untie_into, tell, only_named=dry_run) if options.accepts_weights else model
