@@ -73,13 +73,12 @@ def servers(setup: Setup) -> Iterator[Finding]:
         return  # the run's own engine has passed the same checks
     if not (name := inference.served_model_name or setup.config.model.local_path):
         raise SkippedError("inference.served_model_name does not name the model of the servers")
-    renderer = None if setup.policy is None else setup.policy.renderer
     engine = ServerEngine(
         SERVERS[inference.engine],
         inference.base_url,
         name,
-        eos_token_ids=frozenset() if renderer is None else renderer.eos_token_ids,
-        probe=None if renderer is None else probe_text(renderer),
+        eos_token_ids=(),
+        probe=None if setup.policy is None else probe_text(setup.policy.renderer),
         max_seq_len=2,
         api_key_env=inference.api_key_env,
         retry_policy=RetryPolicy(connect_timeout_seconds=5.0, next_token_timeout_seconds=5.0),
