@@ -39,7 +39,7 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_580, "code of midthought": 39_390, "tests": 52_790}
+TOTALS = {"midthought": 57_330, "code of midthought": 39_215, "tests": 52_760}
 # the plan counts shared prompts, and prompts are counted before it (issue 53)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 202_900, 20  # the table of shared prompts in measured.md
