@@ -20,7 +20,7 @@ from benchmarks.systems import Ours, OurSampling, make_engine
 from benchmarks.table import Row
 from benchmarks.timing import System, compare
 from benchmarks.work import Shape, Work
-from midthought.engines.servers.vllm import VLLMInferenceEngine
+from midthought.engines.inference_engines import VLLMInferenceEngine
 
 PART = "vllm"
 PYTHON = "MIDTHOUGHT_VLLM_PYTHON"

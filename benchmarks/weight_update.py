@@ -19,9 +19,9 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
+from midthought.engines.weight_sync.publication import write_model
 from midthought.engines.weight_sync.shared_tensors import SharedTensors
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
-from midthought.engines.weight_sync.weight_folder import write_model
 from midthought.models.peft_folders import merged_tensors
 
 MODELS = {"100 MB": (512, 8), "1 GB": (1280, 14)}
@@ -55,7 +55,7 @@ def measure(name: str, num_rounds: int, disk: Path) -> str:
             Path(folder) / "start", eos_token_ids=[], max_seq_len=512, max_num_seqs=8, dtype="float32"
         )
         engine.start()
-        synced = SyncedEngine(engine, policy, probe_ids=range(3, 300), max_seq_len=512, stop=engine.shutdown)
+        synced = SyncedEngine(engine, policy, probe_ids=range(3, 300), max_seq_len=512)
 
         def call(method: str, *arguments: Any) -> None:
             engine._loop.run(engine._running_llm().collective_rpc(method, args=arguments))

@@ -79,13 +79,13 @@ from .env.game import SimpleGameEnvironment as SimpleGameEnvironment
 from .env.rewards import combine_rewards as combine_rewards
 from .env.judge import Judge as Judge
 from .engines.generation import BaseInferenceEngine as BaseInferenceEngine, GenerationOutput as GenerationOutput
-from .engines.create import (
+from .engines.create import create_inference_engine as create_inference_engine
+from .engines.inference_engines import (
     LocalInferenceEngine as LocalInferenceEngine,
+    SGLangInferenceEngine as SGLangInferenceEngine,
     ScriptedInferenceEngine as ScriptedInferenceEngine,
-    create_inference_engine as create_inference_engine,
+    VLLMInferenceEngine as VLLMInferenceEngine,
 )
-from .engines.servers.vllm import VLLMInferenceEngine as VLLMInferenceEngine
-from .engines.servers.sglang import SGLangInferenceEngine as SGLangInferenceEngine
 from .rollout.multi_turn import MultiTurnInferenceEngine as MultiTurnInferenceEngine
 from .rollout.trajectory_json import (
     load_trajectories as load_trajectories,

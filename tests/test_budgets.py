@@ -18,7 +18,7 @@ LINES = {
     "cluster": 3065,
     "config": 1620,
     "data": 1100,
-    "engines": 9010,  # a stopper that two threads may use (in-process vLLM)
+    "engines": 8755,
     "env": 2755,
     "errors": 145,
     "feedback": 1480,
@@ -33,13 +33,13 @@ LINES = {
     "rollout": 2590,
     "serve": 1415,
     "tokenization": 750,
-    "tools": 5265,
+    "tools": 5265,  # a review: logarithms of large numbers and numbers that would become 0
     "trainer": 3280,  # prompts are counted before the settings are chosen (issue 53)
     "types": 750,
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_250, "code of midthought": 39_130, "tests": 52_490}
+TOTALS = {"midthought": 56_990, "code of midthought": 38_970, "tests": 52_460}
 # the plan counts shared prompts, and prompts are counted before it (issue 53)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 202_900, 20  # the table of shared prompts in measured.md

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from test_layers import LAYERS
 
-from midthought.engines.create import BACKENDS, ScriptedInferenceEngine
+from midthought.engines.create import BACKENDS
+from midthought.engines.inference_engines import ScriptedInferenceEngine
 from midthought.models.pretrained import save_model
 from midthought.models.small_model import make_policy, make_tokenizer
 

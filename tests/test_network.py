@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from midthought.engines.servers.vllm import VLLMEngine
+from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.env.judge import Judge
 from midthought.errors import McpServerError, SettingsError
 from midthought.feedback.commands import check_feedback
@@ -18,7 +19,7 @@ from midthought.tools.mcp import mcp_tools
 
 PLAIN = "http://node7.example:8000"
 USERS = {
-    "engine": lambda: VLLMEngine(PLAIN, "tiny", eos_token_ids=[], api_key_env="OUR_KEY"),
+    "engine": lambda: ServerEngine(VLLMServer, PLAIN, "tiny", eos_token_ids=[], api_key_env="OUR_KEY"),
     "memory": lambda: RemoteMemory(PLAIN, token_env="OUR_KEY"),
     "judge": lambda: Judge(model="m", base_url=f"{PLAIN}/v1", api_key_env="OUR_KEY"),
     "mcp": lambda: mcp_tools(

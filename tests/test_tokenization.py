@@ -25,7 +25,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from midthought.engines.byte_tokenizer import byte_tokenizer
+from midthought.engines.scripted import byte_tokenizer
 from midthought.errors import ForeignTextError, SettingsError
 from midthought.tokenization import CUT, Renderer
 

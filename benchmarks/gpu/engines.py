@@ -123,7 +123,6 @@ def _vllm(
         policy,
         probe_ids=range(3, NUM_PROMPT_TOKENS + 3),
         max_seq_len=NUM_PROMPT_TOKENS + num_tokens,
-        stop=engine.shutdown,
     )
     try:
         report.figure(setting, "start", started, "s")

@@ -15,7 +15,7 @@ from benchmarks.plan import make_policy
 from midthought.config import TrainingConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.local.float32_reference import Deviation, float32_logprobs
+from midthought.engines.local.runner_selection import Deviation, float32_logprobs
 from midthought.models.peft_weights import base_of
 from midthought.plan.measures import LOGITS_MIB
 from midthought.plan.shape import MODEL_CONFIGS, Shape

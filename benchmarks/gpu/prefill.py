@@ -19,8 +19,7 @@ from benchmarks.gpu.models import (
     random_prompts,
     short,
 )
-from midthought.engines.local.float32_reference import float32_logprobs
-from midthought.engines.local.runner_selection import ROUNDING
+from midthought.engines.local.runner_selection import ROUNDING, float32_logprobs
 
 NUM_COMPARED = 12
 MAX_COMPARED_TOKENS = 64

@@ -15,8 +15,9 @@ from midthought.checks.during import History
 from midthought.checks.registry import Finding, check
 from midthought.engines.create import check_backend
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.generation import probe_text
-from midthought.engines.servers.training import SERVER_ENGINES
+from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.launch import SERVERS
+from midthought.engines.servers.preparation import probe_text
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.feedback.commands import check_feedback
 from midthought.feedback.settings import FeedbackSettings
@@ -66,18 +67,18 @@ def servers(setup: Setup) -> Iterator[Finding]:
             yield Finding(f"{found.what}: {found.words}", found.remedy, found.server, "stop")
     inference = setup.config.inference
     check_backend(inference)
-    if inference.engine not in SERVER_ENGINES or inference.in_process or not inference.base_url:
+    if inference.engine not in SERVERS or inference.in_process or not inference.base_url:
         return
     if setup.source is not None and isinstance(setup.source.parts.engine, SyncedEngine):
         return  # the run's own engine has passed the same checks
     if not (name := inference.served_model_name or setup.config.model.local_path):
         raise SkippedError("inference.served_model_name does not name the model of the servers")
-    renderer = None if setup.policy is None else setup.policy.renderer
-    engine = SERVER_ENGINES[inference.engine](
+    engine = ServerEngine(
+        SERVERS[inference.engine],
         inference.base_url,
         name,
-        eos_token_ids=frozenset() if renderer is None else renderer.eos_token_ids,
-        probe=None if renderer is None else probe_text(renderer),
+        eos_token_ids=(),
+        probe=None if setup.policy is None else probe_text(setup.policy.renderer),
         max_seq_len=2,
         api_key_env=inference.api_key_env,
         retry_policy=RetryPolicy(connect_timeout_seconds=5.0, next_token_timeout_seconds=5.0),

@@ -54,7 +54,7 @@ def serve(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and exit.")] = False,
 ) -> None:
     """Start a model server with the options that our engines need, and wait until it ends. Ctrl-C stops it."""
-    from midthought.engines.servers.command import serve as serve_model
+    from midthought.engines.servers.launch import serve as serve_model
     from midthought.engines.servers.server import ServerOptions
 
     options = ServerOptions(

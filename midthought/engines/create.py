@@ -1,99 +1,49 @@
-"""Creates engines by backend name (`create_inference_engine`), and the engine of a training run (`policy_engine`)."""
+"""Creates engines: public ones by the name of their backend, and the engine of a training run, which follows its policy."""
 
 from __future__ import annotations
 
 import inspect
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from midthought.config import InferenceConfig, settled
-from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.engine import TrainedEngine
 from midthought.engines.generation import BaseInferenceEngine
-from midthought.engines.scripted import Script, ScriptedEngine
-from midthought.engines.servers.sglang import SGLangInferenceEngine
-from midthought.engines.servers.training import SERVER_ENGINES, serve_policy
-from midthought.engines.servers.vllm import VLLMInferenceEngine
-from midthought.engines.vllm_in_process.inference_engine import VLLMInProcessInferenceEngine
-from midthought.engines.vllm_in_process.training import check_in_process, in_process_policy
+from midthought.engines.inference_engines import (
+    LocalInferenceEngine,
+    ScriptedInferenceEngine,
+    SGLangInferenceEngine,
+    VLLMInferenceEngine,
+    VLLMInProcessInferenceEngine,
+)
+from midthought.engines.reloadable_engine import ReloadableEngine
+from midthought.engines.servers.connection import RetryPolicy, require_httpx
+from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.launch import SERVERS, start_server
+from midthought.engines.servers.preparation import probe_text
+from midthought.engines.servers.server import ServerOptions
+from midthought.engines.servers.vllm import max_lora_rank
+from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
+from midthought.engines.vllm_in_process.setup import import_vllm
+from midthought.engines.weight_sync.publication import has_loadable_adapters, probe_token_ids, write_model
+from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.errors import SettingsError, near_names
-from midthought.models.pretrained import load_model, load_tokenizer, placed
+from midthought.models.peft_folders import save_config
+from midthought.models.peft_weights import base_of
 from midthought.tokenization import Renderer
 
-
-class LocalInferenceEngine(BaseInferenceEngine):
-    """A Hugging Face causal LM in this process, with continuous batching.
-
-    Args:
-        model: a folder, GGUF file or Hugging Face name, or a loaded model (which needs its `tokenizer`).
-        tokenizer: the fast tokenizer of a loaded model.
-        dtype: data type of the weights, if the model is loaded here.
-        device: device of a model that is loaded here, see `placed`; a loaded model stays on its device.
-        max_num_seqs: maximum sequences in the cache.
-        max_seq_len: maximum tokens of a sequence, including the prompt.
-        cuda_graphs: on a GPU, record passes of few tokens as CUDA graphs and replay them.
-        deterministic: batches depend only on the prompts.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any = None,
-        *,
-        dtype: str = "float32",
-        device: str = "auto",
-        max_num_seqs: int = 128,
-        max_seq_len: int = 4096,
-        cuda_graphs: bool = True,
-        deterministic: bool = False,
-        **sampling: Any,
-    ) -> None:
-        from midthought.engines.local.engine import LocalEngine
-
-        if isinstance(model, str) or hasattr(model, "__fspath__"):
-            path, model = model, placed(load_model(model, dtype), device)
-            tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
-        if tokenizer is None:
-            raise SettingsError("a loaded model needs its tokenizer: LocalInferenceEngine(model, tokenizer)")
-        renderer = Renderer(tokenizer)
-        longest = getattr(model.config, "max_position_embeddings", None) or max_seq_len
-        core = LocalEngine(
-            model,
-            eos_token_ids=renderer.eos_token_ids,
-            max_num_seqs=max_num_seqs,
-            max_seq_len=min(max_seq_len, longest),
-            cuda_graphs=cuda_graphs,
-            deterministic=deterministic,
-        )
-        super().__init__(core, renderer, **sampling)
-        self.model: Any = model
-
-    def update_weights(self) -> None:
-        """Drops the cache: the model's weights were changed in place."""
-
-        async def drop_cache() -> None:
-            self.core.update_weights()  # type: ignore[attr-defined]
-
-        self.run(drop_cache())
-
-    def shutdown(self) -> None:
-        """Shuts down and releases the model."""
-        super().shutdown()
-        self.model = self.core = None  # type: ignore[assignment]
-
-
-class ScriptedInferenceEngine(BaseInferenceEngine):
-    """Writes scripted texts, for testing recipes, tools and environments without a model.
-
-    Args:
-        script: see `ScriptedEngine`; the n-th prompt of this engine gets the n-th text.
-        tokenizer: any fast tokenizer; a byte-level one with a chat template by default.
-    """
-
-    def __init__(self, script: Script, tokenizer: Any = None, **sampling: Any) -> None:
-        renderer = Renderer(byte_tokenizer() if tokenizer is None else tokenizer)
-        super().__init__(ScriptedEngine(script, renderer), renderer, **sampling)
+BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {
+    "local": LocalInferenceEngine,
+    "vllm": VLLMInferenceEngine,
+    "sglang": SGLangInferenceEngine,
+    "scripted": ScriptedInferenceEngine,
+}
+"""Constructors by backend; you may add your own."""
+IN_PROCESS_BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {"vllm": VLLMInProcessInferenceEngine}
+"""Constructors for `in_process=True`, without a server."""
 
 
 def create_inference_engine(
@@ -144,56 +94,6 @@ def create_inference_engine(
     return make(**given)
 
 
-def check_backend(inference: InferenceConfig) -> None:
-    """Raises `SettingsError` for a backend that training does not support, `MissingExtraError` for one that is not installed."""
-    if inference.engine not in ("local", *SERVER_ENGINES):
-        raise SettingsError(
-            f"inference.backend={inference.engine!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
-            "or 'sglang'"
-        )
-    if inference.deterministic and inference.engine != "local":
-        raise SettingsError(
-            f"inference.deterministic with inference.backend={inference.engine!r}: its batches depend on time; "
-            "use 'local' for a bit-identical repetition"
-        )
-    if inference.in_process and inference.engine != "local":
-        check_in_process(inference)
-
-
-def policy_engine(
-    policy: Any,
-    trained: Any,
-    renderer: Renderer,
-    inference: InferenceConfig,
-    *,
-    model_path: str,
-    max_seq_len: int,
-) -> TrainedEngine:
-    """Creates the engine of a training run: on the policy's own weights, in-process vLLM, or servers. Shut it down after use.
-
-    Args:
-        policy: the causal LM, whose weights change in place.
-        trained: what the learner trains: the policy itself, or the policy with its adapters. None: a copy of the policy that is
-            not trained here (Ray workers, evaluations).
-        model_path: path that the model was loaded from; empty for a model without one.
-    """
-    from midthought.engines.local.engine import LocalEngine
-
-    if inference.engine != "local" and inference.in_process:
-        followed = policy if trained is None else trained
-        return in_process_policy(followed, renderer, inference, max_seq_len=max_seq_len)
-    if inference.engine != "local":
-        return serve_policy(trained, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
-    return LocalEngine(
-        policy,
-        eos_token_ids=renderer.eos_token_ids,
-        max_num_seqs=settled(inference.max_num_seqs),
-        max_seq_len=max_seq_len,
-        merge_adapters=inference.merge_adapters,
-        deterministic=inference.deterministic,
-    )
-
-
 def _in_our_names(given: Mapping[str, Any], known: set[str], backend: str) -> dict[str, Any]:
     """Returns the options with vLLM's names `max_model_len`, `tensor_parallel_size` and `trust_remote_code` translated.
 
@@ -231,12 +131,166 @@ def _options_of(make: Callable[..., Any]) -> set[str]:
     return names - {"self", "model", "model_path", "core", "renderer"}
 
 
-BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {
-    "local": LocalInferenceEngine,
-    "vllm": VLLMInferenceEngine,
-    "sglang": SGLangInferenceEngine,
-    "scripted": ScriptedInferenceEngine,
-}
-"""Constructors by backend; you may add your own."""
-IN_PROCESS_BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {"vllm": VLLMInProcessInferenceEngine}
-"""Constructors for `in_process=True`, without a server."""
+# -- the engine of a training run ----------------------------------------------------------------------------------
+
+
+def check_backend(inference: InferenceConfig) -> None:
+    """Raises `SettingsError` for a backend that training does not support, `MissingExtraError` for one that is not installed."""
+    if inference.engine not in ("local", *SERVERS):
+        raise SettingsError(
+            f"inference.backend={inference.engine!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
+            "or 'sglang'"
+        )
+    if inference.engine == "local":
+        return
+    if inference.deterministic:
+        raise SettingsError(
+            f"inference.deterministic with inference.backend={inference.engine!r}: its batches depend on time; "
+            "use 'local' for a bit-identical repetition"
+        )
+    if not inference.in_process:
+        return
+    if inference.backend == "sglang":
+        raise SettingsError(
+            "inference.in_process with inference.backend='sglang': only 'vllm' can run without a server; set one of the two "
+            "differently"
+        )
+    if inference.base_url:
+        raise SettingsError(
+            f"inference.in_process and inference.base_url={inference.base_url!r}: one excludes the other; without a server "
+            "there is no URL"
+        )
+    import_vllm()
+
+
+def policy_engine(
+    policy: Any,
+    trained: Any,
+    renderer: Renderer,
+    inference: InferenceConfig,
+    *,
+    model_path: str,
+    max_seq_len: int,
+) -> TrainedEngine:
+    """Creates the engine of a training run. Shut it down after use. Servers and vLLM get LoRA adapters alone, others merged.
+
+    Args:
+        policy: the causal LM, whose weights change in place.
+        trained: what the learner trains: the policy itself, or the policy with its adapters. None: a copy of the policy that is
+            not trained here (Ray workers, evaluations).
+        model_path: path that the model was loaded from; empty for a model without one.
+
+    Raises `SettingsError` if the model of the servers at `base_url` is not named or differs, `EngineError` if an engine does
+    not start or does not load the weights, `MissingExtraError` without httpx or vLLM.
+    """
+    from midthought.engines.local.engine import LocalEngine
+
+    if inference.engine == "local":
+        return LocalEngine(
+            policy,
+            eos_token_ids=renderer.eos_token_ids,
+            max_num_seqs=settled(inference.max_num_seqs),
+            max_seq_len=max_seq_len,
+            merge_adapters=inference.merge_adapters,
+            deterministic=inference.deterministic,
+        )
+    followed = policy if trained is None else trained
+    engine: ReloadableEngine
+    if inference.in_process:
+        engine = _vllm_in_process(followed, renderer, inference, max_seq_len)
+    else:
+        engine = _servers(followed, renderer, inference, model_path, max_seq_len)
+    return SyncedEngine(
+        engine,
+        followed,
+        probe_ids=probe_token_ids(renderer),
+        max_seq_len=max_seq_len,
+        folder=inference.weights_path,
+        in_memory=inference.in_process or not inference.base_url,
+        tolerance=inference.sync_tolerance,
+    )
+
+
+def _servers(
+    policy: Any, renderer: Renderer, inference: InferenceConfig, model_path: str, max_seq_len: int
+) -> ServerEngine:
+    """Returns the running servers of the settings, or one that is started here on the policy."""
+    kind = SERVERS[inference.backend]
+    require_httpx(kind.name)
+    name = inference.served_model_name or model_path or "policy"
+    if inference.base_url and name == "policy":
+        raise SettingsError(
+            "inference.base_url is set, but not the model on these servers: set inference.served_model_name, too, and "
+            "start them on a folder with this same model (model.local_path)"
+        )
+    process = None
+    if not inference.base_url:
+        options = server_options(policy, inference, name, max_seq_len)
+        with tempfile.TemporaryDirectory(prefix="midthought-start-") as folder:
+            path = Path(folder) / "model"
+            write_model(policy, path, renderer.tokenizer, with_adapters=options.accepts_weights)
+            process = start_server(kind, path, options, python=inference.server_python)
+    return ServerEngine(
+        kind,
+        inference.base_url,
+        name,
+        eos_token_ids=renderer.eos_token_ids,
+        probe=probe_text(renderer),
+        max_seq_len=max_seq_len,
+        max_num_seqs=settled(inference.max_num_seqs),
+        api_key_env=inference.api_key_env,
+        process=process,
+        training_temperature=inference.temperature,
+        retry_policy=RetryPolicy(max_outage_seconds=inference.server_wait_seconds),
+    )
+
+
+def server_options(policy: Any, inference: InferenceConfig, name: str, max_seq_len: int) -> ServerOptions:
+    """Returns the options of a server that the run starts for this policy."""
+    rank, share = _adapter_rank(policy), inference.gpu_memory_utilization
+    return ServerOptions(
+        served_model_name=name,
+        dtype=str(policy.dtype).removeprefix("torch."),
+        max_seq_len=max_seq_len,
+        max_num_seqs=settled(inference.max_num_seqs),
+        accepts_weights=not rank,
+        max_lora_rank=rank,
+        gpu_memory_share=None if share == "auto" or policy.device.type == "cpu" else share,
+        flags=inference.server_flags,
+    )
+
+
+def _vllm_in_process(
+    policy: Any, renderer: Renderer, inference: InferenceConfig, max_seq_len: int
+) -> VLLMInProcessEngine:
+    """Starts vLLM without weights: they go through shared memory. On a GPU the engine can `sleep`."""
+    with tempfile.TemporaryDirectory(prefix="midthought-start-") as folder:
+        save_config(base_of(policy), Path(folder), policy.dtype, is_tied=False)
+        engine = VLLMInProcessEngine(
+            folder,
+            eos_token_ids=renderer.eos_token_ids,
+            max_seq_len=max_seq_len,
+            max_num_seqs=settled(inference.max_num_seqs),
+            dtype=str(policy.dtype).removeprefix("torch."),
+            follows_policy=True,
+            engine_args=vllm_arguments(policy, inference, policy.device.type),
+        )
+        engine.start()
+    return engine
+
+
+def vllm_arguments(policy: Any, inference: InferenceConfig, device_type: str) -> dict[str, Any]:
+    """Returns the arguments of `AsyncEngineArgs` that depend on the device and on the policy's adapters."""
+    arguments: dict[str, Any] = {}
+    if device_type == "cuda":
+        arguments = {"enable_sleep_mode": True}
+        if inference.gpu_memory_utilization != "auto":
+            arguments["gpu_memory_utilization"] = inference.gpu_memory_utilization
+    if rank := _adapter_rank(policy):
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": max_lora_rank(rank)}
+    return arguments
+
+
+def _adapter_rank(policy: Any) -> int:
+    """Returns the rank of adapters that are sent alone; 0 if whole models are sent."""
+    return policy.peft_config[policy.active_adapters[0]].r if has_loadable_adapters(policy) else 0

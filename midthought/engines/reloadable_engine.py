@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.streams import PartialCompletion
-from midthought.engines.weight_sync.weight_check import Publication
+from midthought.engines.weight_sync.publication import Publication
 from midthought.errors import EngineError, SettingsError
 from midthought.types import Completion
 
@@ -76,8 +76,7 @@ class ReloadableEngine(ABC):
         finally:
             del self._samples[episode]
 
-    @abstractmethod
-    def open(self, episode: int) -> None:
+    def open(self, episode: int) -> None:  # noqa: B027  # prefix caches work without it
         """Starts a new sequence."""
 
     def close(self, episode: int) -> None:
@@ -88,6 +87,10 @@ class ReloadableEngine(ABC):
     @abstractmethod
     async def check(self) -> None:
         """Checks that it can be used. Raises `EngineError` or `SettingsError`."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Stops what was started for it. May be called twice."""
 
     async def publish(self, publication: Publication, policy_version: int) -> None:
         """Loads the weights and checks that it computes with them; completions then carry `policy_version`.
@@ -139,7 +142,11 @@ class UpdateLock:
     @asynccontextmanager
     async def sampling(self) -> AsyncIterator[None]:
         """Waits until no update is running; no update runs inside."""
-        while not self._enter():
+        while True:
+            with self._lock:
+                if not self._is_shut:
+                    self._num_sampling += 1
+                    break
             await asyncio.sleep(_POLL_SECONDS)
         try:
             yield
@@ -151,7 +158,11 @@ class UpdateLock:
     async def changing(self, timeout_seconds: float) -> AsyncIterator[None]:
         """Blocks new samples and waits for running ones. Raises `EngineError` if they do not end in time."""
         deadline = time.monotonic() + timeout_seconds
-        while not self._shut():
+        while True:
+            with self._lock:
+                if not self._is_shut:
+                    self._is_shut = True
+                    break
             await _until(deadline, timeout_seconds)
         try:
             while self._num_sampling:
@@ -159,16 +170,6 @@ class UpdateLock:
             yield
         finally:
             self._is_shut = False
-
-    def _enter(self) -> bool:
-        with self._lock:
-            self._num_sampling += not self._is_shut
-            return not self._is_shut
-
-    def _shut(self) -> bool:
-        with self._lock:
-            was_shut, self._is_shut = self._is_shut, True
-            return not was_shut
 
 
 async def _until(deadline: float, timeout_seconds: float) -> None:

@@ -1,10 +1,12 @@
-"""Engine that writes scripted texts, for testing recipes, call formats and tools without a model."""
+"""Engine that writes scripted texts, and a tokenizer without training: for tests of recipes, call formats and tools, and tiny
+models."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from numbers import Integral
+from typing import Any
 
 from midthought.engines.engine import Sampling, Stopper
 from midthought.errors import EngineError
@@ -12,6 +14,12 @@ from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 Script = Sequence[str | Sequence[int]] | Callable[[int, Sequence[int]], str | Sequence[int] | None]
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MARKERS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
 class ScriptedEngine:
@@ -94,3 +102,18 @@ class ScriptedEngine:
         if episode >= len(self._script):
             raise EngineError(f"the script has {len(self._script)} episodes, episode {episode} was requested")
         return self._script[episode]
+
+
+def byte_tokenizer() -> Any:
+    """Returns a fast tokenizer of 256 bytes and five control tokens with a ChatML template; decoding restores any text."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = Tokenizer(models.BPE(vocab={piece: number for number, piece in enumerate(alphabet)}, merges=[]))
+    pieces.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    pieces.decoder = decoders.ByteLevel()
+    pieces.add_special_tokens([AddedToken(marker, special=True, normalized=False) for marker in MARKERS])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, pad_token="<|pad|>", eos_token="<|im_end|>")
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer

@@ -98,8 +98,9 @@ class McpServerError(UserError, ConnectionError):
 class MissingExtraError(UserError, ImportError):
     """An optional package is missing."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; install it with: pip install 'midthought[{extra}]'")
+    def __init__(self, package: str, extra: str, remedy: str = "") -> None:
+        remedy = remedy or f"install it with: pip install 'midthought[{extra}]'"
+        super().__init__(f"{package} is not installed; {remedy}")
 
 
 class RecordError(MidthoughtError, ValueError):

@@ -11,7 +11,7 @@ from typing import Any
 from midthought.config import RecipeConfig, read_yaml, settled
 from midthought.config.references import load_from_here
 from midthought.config.store import load as load_settings
-from midthought.engines.create import LocalInferenceEngine
+from midthought.engines.inference_engines import LocalInferenceEngine
 from midthought.errors import SettingsError
 from midthought.models.float32_head import use_float32_head
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder

@@ -16,11 +16,9 @@ from midthought.cli import app
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.sglang import SGLangEngine
-from midthought.engines.servers.vllm import VLLMEngine
+from midthought.engines.servers.launch import SERVERS
 from midthought.types import Completion
 
-ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
 PROMPT = [3, 1, 2]
 IMPATIENT: dict[str, Any] = {"pause_seconds": 0.01, "max_pause_seconds": 0.05}
@@ -37,7 +35,8 @@ def written(num_tokens: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 def engine_for(
     *servers: FakeServer, eos: Sequence[int] = (), limits: dict[str, Any] | None = None, **retry_policy: Any
 ) -> ServerEngine:
-    return ENGINES[servers[0].kind](
+    return ServerEngine(
+        SERVERS[servers[0].kind],
         [server.url for server in servers],
         servers[0].model,
         eos_token_ids=eos,

@@ -1,9 +1,13 @@
-"""Decoders that are small enough to compare to the last digit."""
+"""Decoders that are small enough to compare to the last digit, and which of the fused ones compute."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
+
+from midthought.engines.local.decoder import Decoder
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61,
@@ -28,3 +32,18 @@ def random_model(config: Any, dtype: torch.dtype = torch.float32, seed: int = 0)
 def small_model(seed: int = 0, **changes: Any) -> Any:
     """A Qwen3; `changes` of its settings."""
     return random_model(Qwen3Config(**{**SIZES, "head_dim": 8, **changes}), seed=seed)
+
+
+def decoders_in(compute: Callable[[], object]) -> list[Decoder]:
+    """The decoder of every forward pass of a fused decoder while `compute` runs."""
+    used: list[Decoder] = []
+    plain = Decoder.__call__
+
+    def observed(self: Decoder, *args: Any) -> Any:
+        used.append(self)
+        return plain(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Decoder, "__call__", observed)
+        compute()
+    return used

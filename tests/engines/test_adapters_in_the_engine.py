@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_calls import decoders_in
 from representatives import representatives
-from small_decoders import SIZES, random_model
+from small_decoders import SIZES, decoders_in, random_model
 from transformers import Gemma2Config, PhiConfig, Qwen3Config
 
 from midthought.engines.engine import Sampling
@@ -151,12 +150,12 @@ def test_without_memory_for_merged_copies_the_adapters_are_computed_beside_the_w
     monkeypatch.setattr(weight_copies, "MAX_COPIED_BYTES", 0)
     merging = engine_of(adapted := with_adapters(make()))
     assert differences(merging, adapted).max() < 1e-4
-    assert (decoder := decoder_of(merging)) is not None and decoder.settled_addresses()
+    assert (decoder := decoder_of(merging)) is not None and decoder.copies.addresses()
     monkeypatch.setattr(weight_copies, "MERGED_SHARE", 0.0)
     with caplog.at_level(logging.WARNING):
         engine = engine_of(adapted)
         assert differences(engine, adapted).max() < 1e-4
-    assert (decoder := decoder_of(engine)) is not None and not decoder.settled_addresses()
+    assert (decoder := decoder_of(engine)) is not None and not decoder.copies.addresses()
     assert "adapters are computed beside the base weights" in caplog.text
     move(adapted)
     engine.update_weights()
@@ -170,7 +169,7 @@ def test_adapters_are_not_merged_if_the_settings_say_so():
     layers = adapted.get_base_model().model.layers
     decoder = decoder_of(engine)
     assert decoder is not None
-    copies = set(decoder.settled_addresses()) - {tensor.data_ptr() for tensor in adapted.parameters()}
+    copies = set(decoder.copies.addresses()) - {tensor.data_ptr() for tensor in adapted.parameters()}
     assert len(copies) == 2 * len(layers), "gate and up, and the norms of the heads"
     attention, mlp = layers[0].self_attn, layers[0].mlp
     plain = [weight_copies.Projection(mlp.gate_proj, mlp.up_proj), weight_copies.Projection(attention.o_proj)]

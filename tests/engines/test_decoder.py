@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_calls import decoders_in
 from precision import logit_tolerance, tolerance
-from small_decoders import SIZES, random_model
+from small_decoders import SIZES, decoders_in, random_model
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.local import weight_copies

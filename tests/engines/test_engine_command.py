@@ -16,10 +16,9 @@ from transformers import Qwen3Config
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.engines.servers.launch import plan_launch
+from midthought.engines.servers.launch import SERVERS, plan_launch
 from midthought.engines.servers.process import run_in_foreground
 from midthought.engines.servers.server import ServerOptions
-from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import EngineError, ModelPathError, OutputPathError, SettingsError
 
 pytest.importorskip("httpx")
@@ -60,7 +59,7 @@ def test_a_server_for_adapters_keeps_its_weights(model):
 
 def test_a_server_that_shares_a_gpu_gets_its_share():
     for backend, flag in (("vllm", "--gpu-memory-utilization"), ("sglang", "--mem-fraction-static")):
-        words = SERVER_ENGINES[backend].server_class.command("m", ServerOptions(port=1, gpu_memory_share=0.4))[0]
+        words = SERVERS[backend].command("m", ServerOptions(port=1, gpu_memory_share=0.4))[0]
         assert words[words.index(flag) + 1] == "0.4"
 
 
@@ -81,7 +80,7 @@ FORBIDDEN_FLAGS = (
 
 @pytest.mark.parametrize("backend", ["vllm", "sglang"])
 def test_flags_cannot_change_the_address_the_key_or_whose_code_runs(backend):
-    kind = SERVER_ENGINES[backend].server_class
+    kind = SERVERS[backend]
     for flags in FORBIDDEN_FLAGS:
         with pytest.raises(SettingsError, match=r"server_flags: '--.* is not allowed"):
             plan_launch(kind, "some/model", ServerOptions(flags=flags.split()), python=sys.executable)

@@ -7,8 +7,9 @@ import torch
 from small_decoders import small_model
 
 from midthought.config import InferenceConfig
-from midthought.engines.byte_tokenizer import byte_tokenizer
-from midthought.engines.create import LocalInferenceEngine, ScriptedInferenceEngine, create_inference_engine
+from midthought.engines.create import create_inference_engine
+from midthought.engines.inference_engines import LocalInferenceEngine, ScriptedInferenceEngine
+from midthought.engines.scripted import byte_tokenizer
 from midthought.errors import EngineError, ModelPathError, SettingsError
 from midthought.types import Finish
 

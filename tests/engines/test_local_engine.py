@@ -24,10 +24,10 @@ from transformers import (
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import engine as local
-from midthought.engines.local import kv_cache_manager, sampling
+from midthought.engines.local import forward_pass, kv_cache_manager, sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.kv_cache import SlotCache
-from midthought.engines.local.runner import CachedRunner, Row, Runner
+from midthought.engines.local.runner import CachedRunner, Row
 from midthought.engines.local.runner_selection import make_runner
 from midthought.errors import EngineError
 from midthought.types import Completion, Finish
@@ -430,10 +430,11 @@ def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike():
 BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, head size, fp32
 
 
-def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog):
+def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog, monkeypatch):
     model = make_model()
     prompts = [prompt(20 + number, seed=number) for number in range(10)]
-    engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
+    monkeypatch.setattr(kv_cache_manager, "memory_bytes", lambda device: 2 * 3 * 64 * BYTES_PER_TOKEN)
+    engine = LocalEngine(model, eos_token_ids=[])
     completions = sample_all(engine, prompts, max_tokens=25)
     assert "the key/value cache fits only 3 sequences of 54 tokens" in caplog.text
     assert 0 < engine.num_cache_bytes <= 3 * 64 * BYTES_PER_TOKEN
@@ -442,7 +443,8 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog):
     for ids, completion in zip(prompts, completions, strict=True):
         assert len(completion.token_ids) == 25
         assert_exact(model, ids, completion)
-    least = LocalEngine(model, eos_token_ids=[], max_cache_bytes=1)
+    monkeypatch.setattr(kv_cache_manager, "memory_bytes", lambda device: 2)
+    least = LocalEngine(model, eos_token_ids=[])
     assert [len(each.token_ids) for each in sample_all(least, prompts[:2], max_tokens=5)] == [5, 5], "one at a time"
 
 
@@ -452,7 +454,8 @@ def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_m
     model, taken, layer = make_model(), set(), SlotCache.layer
     max_cache_bytes = 2 * 700 * BYTES_PER_TOKEN
     monkeypatch.setattr(SlotCache, "layer", lambda self, *of: taken.add(self.num_bytes) or layer(self, *of))
-    engine = LocalEngine(model, eos_token_ids=[], max_seq_len=2000, max_cache_bytes=max_cache_bytes)
+    monkeypatch.setattr(kv_cache_manager, "memory_bytes", lambda device: 2 * max_cache_bytes)
+    engine = LocalEngine(model, eos_token_ids=[], max_seq_len=2000)
     prompts = [prompt(20, seed=number) for number in range(num_sequences)]
     for ids, completion in zip(prompts, sample_all(engine, prompts, max_tokens=640), strict=True):
         assert_exact(model, ids, completion)
@@ -460,53 +463,32 @@ def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_m
     assert (engine.stats.num_relaid > 0) == (num_sequences > 1)
 
 
-def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog, monkeypatch):
-    model = make_model()
-    engine = LocalEngine(model, eos_token_ids=[])
-    prompts = [prompt(10, seed=number) for number in range(6)]
-    num_rows: list[int] = []
-
-    def make_short_of_memory(*args: Any, **options: Any) -> Runner:
-        runner = make_runner(*args, **options)
-        forward = runner.forward
-
-        def short_of_memory(rows: Sequence[Row], **more: Any) -> torch.Tensor:
-            num_rows.append(len(rows))
-            if len(rows) > 4:
-                raise torch.OutOfMemoryError("no memory")
-            return forward(rows, **more)
-
-        runner.forward = short_of_memory  # type: ignore[method-assign]
-        return runner
-
-    monkeypatch.setattr(kv_cache_manager, "make_runner", make_short_of_memory)
-    completions = sample_all(engine, prompts, max_tokens=6)
-    assert "memory ran out with" in caplog.text
-    assert max(num_rows) > 4 >= num_rows[-1]
-    assert engine.stats.num_halved == sum(number > 4 for number in num_rows)
-    for ids, completion in zip(prompts, completions, strict=True):
-        assert_exact(model, ids, completion)
-
-
 # -- everything at once ----------------------------------------------------------------------------------------
 
 
-SHORT = {
-    "of slots and of room in a pass": {"max_num_seqs": 2, "max_batched_tokens": 32},
-    "of memory": {"max_cache_bytes": 20 * 64 * BYTES_PER_TOKEN},
-    "of memory, deterministic": {"max_cache_bytes": 20 * 64 * BYTES_PER_TOKEN, "deterministic": True},
-    "of room in a pass, nothing shared": {"max_batched_tokens": 200, "share_prefixes": False},
+LITTLE_MEMORY = 20 * 64 * BYTES_PER_TOKEN
+SHORT: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "of slots and of room in a pass": (32, 2**30, {"max_num_seqs": 2}),
+    "of memory": (1024, LITTLE_MEMORY, {}),
+    "of memory, deterministic": (1024, LITTLE_MEMORY, {"deterministic": True}),
+    "of room in a pass, nothing shared": (200, 2**30, {"share_prefixes": False}),
 }
+"""Tokens of a pass, bytes of the cache, and options of the engine."""
 
 
 @pytest.mark.parametrize("short", representatives(SHORT, "of slots and of room in a pass", "of memory"))
-def test_whatever_the_engine_is_short_of_every_token_is_the_models_own_and_the_same_in_both_schedules(short):
+def test_whatever_the_engine_is_short_of_every_token_is_the_models_own_and_the_same_in_both_schedules(
+    short, monkeypatch
+):
     """Episodes of several turns with common beginnings and calls."""
+    max_batched_tokens, num_bytes, options = SHORT[short]
+    monkeypatch.setitem(forward_pass.MAX_BATCHED_TOKENS, "cpu", max_batched_tokens)
+    monkeypatch.setattr(kv_cache_manager, "memory_bytes", lambda device: 2 * num_bytes)
     model = make_model()
     heads = [prompt(length, seed=number) for number, length in enumerate((5, 17, 30, 49))]
 
     def run(is_later: bool) -> list[Any]:
-        engine = LocalEngine(model, eos_token_ids=[0, 1, 2], async_scheduling=is_later, **SHORT[short])
+        engine = LocalEngine(model, eos_token_ids=[0, 1, 2], async_scheduling=is_later, **options)
 
         async def episode(number: int) -> list[Any]:
             own, found = random.Random(number), []
@@ -528,8 +510,9 @@ def test_whatever_the_engine_is_short_of_every_token_is_the_models_own_and_the_s
     assert plain == later and {finish for found in plain for _, finish in found} == set(Finish)
 
 
-def test_prompts_that_wait_for_room_go_first_and_sequences_then_sample_side_by_side():
-    engine = LocalEngine(make_model(), eos_token_ids=[], max_batched_tokens=64)
+def test_prompts_that_wait_for_room_go_first_and_sequences_then_sample_side_by_side(monkeypatch):
+    monkeypatch.setitem(forward_pass.MAX_BATCHED_TOKENS, "cpu", 64)
+    engine = LocalEngine(make_model(), eos_token_ids=[])
     completions = sample_all(engine, [prompt(30, seed=number) for number in range(7)], max_tokens=5)
     assert [len(completion.token_ids) for completion in completions] == [5] * 7
     assert engine.stats.num_forward_passes == 4 + 4  # two prompts a pass, whose logits give the first token; four more

@@ -11,14 +11,9 @@ from test_local_engine import assert_exact, make_model, prompt
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.local.prefix_attention import (
-    MIN_GROUP_ROWS,
-    MIN_PREFIX_TOKENS,
-    Group,
-    attend_in_groups,
-    find_groups,
-)
 from midthought.engines.local.runner import CachedRunner
+from midthought.engines.local.slot_attention import attend_in_groups
+from midthought.engines.local.slot_batch import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
 from midthought.types import Completion
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from midthought.engines.local.gpu_kernels import kernels_of
+from midthought.engines.local.device import kernels_of
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU with CUDA", allow_module_level=True)

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_calls import decoders_in
 from representatives import representatives
-from small_decoders import SIZES, random_model
+from small_decoders import SIZES, decoders_in, random_model
 from transformers import Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig, Mamba2Config, Qwen3Config, Qwen3MoeConfig
 
 from midthought.engines.local.decoder import Decoder
-from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.engines.local.runner import CachedRunner, Row, Runner, share_tensors
-from midthought.engines.local.runner_selection import make_runner
+from midthought.engines.local.runner_selection import Deviation, float32_logprobs, make_runner
 
 WIDER: dict[str, Any] = {
     **SIZES,

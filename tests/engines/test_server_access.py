@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 from fake_server import FakeServer
-from server_engines import ENGINES, IMPATIENT, PROMPT, interpreter, planned, sample, written
+from server_engines import IMPATIENT, PROMPT, interpreter, planned, sample, written
 
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.launch import private_socket, start_server
+from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.launch import SERVERS, private_socket, start_server
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.server import ServerOptions
-from midthought.engines.servers.sglang import SGLangEngine
-from midthought.engines.servers.vllm import VLLMEngine
+from midthought.engines.servers.sglang import SGLangServer
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.errors import EngineError, SettingsError
 from midthought.http.network import is_local, socket_path
 
@@ -37,10 +38,9 @@ MODEL = ("some/model", "--lora-rank", 8)
 PATIENCE = RetryPolicy(**IMPATIENT, max_attempts=2)
 
 
-def started(kind: str, log: Path, python: str = "") -> ServerProcess:
+def started(kind: str, folder: Path, python: str = "") -> ServerProcess:
     options = ServerOptions(served_model_name="tiny", accepts_weights=True)
-    python = python or interpreter(log.parent)
-    return start_server(ENGINES[kind].server_class, "tiny", options, python=python, log_path=log, timeout_seconds=120)
+    return start_server(SERVERS[kind], "tiny", options, python=python or interpreter(folder))
 
 
 def permissions(path: Path) -> int:
@@ -48,38 +48,38 @@ def permissions(path: Path) -> int:
 
 
 def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(tmp_path):
-    server = started("vllm", tmp_path / "log")
+    server = started("vllm", tmp_path)
     path = socket_path(server.url)
     assert path is not None and path.is_socket() and permissions(path.parent) == 0o700
-    words = (tmp_path / "log").read_text().split()
+    words = server.log_path.read_text().split()
     assert words[words.index("--uds") + 1] == str(path)
     assert "--host" not in words and "--port" not in words
     assert is_local(server.url)
     assert list(
-        sample(VLLMEngine(server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE), 4).token_ids
+        sample(ServerEngine(VLLMServer, server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE), 4).token_ids
     ) == written(4)
     server.stop()
     assert not path.parent.exists()
 
 
 def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(tmp_path):
-    server, other = started("sglang", tmp_path / "log"), started("sglang", tmp_path / "other")
+    server, other = started("sglang", tmp_path), started("sglang", tmp_path)
     try:
         assert len(server.key) >= 32 and server.key != other.key
-        words = (tmp_path / "log").read_text().partition("its key is")[0].split()
+        words = server.log_path.read_text().partition("its key is")[0].split()
         key_file = Path(words[words.index("--config") + 1])
         assert server.key not in " ".join(words)  # every user of the machine can read command lines
         assert permissions(key_file) == 0o600 and permissions(key_file.parent) == 0o700
         assert words[words.index("--host") + 1] == "127.0.0.1"
-        assert permissions(tmp_path / "log") == 0o600  # the server may print its settings
+        assert permissions(server.log_path) == 0o600  # the server may print its settings
         refused = httpx.post(
             f"{server.url}/update_weights_from_disk", json={"model_path": "/tmp/evil"}, trust_env=False
         )
         assert refused.status_code == 401
-        keyless = SGLangEngine(server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE)
+        keyless = ServerEngine(SGLangServer, server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE)
         with pytest.raises(EngineError, match="401"):
             sample(keyless)
-        ours = SGLangEngine((), "tiny", eos_token_ids=[], retry_policy=PATIENCE, process=server)
+        ours = ServerEngine(SGLangServer, (), "tiny", eos_token_ids=[], retry_policy=PATIENCE, process=server)
         assert list(sample(ours, 4).token_ids) == written(4)
     finally:
         server.stop()
@@ -90,13 +90,15 @@ def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(tmp_p
 def test_a_server_that_prints_its_key_and_ends_does_not_show_it_in_the_error(tmp_path):
     python = interpreter(tmp_path, 'while [ "$1" != --config ]; do shift; done\ncat "$2"\nexit 3')
     with pytest.raises(EngineError, match=r'ended with code 3.*"api-key": "…"') as error:
-        started("sglang", tmp_path / "log", python)
-    key = json.loads((tmp_path / "log").read_text())["api-key"]
+        started("sglang", tmp_path, python)
+    log_path = Path(str(error.value).partition("its log ")[2].split()[0])
+    key = json.loads(log_path.read_text())["api-key"]
+    log_path.unlink()
     assert len(key) >= 32 and key not in str(error.value)
 
 
 def test_a_server_that_nobody_holds_any_more_leaves_no_folder(tmp_path):
-    server = started("vllm", tmp_path / "log")
+    server = started("vllm", tmp_path)
     path = socket_path(server.url)
     assert path is not None
     del server
@@ -107,7 +109,7 @@ def test_a_server_that_nobody_holds_any_more_leaves_no_folder(tmp_path):
 def test_a_socket_is_an_address_like_any_other(short_folder):
     with FakeServer(uds=str(short_folder / "a.sock")) as first, FakeServer() as second:
         assert first.url == f"unix:{short_folder}/a.sock"
-        engine = VLLMEngine([first.url, second.url], "tiny", eos_token_ids=[], retry_policy=PATIENCE)
+        engine = ServerEngine(VLLMServer, [first.url, second.url], "tiny", eos_token_ids=[], retry_policy=PATIENCE)
 
         async def sample_all() -> list[list[int]]:
             await engine.check()
@@ -116,7 +118,7 @@ def test_a_socket_is_an_address_like_any_other(short_folder):
 
         assert asyncio.run(sample_all()) == [written(4)] * 4
         assert first.requests and second.requests
-    gone = VLLMEngine(f"unix:{short_folder}/gone.sock", "tiny", eos_token_ids=[], retry_policy=PATIENCE)
+    gone = ServerEngine(VLLMServer, f"unix:{short_folder}/gone.sock", "tiny", eos_token_ids=[], retry_policy=PATIENCE)
     with pytest.raises(EngineError, match=r"gone\.sock: ConnectError"):
         asyncio.run(gone.check())
 

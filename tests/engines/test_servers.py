@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +16,17 @@ from fake_server import FakeServer, Fault
 from hypothesis import given
 from hypothesis import strategies as st
 from playing import Host, Look, parts_of, play
-from server_engines import ENGINES, KINDS, PROMPT, engine_for, is_alive, sample, until, written
+from server_engines import KINDS, PROMPT, engine_for, is_alive, sample, until, written
 
 from midthought.engines.engine import Engine, Sampling
 from midthought.engines.scripted import ScriptedEngine
-from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.pool import ServerPool, clean_addresses
+from midthought.engines.servers.connection import RetryPolicy, clean_addresses
+from midthought.engines.servers.engine import ServerEngine, ServerPool
+from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.process import ServerProcess, free_port, start_guarded
 from midthought.engines.servers.server import Requirements
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
-from midthought.engines.servers.vllm import VLLMEngine, VLLMServer
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish, Trajectory
@@ -453,7 +452,7 @@ def test_patience_and_limits_must_be_above_0():
             RetryPolicy(next_token_timeout_seconds=wrong)  # type: ignore[arg-type]
     for limits in ({"max_num_seqs": 0}, {"max_seq_len": 1}):
         with pytest.raises(SettingsError, match="room for at least one"):
-            VLLMEngine("http://host", "tiny", eos_token_ids=[], **limits)
+            ServerEngine(VLLMServer, "http://host", "tiny", eos_token_ids=[], **limits)
 
 
 def test_the_key_comes_from_the_environment_and_stays_out_of_errors(monkeypatch):
@@ -465,14 +464,14 @@ def test_the_key_comes_from_the_environment_and_stays_out_of_errors(monkeypatch)
     for value in ("", "two words", "line\nend"):
         monkeypatch.setenv("OUR_KEY", value)
         with pytest.raises(SettingsError, match="OUR_KEY"):
-            VLLMEngine("http://host", "tiny", eos_token_ids=[], api_key_env="OUR_KEY")
+            ServerEngine(VLLMServer, "http://host", "tiny", eos_token_ids=[], api_key_env="OUR_KEY")
 
 
 @KINDS
 def test_httpx_is_named_where_it_is_missing(kind, monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtraError, match=rf"httpx.*midthought\[{kind}\]"):
-        ENGINES[kind]("http://host", "tiny", eos_token_ids=[])
+        ServerEngine(SERVERS[kind], "http://host", "tiny", eos_token_ids=[])
 
 
 # -- a server of our own -------------------------------------------------------------------------------------------
@@ -489,23 +488,23 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
-def own_server(log_path: Path) -> ServerProcess:
+def own_server() -> ServerProcess:
     port = free_port()
-    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}", log_path=log_path)
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}")
     server.wait_until_ready(120)
     assert server.url == f"http://127.0.0.1:{port}"
     return server
 
 
-def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
-    server = own_server(tmp_path / "log")
+def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children():
+    server = own_server()
     child = int(server.log_path.read_text().split()[1])
     assert server.is_running and is_alive(child) and server.exit_reason() is None
     server.stop()
     server.stop()
     asyncio.run(until(lambda: not is_alive(child)))
     assert not server.is_running and server.exit_reason() == "the server that was started here was stopped"
-    assert server.log_path.exists()
+    assert not server.log_path.exists()
 
 
 def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words():
@@ -524,10 +523,10 @@ def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words():
         ServerProcess(["no-such-program"], f"http://127.0.0.1:{free_port()}")
 
 
-def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path):
-    server = own_server(tmp_path / "log")
+def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words():
+    server = own_server()
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
-    engine = VLLMEngine((), "tiny", eos_token_ids=[2], retry_policy=patient, process=server)
+    engine = ServerEngine(VLLMServer, (), "tiny", eos_token_ids=[2], retry_policy=patient, process=server)
     os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)
     asyncio.run(until(lambda: not server.is_running))
     with pytest.raises(EngineError, match=r"episode 1: the server that was started here ended with code.*child \d+"):

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midthought.engines.local.slots import MIN_SHARED_TOKENS, Slots, num_common
+from midthought.engines.local.kv_cache import MIN_SHARED_TOKENS, Slots, num_common
 
 LATER = float("inf")
 

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_calls import decoders_in
-from small_decoders import random_model
+from small_decoders import decoders_in, random_model
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local import fused_step, gpu_kernels, layer_products
+from midthought.engines.local import device, fused_step, layer_products
 from midthought.engines.local.decoder import Decoder
+from midthought.engines.local.device import kernels_of
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.runner import CachedRunner, Row, share_tensors
 from midthought.engines.local.sampling import SamplingBatch, draw_tokens
 
@@ -43,7 +42,7 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu_kernels, "DEVICES", {"cpu"})
+    monkeypatch.setattr(device, "DEVICES", {"cpu"})
     kernels = kernels_of(CPU, "triton_decoder")
     monkeypatch.setattr(kernels, "HALF", (torch.float32,))
     monkeypatch.setattr(kernels, "MIN_PROGRAMS", 1)
@@ -89,7 +88,7 @@ def test_an_engine_samples_the_same_tokens():
     used: list[list[tuple[int, ...]]] = []
     [*_, decoder] = decoders_in(lambda: used.append(sample()))
     assert decoder.uses_kernels
-    gpu_kernels.DEVICES.clear()
+    device.DEVICES.clear()
     assert used == [sample()]
 
 
@@ -130,7 +129,7 @@ def test_tokens_are_those_that_pytorch_samples(dtype, monkeypatch):
     ways = SamplingBatch(samplings)
     found = draw_tokens(logits, uniforms, ways).read()
     assert kernels_of(CPU, "triton_sampling").can_draw(logits)
-    gpu_kernels.DEVICES.clear()
+    device.DEVICES.clear()
     token_ids, logprobs = draw_tokens(logits, uniforms, ways).read()
     assert found[0] == token_ids
     assert found[1] == pytest.approx(logprobs, abs=1e-5)

@@ -11,15 +11,16 @@ import torch
 from fake_server import FakeServer
 from server_engines import IMPATIENT, PROMPT, engine_for, interpreter, sample, written
 
+from midthought.engines import inference_engines
 from midthought.engines.create import BACKENDS, create_inference_engine
 from midthought.engines.engine import Sampling
-from midthought.engines.servers import generation
+from midthought.engines.inference_engines import SGLangInferenceEngine, VLLMInferenceEngine
 from midthought.engines.servers.connection import RetryPolicy
+from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.server import ServerOptions
-from midthought.engines.servers.sglang import SGLangInferenceEngine
-from midthought.engines.servers.vllm import VLLMEngine, VLLMInferenceEngine, VLLMServer
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
@@ -100,9 +101,9 @@ def test_an_end_of_sequence_token_that_is_named_but_not_listed_is_recorded_witho
     assert math.isnan(completion.sampled_logprobs[2])
 
 
-def engine(server: FakeServer, model: str = "tiny", **options: Any) -> VLLMEngine:
+def engine(server: FakeServer, model: str = "tiny", **options: Any) -> ServerEngine:
     patience = RetryPolicy(**IMPATIENT, max_attempts=2)
-    return VLLMEngine(server.url, model, **{"eos_token_ids": [], "retry_policy": patience, **options})
+    return ServerEngine(VLLMServer, server.url, model, **{"eos_token_ids": [], "retry_policy": patience, **options})
 
 
 # -- whose log-probabilities ---------------------------------------------------------------------------------------
@@ -191,18 +192,18 @@ def test_silent_servers_are_named_and_asked_when_they_answer():
     port = free_port()
     silent = f"http://127.0.0.1:{port}"
     with pytest.raises(EngineError, match=f"no server answers.*{silent}"):
-        asyncio.run(VLLMEngine(silent, "tiny", eos_token_ids=[]).check())
+        asyncio.run(ServerEngine(VLLMServer, silent, "tiny", eos_token_ids=[]).check())
     with FakeServer() as server:
         patience = RetryPolicy(**IMPATIENT, max_attempts=2)
-        both = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], retry_policy=patience)
+        both = ServerEngine(VLLMServer, [silent, server.url], "tiny", eos_token_ids=[], retry_policy=patience)
         with pytest.warns(UserWarning, match=f"continuing without {silent}"):
             asyncio.run(both.check())
         assert len(sample(both).token_ids) == 12
         with FakeServer(model="another", port=port):  # what answers there at last is not ours
-            both = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], retry_policy=patience)
+            both = ServerEngine(VLLMServer, [silent, server.url], "tiny", eos_token_ids=[], retry_policy=patience)
             assert len(sample(both).token_ids) == 12
     with FakeServer() as server, pytest.raises(EngineError, match="refuses the request"):
-        asyncio.run(VLLMEngine(f"{server.url}/elsewhere", "tiny", eos_token_ids=[]).check())
+        asyncio.run(ServerEngine(VLLMServer, f"{server.url}/elsewhere", "tiny", eos_token_ids=[]).check())
 
 
 # -- the engine that users hold ------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ def test_without_the_package_and_without_a_server_the_ways_out_are_named(engine_
 
 
 def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, monkeypatch, caplog):
-    options: dict[str, Any] = {"server_python": interpreter(tmp_path), "server_log": tmp_path / "log"}
+    options: dict[str, Any] = {"server_python": interpreter(tmp_path)}
     options |= {"max_seq_len": 100, "max_num_seqs": 3, "dtype": "float32", "server_flags": ["--seed", "5"]}
     servers: list[ServerProcess] = []
 
@@ -260,16 +261,16 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, 
         servers.append(start_server(*args, **more))
         return servers[-1]
 
-    monkeypatch.setattr(generation, "start_server", start)
+    monkeypatch.setattr(inference_engines, "start_server", start)
     with pytest.warns(UserWarning, match="does not report its tokenization"):
         engine = VLLMInferenceEngine(tmp_path, tokenizer=renderer.tokenizer, **options)
     with engine:
         output = engine.generate("Who?", max_tokens=4, temperature=1.0, top_p=1.0)
         assert output.tokens[0].tolist() == written(output.lengths[0], renderer.control("Who?"))
         assert [server.is_running for server in servers] == [True]
+        words = servers[0].log_path.read_text()
     assert [server.is_running for server in servers] == [False]
-    assert f"vllm starts, which can take minutes; its log: {tmp_path / 'log'}" in caplog.text
-    words = (tmp_path / "log").read_text()
+    assert f"vllm starts, which can take minutes; its log: {servers[0].log_path}" in caplog.text
     for flags in (f"--model {tmp_path}", "--max-num-seqs 3", "--max-model-len 100", "--seed 5"):
         assert f" {flags}" in words
     for has_gpu in (True, False):  # vLLM on a CPU ends at the parts of a prompt

@@ -16,10 +16,9 @@ from fake_vllm import AsyncLLM
 from test_weight_sync import PROBE, PROMPT, learn, make_model, off_by
 
 from midthought.config import InferenceConfig
-from midthought.engines.create import check_backend
+from midthought.engines.create import check_backend, policy_engine, vllm_arguments
 from midthought.engines.engine import Sampling
 from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
-from midthought.engines.vllm_in_process.training import in_process_policy, vllm_arguments
 from midthought.engines.weight_sync import shared_tensors
 from midthought.engines.weight_sync.shared_tensors import SharedTensors, read_shared_tensors
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
@@ -46,7 +45,7 @@ def synced(policy: Any, folder: Path, **engine_args: Any) -> SyncedEngine:
         folder, eos_token_ids=[], max_seq_len=256, max_num_seqs=4, follows_policy=True, engine_args=engine_args
     )
     engine.start()
-    return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, stop=engine.shutdown)
+    return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256)
 
 
 def difference(engine: SyncedEngine, policy: Any) -> float:
@@ -145,7 +144,7 @@ def test_a_run_gets_its_engine_from_the_settings(engines, renderer):
     policy.resize_token_embeddings(len(renderer.tokenizer))
     inference = InferenceConfig(backend="vllm", in_process=True, max_num_seqs=4)
     check_backend(inference)
-    engine = in_process_policy(policy, renderer, inference, max_seq_len=200)
+    engine = policy_engine(policy, policy, renderer, inference, model_path="", max_seq_len=200)
     assert (engines[0].arguments.max_model_len, engines[0].arguments.load_format) == (200, "dummy")
     assert difference(engine, policy) < 1e-5
     engine.shutdown()

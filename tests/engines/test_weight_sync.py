@@ -14,18 +14,19 @@ import torch
 from fake_server import BLOCK, FakeServer, Fault
 from precision import logit_tolerance
 from representatives import representatives
-from server_engines import ENGINES, IMPATIENT, KINDS
+from server_engines import IMPATIENT, KINDS
 from small_decoders import small_model
 from transformers import AutoModelForCausalLM
 
 from midthought.engines.engine import Sampling
 from midthought.engines.reloadable_engine import UpdateLock
 from midthought.engines.servers.connection import RetryPolicy
+from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.process import free_port
+from midthought.engines.weight_sync.publication import perturbed, write_model
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER
 from midthought.engines.weight_sync.synced_engine import SyncedEngine, memory_folder
-from midthought.engines.weight_sync.weight_check import perturbed
-from midthought.engines.weight_sync.weight_folder import write_model
 from midthought.errors import EngineError
 from midthought.types import Completion
 
@@ -101,7 +102,7 @@ def follow() -> Iterator[Callable[..., tuple[list[FakeServer], SyncedEngine]]]:
 def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedEngine:
     retry_policy = RetryPolicy(**IMPATIENT, max_attempts=50)
     urls = [server.url for server in servers]
-    engine = ENGINES[servers[0].kind](urls, "tiny", eos_token_ids=[], retry_policy=retry_policy)
+    engine = ServerEngine(SERVERS[servers[0].kind], urls, "tiny", eos_token_ids=[], retry_policy=retry_policy)
     return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
 
 
@@ -322,6 +323,7 @@ def test_a_server_whose_connections_broke_proves_itself_anew(policy, kind, follo
 def test_no_server_at_all_is_an_error(policy):
     with serving(policy) as servers:
         engine = synced(servers, policy)
+    engine.engine.retry_policy = RetryPolicy(**IMPATIENT, max_outage_seconds=0.1)
     with pytest.raises(EngineError, match="no server takes the new weights"):
         engine.update_weights()
     assert engine.policy_version == 0

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from midthought.config import EnvironmentConfig
-from midthought.engines.byte_tokenizer import byte_tokenizer
-from midthought.engines.scripted import ScriptedEngine
+from midthought.engines.scripted import ScriptedEngine, byte_tokenizer
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, call_blocking, episode_statistics

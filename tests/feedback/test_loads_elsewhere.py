@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from midthought.data.problems.problem_sets import load_problems
-from midthought.engines.byte_tokenizer import byte_tokenizer
+from midthought.engines.scripted import byte_tokenizer
 from midthought.feedback.commands import write_verl_rows
 from midthought.feedback.convert import convert
 from midthought.types import Task

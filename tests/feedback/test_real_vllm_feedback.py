@@ -32,10 +32,9 @@ CORPUS = ["Look at the second step again: a carry is missing, so the product of 
 
 @dataclass(frozen=True)
 class Served:
-    """A running server, its log, and what its tokenizer holds."""
+    """A running server, and what its tokenizer holds."""
 
     server: ServerProcess
-    log_path: Path
     turn_end: int
 
     def settings(self, **changes: object) -> FeedbackSettings:
@@ -44,7 +43,7 @@ class Served:
 
     def received(self) -> list[str]:
         """The sampling parameters of every request, as the server logged them."""
-        return re.findall(r"SamplingParams\((.*?)\)", self.log_path.read_text("utf-8", errors="replace"))
+        return re.findall(r"SamplingParams\((.*?)\)", self.server.log_path.read_text("utf-8", errors="replace"))
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +63,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         patch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
-        server = start_server(VLLMServer, folder / "model", options, python=PYTHON, log_path=folder / "log")
+        server = start_server(VLLMServer, folder / "model", options, python=PYTHON)
     try:
-        yield Served(server, folder / "log", tokenizer.eos_token_id)
+        yield Served(server, tokenizer.eos_token_id)
     finally:
         server.stop()
 

@@ -36,7 +36,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-        server = start_server(VLLMServer, folder / "model", options, python=PYTHON, log_path=folder / "log")
+        server = start_server(VLLMServer, folder / "model", options, python=PYTHON)
     try:
         yield f"{server.url.rstrip('/').removesuffix('/v1')}/v1"
     finally:

@@ -8,8 +8,8 @@ from precision import logit_tolerance
 from small_qwen import small_model
 from transformers import Qwen3Config
 
-from midthought.engines.byte_tokenizer import byte_tokenizer
-from midthought.engines.create import LocalInferenceEngine, ScriptedInferenceEngine
+from midthought.engines.inference_engines import LocalInferenceEngine, ScriptedInferenceEngine
+from midthought.engines.scripted import byte_tokenizer
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.batch_manager import BatchInferenceManager
 from midthought.tokenization import Renderer

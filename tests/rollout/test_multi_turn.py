@@ -14,8 +14,8 @@ from small_qwen import small_model, token_logprobs
 from transformers import Qwen3Config
 
 from midthought.config import EnvironmentConfig
-from midthought.engines.byte_tokenizer import byte_tokenizer
-from midthought.engines.create import LocalInferenceEngine, ScriptedInferenceEngine
+from midthought.engines.inference_engines import LocalInferenceEngine, ScriptedInferenceEngine
+from midthought.engines.scripted import byte_tokenizer
 from midthought.env.environment import BaseEnvironment, EpisodeError
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.multi_turn import MultiTurnInferenceEngine

@@ -14,9 +14,11 @@ from vllm_python import PYTHON, needs_vllm
 
 from midthought import RayPPOTrainer
 from midthought.engines.engine import Sampling
+from midthought.engines.inference_engines import VLLMInferenceEngine
+from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.server import ServerOptions
-from midthought.engines.servers.vllm import VLLMEngine, VLLMInferenceEngine, VLLMServer
+from midthought.engines.servers.vllm import VLLMServer
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.errors import EngineError
 from midthought.models.pretrained import save_model
@@ -72,7 +74,7 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
     probe_ids = renderer.control("Who found the tide clock? " * 40)[:320]
 
     def synced() -> SyncedEngine:
-        servers = VLLMEngine(server.url, str(tmp_path / "model"), eos_token_ids=[])
+        servers = ServerEngine(VLLMServer, server.url, str(tmp_path / "model"), eos_token_ids=[])
         return SyncedEngine(servers, policy, probe_ids=probe_ids, max_seq_len=512, tolerance=1e-4)
 
     assert server.url.startswith("unix:")  # its weight routes ask for no key: this user alone may reach them

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playing import Add, Host, play_turns, spoken
 
-from midthought.engines.byte_tokenizer import byte_tokenizer
+from midthought.engines.scripted import byte_tokenizer
 from midthought.env.rewards import last_answer
 from midthought.errors import SettingsError
 from midthought.tokenization import Renderer

@@ -18,8 +18,8 @@ from vllm_python import PYTHON, needs_vllm
 
 import midthought
 from midthought.engines.create import create_inference_engine
+from midthought.engines.inference_engines import VLLMInProcessInferenceEngine
 from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
-from midthought.engines.vllm_in_process.inference_engine import VLLMInProcessInferenceEngine
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.models.pretrained import save_model
 from midthought.tokenization import Renderer
@@ -176,9 +176,9 @@ def test_without_the_package_every_way_out_is_named(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(MissingExtraError, match=r"pip install vllm.*instead of in_process.*server_python.*base_url"):
         create_inference_engine(tmp_path, backend="vllm", config={"in_process": True})
-    with pytest.raises(MissingExtraError, match="not installed in this environment"):
+    with pytest.raises(MissingExtraError, match="needs it in this environment"):
         VLLMInProcessInferenceEngine(tmp_path)
-    with pytest.raises(MissingExtraError, match="not installed in this environment"):
+    with pytest.raises(MissingExtraError, match="needs it in this environment"):
         VLLMInProcessEngine(tmp_path, eos_token_ids=[1])
 
 

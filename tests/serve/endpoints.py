@@ -8,8 +8,8 @@ from typing import Any
 
 from served import served as on_loopback
 
-from midthought.engines.create import ScriptedInferenceEngine
 from midthought.engines.generation import BaseInferenceEngine
+from midthought.engines.inference_engines import ScriptedInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.server import make_server
 from midthought.serve.app import ChatService, make_app

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from midthought.config import InferenceConfig
-from midthought.engines.create import ScriptedInferenceEngine
+from midthought.engines.inference_engines import ScriptedInferenceEngine
 from midthought.errors import DataError
 from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest

@@ -17,7 +17,7 @@ from endpoints import scripted, served
 from served import request
 
 from midthought.config import InferenceConfig
-from midthought.engines.create import ScriptedInferenceEngine
+from midthought.engines.inference_engines import ScriptedInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
 from midthought.recipes.served_run import open_run
 from midthought.serve.chat_policy import ChatPolicy

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from midthought.engines.local.device_memory import to_device
-from midthought.engines.local.float32_reference import expected_difference
+from midthought.engines.local.device import to_device
 from midthought.engines.local.kv_cache import SlotCache
+from midthought.engines.local.sampling import expected_difference
 from midthought.engines.local.slot_batch import SlotBatch
 
 MIN_PASSES = 8

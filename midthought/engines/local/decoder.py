@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from midthought.engines.local.device import kernels_of
 from midthought.engines.local.fused_step import FusedStep
-from midthought.engines.local.gpu_kernels import kernels_of
 from midthought.engines.local.slot_attention import attend, attend_cached
 from midthought.engines.local.slot_batch import SlotBatch
 from midthought.engines.local.weight_copies import Layer, Projection, WeightCopies, normed
@@ -44,7 +44,7 @@ class Decoder:
         self._layers = [Layer.of(layer, config) for layer in trunk.layers]
         copied = [each for layer in self._layers for each in layer.copied]
         copied += [self._head] if isinstance(self._head, Projection) else []
-        self._copies = WeightCopies(copied, merge_adapters=merge_adapters)
+        self.copies = WeightCopies(copied, merge_adapters=merge_adapters)
         self._turns: Tensor | None = None
         self._kernels = kernels_of(policy.device, "triton_decoder") if fused_kernels else None
         self._step: FusedStep | None = None
@@ -78,20 +78,11 @@ class Decoder:
         is_known = all(_is_known(module) for module in _modules(policy))
         return cls(policy, merge_adapters=merge_adapters, fused_kernels=fused_kernels) if is_known else None
 
-    def forget_copies(self) -> None:
-        """Marks all copies as outdated, even if no tensor's version counter shows a change."""
-        self._copies.forget()
-
-    def settled_addresses(self) -> list[int]:
-        """Returns the addresses of the copied weights, after updating the copies."""
-        self._copies.renew()
-        return self._copies.addresses
-
     def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor | None) -> Tensor:
         """Returns logits `[n, V]` after the `n` tokens at the indices `columns` (None: all), for `[T]` token ids at `[T]`
         positions."""
         if not batch.num_advances:
-            self._copies.renew()
+            self.copies.renew()
         table = self._turns_up_to(batch.longest, self._embeddings.weight)
         if self._step is not None and not batch.several:
             stepped = self._step(token_ids, positions, batch, table)

@@ -34,12 +34,9 @@ class LocalEngine:
         model: the policy, with or without PEFT adapters; its tensors are read in place, its modules are not changed. Added,
             removed, switched or merged adapters take effect when the engine next starts to sample, and at `update_weights`.
         eos_token_ids: the tokens that end a sequence.
-        max_num_seqs: maximum sequences in one forward pass, and in the cache.
+        max_num_seqs: maximum sequences in one forward pass, and in the cache; fewer if their keys and values would take more than
+            half of the device's memory.
         max_seq_len: maximum tokens of a sequence, including the prompt.
-        max_batched_tokens: maximum new tokens in one forward pass, except for a single longer prompt. Default: 1,024 on a
-            CPU, whose caches fit the activations of that many tokens, and 8,192 on other devices.
-        max_cache_bytes: maximum memory for keys and values; half of the device's memory by default. If it is too small,
-            fewer sequences run at once.
         share_prefixes: compute a common prefix of several sequences once, and copy it.
         cuda_graphs: on a GPU, record passes of few tokens as CUDA graphs and replay them; not in deterministic mode.
         async_scheduling: begin a decoding step before the host has read the tokens of the last one. None: on a GPU, not in
@@ -58,8 +55,6 @@ class LocalEngine:
         eos_token_ids: Sequence[int] | frozenset[int],
         max_num_seqs: int = 128,
         max_seq_len: int = 1024,
-        max_batched_tokens: int | None = None,
-        max_cache_bytes: int | None = None,
         share_prefixes: bool = True,
         cuda_graphs: bool = True,
         async_scheduling: bool | None = None,
@@ -80,7 +75,6 @@ class LocalEngine:
             model,
             self.stats,
             max_num_seqs=max_num_seqs,
-            max_cache_bytes=max_cache_bytes,
             share_prefixes=share_prefixes,
             records_steps=cuda_graphs and not deterministic,
             merge_adapters=merge_adapters,
@@ -89,7 +83,6 @@ class LocalEngine:
             self._scheduler,
             self._cache_manager,
             self.stats,
-            max_batched_tokens=max_batched_tokens or (1024 if model.device.type == "cpu" else 8192),
             eos_token_ids=self.eos_token_ids,
             async_scheduling=(
                 model.device.type == "cuda" and not deterministic if async_scheduling is None else async_scheduling

@@ -7,28 +7,29 @@ the host reads them and ends sequences. A sequence that has ended is thus in one
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from midthought.engines.local.kv_cache import num_common
 from midthought.engines.local.kv_cache_manager import KVCacheManager
-from midthought.engines.local.prefix_attention import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
 from midthought.engines.local.runner import Steps, TokenIds
 from midthought.engines.local.sampling import DrawnTokens, SamplingBatch, draw_tokens
 from midthought.engines.local.scheduler import EngineStats, Request, Scheduler
-from midthought.engines.local.slots import num_common
+from midthought.engines.local.slot_batch import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
 from midthought.models.varlen_attention import no_cudnn_attention
 from midthought.types import Completion
 
 EVICTION_WAIT_SECONDS = 0.25
 """While others run, a waiting episode keeps its slot at least this long, because prefilling again is slow."""
+MAX_BATCHED_TOKENS = {"cpu": 1024, "cuda": 8192}
+"""New tokens in one forward pass, except for a single longer prompt, by device. A CPU's caches fit the activations of that
+many."""
 NUM_DRAWN_AHEAD = 32
 """Number of forward passes for which uniform numbers are computed at once."""
-
-_log = logging.getLogger(__name__)
 
 
 class _Batch:
@@ -41,7 +42,7 @@ class _Batch:
         """Set when each request has one new token per pass."""
         self.ways = SamplingBatch([request.sampling for request in requests], device)
         self._lengths = np.array([len(request.token_ids) for request in requests])
-        self._uniforms: list[torch.Tensor] = []
+        self._uniforms: list[Tensor] = []
         """`[n]` for each of the next passes, the last one first."""
         self.token_ids: TokenIds = [request.token_ids[-1] for request in requests]
         """Last token of each request, not computed yet."""
@@ -50,7 +51,7 @@ class _Batch:
         self.num_roomy_passes = 0
         """Number of further passes of these requests for which the cache is long enough."""
 
-    def uniforms(self) -> torch.Tensor:
+    def uniforms(self) -> Tensor:
         """Returns `[n]`: a uniform number for the next token of each request; computed for several passes at once."""
         if not self._uniforms:
             num_ahead = NUM_DRAWN_AHEAD if self.steps else 1
@@ -58,16 +59,11 @@ class _Batch:
             self._lengths += num_ahead
         return self._uniforms.pop()
 
-    @property
-    def brings_one_token_each(self) -> bool:
-        return all(len(request.token_ids) - request.num_cached == 1 for request in self.requests)
-
 
 class ForwardPasses:
     """Computes and samples tokens of the scheduler's requests, in the slots of the cache manager.
 
     Args:
-        max_batched_tokens: maximum new tokens in one forward pass, except for a single longer prompt.
         eos_token_ids: the tokens that end a sequence.
         async_scheduling: begin a decoding pass before the tokens of the last one are read.
     """
@@ -78,7 +74,6 @@ class ForwardPasses:
         cache_manager: KVCacheManager,
         stats: EngineStats,
         *,
-        max_batched_tokens: int,
         eos_token_ids: frozenset[int],
         async_scheduling: bool = False,
     ) -> None:
@@ -86,7 +81,6 @@ class ForwardPasses:
         self._scheduler = scheduler
         self._cache_manager = cache_manager
         self._stats = stats
-        self._max_batched_tokens = max_batched_tokens
         self._eos_token_ids = eos_token_ids
         self._async_scheduling = async_scheduling
         self._is_prefilling = False
@@ -157,7 +151,8 @@ class ForwardPasses:
         busy = {request.episode for request in (*scheduler.running, *scheduler.wave) if request.episode in slots}
         taken: list[Request] = []
         is_full = is_waiting = False
-        num_left = self._max_batched_tokens - (0 if self._is_prefilling else len(scheduler.running))
+        max_batched_tokens = MAX_BATCHED_TOKENS.get(self._cache_manager.device.type, 8192)
+        num_left = max_batched_tokens - (0 if self._is_prefilling else len(scheduler.running))
         for request in sorted(scheduler.wave, key=lambda request: request.episode not in slots):
             if not slots.acquire(request.episode, request.token_ids, busy, unused_since=now - wait_seconds):
                 break
@@ -179,28 +174,16 @@ class ForwardPasses:
         return taken, is_full or is_waiting
 
     def _forward(self, batch: _Batch) -> bool:
-        """Samples one more token for each request. Returns True if one has ended. If memory runs out, halves the cache."""
-        try:
-            with no_cudnn_attention(self._cache_manager.device):
-                logits = self._logits(batch)
-        except torch.OutOfMemoryError:
-            if len(batch.requests) == 1 or not self._cache_manager.runner.keeps_cache:
-                raise
-            _log.warning("memory ran out with %d sequences; continuing with half of the cache", len(batch.requests))
-            self._cache_manager.halve()
-            self.start_over()
-            return False
+        """Samples one more token for each request. Returns True if one has ended."""
+        with no_cudnn_attention(self._cache_manager.device):
+            logits = self._logits(batch)
         drawn = draw_tokens(logits, batch.uniforms(), batch.ways)
         self._stats.num_forward_passes += 1
         batch.token_ids = drawn.token_ids
-        if not self._is_read_later(batch):
+        if not (self._async_scheduling and batch is self._settled and batch.steps is not None):
             return self._append(batch.requests, drawn)
-        before, batch.unread = batch.unread, drawn
+        before, batch.unread = batch.unread, drawn  # these stay on the device until the next pass
         return before is not None and self._append(batch.requests, before)
-
-    def _is_read_later(self, batch: _Batch) -> bool:
-        """Whether the tokens stay on the device until the next pass."""
-        return self._async_scheduling and batch is self._settled and batch.steps is not None
 
     def _append_unread(self) -> bool:
         """Appends the tokens of the last pass that were not read. Returns True if a request has ended."""
@@ -211,11 +194,11 @@ class ForwardPasses:
         is_running = set(self._scheduler.running).__contains__
         return any(map(is_running, batch.requests)) and self._append(batch.requests, drawn, is_running)
 
-    def _logits(self, batch: _Batch) -> torch.Tensor:
+    def _logits(self, batch: _Batch) -> Tensor:
         """Returns logits `[n, V]` after the last token of each request."""
         if batch.steps is None:
             rows = [self._cache_manager.row(request) for request in batch.requests]
-            if not batch.brings_one_token_each:
+            if any(len(request.token_ids) - request.num_cached > 1 for request in batch.requests):
                 return self._cache_manager.runner.forward(
                     rows, room_for=self._cache_manager.length, groups=batch.groups
                 )

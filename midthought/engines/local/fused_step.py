@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.engines.local.gpu_kernels import kernels_of
+from midthought.engines.local.device import kernels_of
 from midthought.engines.local.layer_products import LayerProducts, is_fused_faster
 from midthought.engines.local.slot_batch import SlotBatch
 from midthought.engines.local.weight_copies import Layer, Projection

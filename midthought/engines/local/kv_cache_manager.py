@@ -14,13 +14,15 @@ import torch
 from transformers import PreTrainedModel
 
 from midthought.engines.local.cuda_graphs import cuda_graphs
-from midthought.engines.local.device_memory import memory_bytes
+from midthought.engines.local.device import memory_bytes
+from midthought.engines.local.kv_cache import MIN_SHARED_TOKENS, Slots, num_common
 from midthought.engines.local.runner import Row, Runner, shares_tensors
 from midthought.engines.local.runner_selection import make_runner
 from midthought.engines.local.scheduler import EngineStats, Request
-from midthought.engines.local.slots import MIN_SHARED_TOKENS, Slots, num_common
 from midthought.models.peft_weights import adapter_state
 
+MAX_COMING = 256
+"""The cache reserves space for at most this many coming tokens of a sequence."""
 MAX_DEFERRED = 2
 """Maximum number of forward passes that a request waits for others."""
 
@@ -31,7 +33,6 @@ class KVCacheManager:
     """Slots for up to `max_num_seqs` episodes, fewer if memory is short.
 
     Args:
-        max_cache_bytes: maximum memory for keys and values; None: half of the device's.
         share_prefixes: copy a sequence's prefix from another slot.
         records_steps: on a GPU, record passes of few tokens and replay them.
         merge_adapters: sample from merged copies of layers with adapters, if memory allows.
@@ -43,7 +44,6 @@ class KVCacheManager:
         stats: EngineStats,
         *,
         max_num_seqs: int,
-        max_cache_bytes: int | None,
         share_prefixes: bool,
         records_steps: bool,
         merge_adapters: bool,
@@ -55,7 +55,8 @@ class KVCacheManager:
         self._model = model
         self._stats = stats
         self._max_num_seqs = max_num_seqs
-        self._max_cache_bytes = max_cache_bytes
+        self._max_cache_bytes: int | None = None
+        """Maximum memory for keys and values: half of what the device has before the first pass."""
         self._records_steps = records_steps and model.device.type == "cuda"
         self._merge_adapters = merge_adapters
         self._runner: Runner | None = None
@@ -88,7 +89,9 @@ class KVCacheManager:
         """
         if max(len(request.token_ids) for request in requests) < self.length:
             return True
-        self.length = max(len(request.token_ids) + request.num_coming for request in requests)
+        self.length = max(
+            len(each.token_ids) + min(each.max_tokens - len(each.logprobs), MAX_COMING) for each in requests
+        )
         if self._max_cache_bytes is None:
             self._max_cache_bytes = memory_bytes(self._model.device) // 2
         limit = min(self._max_num_seqs, self.runner.cache.fit(self.length, self._max_cache_bytes))
@@ -99,20 +102,11 @@ class KVCacheManager:
             )  # fmt: skip
         self.slots.max_num_slots = limit
         if limit < len(self.slots):
-            self._drop_cache()
+            self._stats.num_relaid += 1
+            self.release_cache()
             return False
         self.runner.cache.make_room(limit, self.length)
         return True
-
-    def halve(self) -> None:
-        """Drops the cache and halves its memory limit, after memory ran out."""
-        self._stats.num_halved += 1
-        self._max_cache_bytes = self.runner.cache.num_bytes // 2
-        self._drop_cache()
-
-    def _drop_cache(self) -> None:
-        self._stats.num_relaid += 1
-        self.release_cache()
 
     def find_cached(self, request: Request, taken: Sequence[Request]) -> bool:
         """Sets `num_cached`, copying a prefix from another slot if that helps. Returns False if the request should wait for one

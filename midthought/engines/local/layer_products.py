@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from midthought.engines.local.cuda_graphs import cuda_graphs
-from midthought.engines.local.gpu_kernels import kernels_of
+from midthought.engines.local.device import kernels_of
 from midthought.engines.local.weight_copies import Layer, Projection
 
 _KINDS = {"queries_keys_values": "after_norm", "output": "added", "gate_up": "gated", "down": "added"}

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from midthought.engines.local.cuda_graphs import NUMBERS_OF_TOKENS, NewTokens, Record, StepRecorder
 from midthought.engines.local.decoder import Decoder
-from midthought.engines.local.device_memory import to_device
+from midthought.engines.local.device import to_device
 from midthought.engines.local.kv_cache import SlotCache
-from midthought.engines.local.prefix_attention import Group
 from midthought.engines.local.slot_attention import ATTENTION_NAME
-from midthought.engines.local.slot_batch import RowGroup, SlotBatch
+from midthought.engines.local.slot_batch import Group, RowGroup, SlotBatch
 
 
 class Row(NamedTuple):
@@ -30,9 +30,11 @@ class Row(NamedTuple):
     slot: int
 
 
-TokenIds = Sequence[int] | torch.Tensor
+MAX_RECOMPUTED_TOKENS = 16_384
+"""Of a pass without a cache, padding included."""
+TokenIds = Sequence[int] | Tensor
 """The next token of each of `n` rows; a tensor `[n]` is on the model's device."""
-Steps = Callable[[TokenIds], torch.Tensor]
+Steps = Callable[[TokenIds], Tensor]
 """Continues the same `n` rows: takes the next token of each, and returns the `[n, V]` logits after these tokens."""
 
 
@@ -41,7 +43,7 @@ def share_tensors(model: PreTrainedModel) -> PreTrainedModel:
 
     The learner may switch its own tree to train mode or set hooks; in-place updates of the weights take effect here.
     """
-    tensors: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
+    tensors: list[Tensor] = [*model.parameters(), *model.buffers()]
     twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
     return twin.eval()
 
@@ -62,13 +64,13 @@ class CachedRunner:
         self.cache = SlotCache()
         self._decoder = decoder
         self._recorder: StepRecorder | None = None
-        self._tensors: list[torch.Tensor] = []
+        self._tensors: list[Tensor] = []
         """All tensors of the model; listing them anew takes milliseconds."""
         self.model = model
         self.model.config._attn_implementation = ATTENTION_NAME
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> Tensor:
         """Returns logits `[n, V]` after the last token of each row, valid until the next pass. Every row has at least one new
         token.
 
@@ -117,7 +119,7 @@ class CachedRunner:
 
     def _addresses(self) -> list[int]:
         """Returns the addresses of the weights and of their copies."""
-        copies = [] if self._decoder is None else self._decoder.settled_addresses()
+        copies = [] if self._decoder is None else self._decoder.copies.addresses()
         return [*(tensor.data_ptr() for tensor in self._tensors), *copies]
 
     @torch.inference_mode()
@@ -127,48 +129,38 @@ class CachedRunner:
 
         The function is valid until other code writes into the rows' slots, moves them or changes the weights.
         """
-        return self._steps(rows, groups) if self._recorder is None else self._recorded_steps(rows, self._recorder)
-
-    def _recorded_steps(self, rows: Sequence[Row], recorder: StepRecorder) -> Steps:
-        slots = np.array([row.slot for row in rows])
-        positions = np.array([row.num_cached for row in rows])
-        recorder.begin()
+        device, recorder = self.model.device, self._recorder
+        slots, positions = np.array([row.slot for row in rows]), np.array([row.num_cached for row in rows])
+        num_slots, longest = int(slots.max()) + 1, int(positions.max())
+        batch: SlotBatch | None = None
+        if recorder is not None:
+            recorder.begin()
 
         @torch.inference_mode()
-        def step(token_ids: TokenIds) -> torch.Tensor:
-            self.cache.reserve(int(slots.max()) + 1, int(positions.max()) + 1)
+        def step(token_ids: TokenIds) -> Tensor:
+            nonlocal batch, longest
+            longest += 1
+            self.cache.reserve(num_slots, longest)
             new = NewTokens(token_ids, positions, slots)
-            logits = recorder.replay(new)
-            if logits is None:
-                now = [row._replace(num_cached=int(position)) for row, position in zip(rows, positions, strict=True)]
-                its_positions = _tensor(positions, self.model.device)
-                batch = self._batch(now, its_positions, [], ())
-                logits = self._compute(_tensor(token_ids, self.model.device), its_positions, batch, None)
-                recorder.consider(new, logits)
+            logits = None if recorder is None else recorder.replay(new)
+            if logits is not None:
+                batch = None
+            else:
+                if batch is None:
+                    now = [row._replace(num_cached=int(each)) for row, each in zip(rows, positions, strict=True)]
+                    batch = self._batch(now, _tensor(positions, device), [], groups)
+                else:
+                    batch.advance()
+                logits = self._compute(_tensor(token_ids, device), batch.positions, batch, None)
+                if recorder is not None:
+                    recorder.consider(new, logits)
             positions[:] += 1
             return logits
 
         return step
 
-    def _steps(self, rows: Sequence[Row], groups: Sequence[Group]) -> Steps:
-        device = self.model.device
-        batch = self._batch(rows, _tensor([row.num_cached for row in rows], device), [], groups)
-        num_slots = max(row.slot for row in rows) + 1
-        is_first = True
-
-        @torch.inference_mode()
-        def step(token_ids: TokenIds) -> torch.Tensor:
-            nonlocal is_first
-            if not is_first:
-                batch.advance()
-            is_first = False
-            self.cache.reserve(num_slots, batch.longest)
-            return self._compute(_tensor(token_ids, device), batch.positions, batch, None)
-
-        return step
-
     def _batch(
-        self, singles: Sequence[Row], positions: torch.Tensor, several: Sequence[RowGroup], groups: Sequence[Group]
+        self, singles: Sequence[Row], positions: Tensor, several: Sequence[RowGroup], groups: Sequence[Group]
     ) -> SlotBatch:
         """`positions`: positions of the singles' new tokens."""
         slots = [row.slot for row in singles]
@@ -189,9 +181,7 @@ class CachedRunner:
             groups=groups if is_ordered and not several else (),
         )
 
-    def _compute(
-        self, ids: torch.Tensor, positions: torch.Tensor, batch: SlotBatch, columns: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _compute(self, ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor | None) -> Tensor:
         """Returns logits `[n, V]` after the tokens at the indices `columns`; None: after all."""
         if self._decoder is not None:
             return self._decoder(ids, positions, batch, columns)
@@ -207,7 +197,7 @@ class CachedRunner:
     def update_weights(self) -> None:
         """Call it after the shared tensors were changed in place."""
         if self._decoder is not None:
-            self._decoder.forget_copies()
+            self._decoder.copies.forget()
 
     def clear(self) -> None:
         """Releases the memory of keys and values."""
@@ -221,29 +211,28 @@ class RecomputingRunner:
 
     keeps_cache = False
 
-    def __init__(self, model: PreTrainedModel, *, max_batched_tokens: int = 16_384) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.cache = SlotCache()
-        self._max_batched_tokens = max_batched_tokens
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> Tensor:
         """Returns logits `[n, V]` after the last token of each row, computed in chunks of a limited number of tokens."""
-        rows_per_chunk = max(1, self._max_batched_tokens // max(len(row.token_ids) for row in rows))
+        rows_per_chunk = max(1, MAX_RECOMPUTED_TOKENS // max(len(row.token_ids) for row in rows))
         chunks = [rows[start : start + rows_per_chunk] for start in range(0, len(rows), rows_per_chunk)]
         return torch.cat([self._forward_chunk(chunk) for chunk in chunks])
 
     def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
         sequences = [list(row.token_ids[:-1]) for row in rows]
 
-        def step(token_ids: TokenIds) -> torch.Tensor:
+        def step(token_ids: TokenIds) -> Tensor:
             for sequence, token_id in zip(sequences, token_ids, strict=True):
                 sequence.append(token_id)
             return self.forward([Row(sequence, 0, row.slot) for sequence, row in zip(sequences, rows, strict=True)])
 
         return step
 
-    def _forward_chunk(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _forward_chunk(self, rows: Sequence[Row]) -> Tensor:
         """Pads on the right: causal models, including recurrent ones, never read the padding."""
         lengths = [len(row.token_ids) for row in rows]
         padded = [[*row.token_ids, *[0] * (max(lengths) - len(row.token_ids))] for row in rows]
@@ -267,9 +256,9 @@ Runner = CachedRunner | RecomputingRunner
 """Computes the logits of each row's next token."""
 
 
-def _tensor(numbers: TokenIds | np.ndarray, device: torch.device) -> torch.Tensor:
+def _tensor(numbers: TokenIds | np.ndarray, device: torch.device) -> Tensor:
     """Returns `[n]` int64; a tensor unchanged. Uses numpy, which reads lists several times faster."""
-    if isinstance(numbers, torch.Tensor):
+    if isinstance(numbers, Tensor):
         return numbers
     return to_device(np.array(numbers, dtype=np.int64), device)
 

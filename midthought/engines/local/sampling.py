@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local.device_memory import to_device
-from midthought.engines.local.gpu_kernels import kernels_of
+from midthought.engines.local.device import kernels_of, to_device
 
 BLOCK = 128
 """Block size of the search for the sampled token in a large vocabulary."""
@@ -22,9 +22,9 @@ MAX_SUMMED = 4096
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 CPU = torch.device("cpu")
-Rows = slice | torch.Tensor
+Rows = slice | Tensor
 """An index of rows; `slice(None)` for all."""
-_Filter = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_Filter = Callable[[Tensor, Tensor], Tensor]
 
 
 def _mix(state: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ class DrawnTokens:
     ([5, 7], [-0.25, -1.0])
     """
 
-    def __init__(self, token_ids: torch.Tensor, logprobs: torch.Tensor) -> None:
+    def __init__(self, token_ids: Tensor, logprobs: Tensor) -> None:
         """Both `[n, 1]`. Starts the copy, one for both, and does not wait for it."""
         self.token_ids = token_ids[:, 0]
         """`[n]` int64."""
@@ -80,15 +80,15 @@ class SamplingBatch:
         """`device`: of the logits. What rows need is copied there once."""
         self.device = CPU if device.type == "mps" else device  # no float64 on mps
         self.streams = RandomStreams([sampling.seed for sampling in samplings])
-        self._sums: torch.Tensor | None = None
-        self.temperatures: torch.Tensor | None = None
+        self._sums: Tensor | None = None
+        self.temperatures: Tensor | None = None
         """`[n, 1]`"""
         if any(sampling.temperature not in (0.0, 1.0) for sampling in samplings):
             self.temperatures = self._column([sampling.temperature or 1.0 for sampling in samplings], np.float32)
         self.greedy = self._rows(
             [row for row, sampling in enumerate(samplings) if sampling.temperature == 0.0], len(samplings)
         )
-        self.filters: list[tuple[_Filter, Rows, torch.Tensor]] = []
+        self.filters: list[tuple[_Filter, Rows, Tensor]] = []
         """Function, its rows, and their values `[rows, 1]`."""
         for leave_out, option, asks in _FILTERS:
             values = [getattr(sampling, option) for sampling in samplings]
@@ -101,11 +101,11 @@ class SamplingBatch:
         """Whether every row is sampled from all tokens."""
         return not self.filters and self.greedy is None
 
-    def uniforms(self, positions: np.ndarray) -> torch.Tensor:
+    def uniforms(self, positions: np.ndarray) -> Tensor:
         """`[m, n]` positions -> `[m, n]` float64 in [0, 1) on the device of the logits."""
         return to_device(self.streams.at(positions), self.device)
 
-    def _column(self, numbers: Sequence[float], dtype: type[np.floating]) -> torch.Tensor:
+    def _column(self, numbers: Sequence[float], dtype: type[np.floating]) -> Tensor:
         return to_device(np.array(numbers, dtype=dtype)[:, None], self.device)
 
     def _rows(self, rows: Sequence[int], num_rows: int) -> Rows | None:
@@ -114,7 +114,7 @@ class SamplingBatch:
             return None
         return slice(None) if len(rows) == num_rows else to_device(np.array(rows), self.device)
 
-    def running_sums(self, probabilities: torch.Tensor) -> torch.Tensor:
+    def running_sums(self, probabilities: Tensor) -> Tensor:
         """Returns cumulative sums `[n, V]` in float64, in a buffer that is allocated once: reallocating costs as much as
         summing."""
         if self._sums is None or self._sums.shape != probabilities.shape or self._sums.device != probabilities.device:
@@ -123,7 +123,7 @@ class SamplingBatch:
 
 
 @torch.inference_mode()
-def draw_tokens(logits: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatch) -> DrawnTokens:
+def draw_tokens(logits: Tensor, uniforms: Tensor, ways: SamplingBatch) -> DrawnTokens:
     """Samples one token per row from `softmax(logits / temperature)` by inverse CDF.
 
     After the temperature, `min_p`, `top_k` and `top_p` are applied in this order (vLLM's), each to the tokens that the previous
@@ -154,7 +154,13 @@ def draw_tokens(logits: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatc
     return DrawnTokens(tokens, probabilities.gather(-1, tokens).double().log())
 
 
-def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatch) -> torch.Tensor:
+def expected_difference(logits: Tensor, reference: Tensor) -> Tensor:
+    """Expected |Δ log-probability| `[...]` of tokens drawn from the reference: logits and log-probabilities `[..., V]`."""
+    logprobs = logits.float().log_softmax(-1)
+    return (reference.exp() * (logprobs - reference).abs().nan_to_num(posinf=0.0)).sum(-1)
+
+
+def _inverse_cdf(probabilities: Tensor, uniforms: Tensor, ways: SamplingBatch) -> Tensor:
     """Returns `[n, 1]`: the token at which the cumulative sum of `[n, V]` exceeds the fraction `[n, 1]` of the total.
 
     Never returns a token of probability 0. In a long row it finds the block first, then the token in it, so that few tokens
@@ -176,7 +182,7 @@ def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: Samp
     return block * BLOCK + _passed(inside.cumsum(-1, dtype=torch.float64), missing)[0]
 
 
-def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _passed(sums: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the column at which cumulative sums `[n, C]` exceed the target `[n, 1]`, and the target, limited to below the
     total."""
     total = sums[:, -1:]
@@ -184,19 +190,19 @@ def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, tor
     return torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1), target
 
 
-def _leave_out_improbable(logits: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+def _leave_out_improbable(logits: Tensor, shares: Tensor) -> Tensor:
     """min-p (arXiv 2407.01082): keeps tokens that are at least `min_p` times as probable as the most probable one."""
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + shares.float().log(), -torch.inf)
 
 
-def _leave_out_low_ranks(logits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+def _leave_out_low_ranks(logits: Tensor, numbers: Tensor) -> Tensor:
     """Keeps the `top_k` most probable tokens, and those that are exactly as probable as the last of them."""
     ranks = numbers.long().clamp(max=logits.shape[-1]) - 1
     lowest = logits.sort(dim=-1, descending=True).values.gather(-1, ranks)
     return logits.masked_fill(logits < lowest, -torch.inf)
 
 
-def _leave_out_tail(logits: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+def _leave_out_tail(logits: Tensor, shares: Tensor) -> Tensor:
     """Nucleus sampling (arXiv 1904.09751): keeps the smallest set of most probable tokens whose probability reaches `top_p`."""
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = ordered.softmax(-1, dtype=torch.float64)

@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from midthought.engines.engine import Sampling, Stopper
 from midthought.types import Completion, Finish
 
-MAX_COMING = 256
-"""The cache reserves space for this many tokens in advance."""
-
 
 @dataclass(slots=True)
 class EngineStats:
@@ -28,9 +25,7 @@ class EngineStats:
     num_evicted: int = 0
     """Waiting episodes whose cache was evicted because there were too few slots."""
     num_relaid: int = 0
-    """Times that the cache was rebuilt with fewer, longer slots because memory was short, `num_halved` included."""
-    num_halved: int = 0
-    """Times that memory ran out in a forward pass, after which the cache got half its size."""
+    """Times that the cache was rebuilt with fewer, longer slots because memory was short."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,11 +44,6 @@ class Request:
     num_deferred: int = 0
     """How often it has waited for another request to compute their common prefix."""
     logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def num_coming(self) -> int:
-        """Tokens that it may still sample, up to `MAX_COMING`."""
-        return min(self.max_tokens - len(self.logprobs), MAX_COMING)
 
     def finish_after(self, token_id: int, eos_token_ids: frozenset[int]) -> Finish | None:
         """Returns the finish reason if sampling ends with this token, the last of `token_ids`, else None."""

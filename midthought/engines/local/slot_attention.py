@@ -5,15 +5,16 @@ It is registered in transformers' attention interface, so the models' own code r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from transformers import AttentionInterface
 
-from midthought.engines.local.prefix_attention import attend_in_groups
-from midthought.engines.local.slot_batch import RowGroup, SlotBatch
+from midthought.engines.local.slot_batch import Group, RowGroup, SlotBatch
 from midthought.models.varlen_attention import attend_cache, attend_rows, is_cache_usable, is_usable
 
 ATTENTION_NAME = "midthought_slots"
@@ -21,17 +22,17 @@ ATTENTION_NAME = "midthought_slots"
 
 def slot_attention(
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     *,
     slot_batch: SlotBatch,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **unused: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """`attend` with transformers' signature: takes `[1, heads, T, head_dim]`, returns `[1, T, heads, head_dim]` and no
     weights."""
     index: int = module.layer_idx  # type: ignore[assignment]
@@ -43,8 +44,8 @@ def slot_attention(
 class _Call(NamedTuple):
     """Attention of one layer: all but the queries."""
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Tensor
+    values: Tensor
     batch: SlotBatch
     scaling: float | None
     window: int | None
@@ -52,9 +53,7 @@ class _Call(NamedTuple):
     kernels: Any
 
 
-def attend(
-    slot_batch: SlotBatch, index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
-) -> torch.Tensor:
+def attend(slot_batch: SlotBatch, index: int, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     """Computes attention over the slots. Query heads that share a key head are packed into its query axis: nothing is
     repeated.
 
@@ -72,15 +71,15 @@ def attend(
 def attend_cached(
     slot_batch: SlotBatch,
     index: int,
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
     *,
     scaling: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
     kernels: Any = None,
-) -> torch.Tensor:
+) -> Tensor:
     """`attend` after the new keys and values were written into the layer's cache, `[slots, kv_heads, length, head_dim]`.
 
     `softcap`: logits become `softcap · tanh(logits / softcap)` (Gemma 2). `kernels`: the module `triton_decoder` if it is used.
@@ -88,7 +87,7 @@ def attend_cached(
     slot_batch.cache.windows[index] = window
     call = _Call(keys, values, slot_batch, scaling, window, softcap, kernels)
     num_singles = len(slot_batch.slots)
-    attended: list[torch.Tensor] = []
+    attended: list[Tensor] = []
     if num_singles:
         attended.append(_attend_singles(query[:num_singles] if slot_batch.several else query, call))
     if slot_batch.several and softcap is None and is_usable(query, keys.transpose(1, 2)[0], window):
@@ -100,11 +99,11 @@ def attend_cached(
     return torch.cat(attended) if len(attended) > 1 else attended[0]
 
 
-def _attend_singles(query: torch.Tensor, call: _Call) -> torch.Tensor:
+def _attend_singles(query: Tensor, call: _Call) -> Tensor:
     """Computes attention of rows with one new token each: `[n, heads, head_dim]` of queries -> the same."""
     keys, values, batch, scaling, window, softcap, kernels = call
     if kernels is not None and softcap is None and kernels.can_attend(query, keys, values):
-        attended: torch.Tensor = kernels.attend(
+        attended: Tensor = kernels.attend(
             query, keys, values, batch.positions, batch.slots, scale=scaling, window=window
         )
         return attended
@@ -126,7 +125,7 @@ def _attend_singles(query: torch.Tensor, call: _Call) -> torch.Tensor:
     return batch.collect(over).reshape(num_rows, num_heads, -1)
 
 
-def _attend_packed(query: torch.Tensor, call: _Call) -> torch.Tensor:
+def _attend_packed(query: Tensor, call: _Call) -> Tensor:
     """Computes attention of the new tokens of all rows with several, `[T, heads, head_dim]`, in one call. Their cached keys and
     values are copied."""
     key, value = (
@@ -136,7 +135,7 @@ def _attend_packed(query: torch.Tensor, call: _Call) -> torch.Tensor:
     return attend_rows(query, key, value, *call.batch.bounds_of_several, scale=call.scaling, window=call.window)
 
 
-def _attend_several(query: torch.Tensor, rows: RowGroup, call: _Call) -> torch.Tensor:
+def _attend_several(query: Tensor, rows: RowGroup, call: _Call) -> Tensor:
     """Computes attention of the rows' new tokens. `query` and the result: `[num_rows, heads, Q, head_dim]`."""
     keys, values = (each[rows.slots, :, : rows.length] for each in (call.keys, call.values))
     num_repeats = query.shape[1] // keys.shape[1]
@@ -158,13 +157,13 @@ def _attend_several(query: torch.Tensor, rows: RowGroup, call: _Call) -> torch.T
 
 
 def _attend_in_steps(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
     scaling: float | None,
     softcap: float | None,
-) -> torch.Tensor:
+) -> Tensor:
     """Computes attention in separate operations: for soft-capped scores, and, because it is faster there, for few queries
     that share keys in fp32 on a CPU."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -177,6 +176,55 @@ def _attend_in_steps(
     in_fp32 = scores.dtype == torch.float32
     weights = scores.softmax(-1) if in_fp32 else scores.softmax(-1, dtype=torch.float32).to(values.dtype)
     return torch.bmm(weights, values.flatten(0, 1)).unflatten(0, query.shape[:2])
+
+
+def attend_in_groups(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    groups: Sequence[Group],
+) -> Tensor:
+    """Returns `[n, kv_heads, repeats, head_dim]`.
+
+    Args:
+        query: `[n, kv_heads, repeats, head_dim]`; `keys`, `values`: `[n, kv_heads, length, head_dim]`.
+        mask: `[n, 1, 1, length]`, added to the scores.
+        groups: cover all `n` rows.
+    """
+    query = query * scale
+    attended = []
+    for start, end, num_tokens in groups:
+        rows = slice(start, end)
+        its_mask = None if mask is None else mask[rows]
+        attended.append(_attend_group(query[rows], keys[rows], values[rows], its_mask, num_tokens))
+    return torch.cat(attended)
+
+
+def _attend_group(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, num_tokens: int) -> Tensor:
+    """Uses the first row's prefix for all rows; later keys and values are each row's own."""
+    scores = query @ keys[:, :, num_tokens:].transpose(2, 3)
+    if num_tokens:
+        of_prefix = _by_row(_by_head(query) @ keys[0, :, :num_tokens].transpose(1, 2), len(query))
+        scores = torch.cat([of_prefix, scores], dim=-1)
+    if mask is not None:
+        scores += mask
+    weights = scores.softmax(-1)
+    attended = weights[..., num_tokens:] @ values[:, :, num_tokens:]
+    if num_tokens:
+        attended += _by_row(_by_head(weights[..., :num_tokens]) @ values[0, :, :num_tokens], len(query))
+    return attended
+
+
+def _by_head(rows: Tensor) -> Tensor:
+    """Reshapes `[n, kv_heads, repeats, C]` to `[kv_heads, n · repeats, C]`."""
+    return rows.transpose(0, 1).flatten(1, 2)
+
+
+def _by_row(heads: Tensor, num_rows: int) -> Tensor:
+    """Inverse of `_by_head`."""
+    return heads.unflatten(1, (num_rows, -1)).transpose(0, 1)
 
 
 AttentionInterface.register(ATTENTION_NAME, slot_attention)

@@ -5,20 +5,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from midthought.engines.local.device_memory import to_device
+from midthought.engines.local.device import to_device
 from midthought.engines.local.kv_cache import SlotCache
-from midthought.engines.local.prefix_attention import Group
 from midthought.models.varlen_attention import CachedRows, RowBounds
 
 NUM_MASKED_AHEAD = 64
 """Number of further tokens for which a mask of singles has room when its rows advance."""
 MAX_JOINED_TOKENS = 16_384
 """Maximum number of keys in one call for several rows with several new tokens: each call costs time, each key memory."""
+
+MIN_PREFIX_TOKENS = 256
+"""Minimum number of shared tokens for which computing a group separately is faster."""
+MIN_GROUP_ROWS = 4
+
+
+class Group(NamedTuple):
+    """Rows `start:end` of a batch, whose first `num_tokens` keys and values are the same; 0 if no common prefix is known."""
+
+    start: int
+    end: int
+    num_tokens: int
+
+
+def find_groups(num_common: Sequence[int]) -> list[Group]:
+    """Returns groups that cover all rows, in order; empty if no rows share enough tokens.
+
+    Args:
+        num_common: length of the common prefix of each row and the row before it, in tokens; 0 for the first.
+
+    >>> find_groups([0, 500, 500, 480, 3])
+    [Group(start=0, end=4, num_tokens=480), Group(start=4, end=5, num_tokens=0)]
+    """
+    groups: list[Group] = []
+    start = 0
+    for end in range(1, len(num_common) + 1):
+        if end < len(num_common) and num_common[end] >= MIN_PREFIX_TOKENS:
+            continue
+        if end - start >= MIN_GROUP_ROWS:
+            groups.append(Group(start, end, min(num_common[start + 1 : end])))
+        elif groups and not groups[-1].num_tokens:
+            groups[-1] = Group(groups[-1].start, end, 0)
+        else:
+            groups.append(Group(start, end, 0))
+        start = end
+    return groups if any(group.num_tokens for group in groups) else []
 
 
 class RowGroup(NamedTuple):
@@ -45,7 +81,7 @@ class RowGroup(NamedTuple):
     def slots(self) -> slice:
         return slice(self.slot, self.slot + self.num_rows)
 
-    def of_rows(self, tokens: torch.Tensor) -> torch.Tensor:
+    def of_rows(self, tokens: Tensor) -> Tensor:
         """Returns `[num_rows, heads, num_new, head_dim]` from the batch's `[T, heads, head_dim]`."""
         return tokens[self.start : self.end].unflatten(0, (self.num_rows, -1)).transpose(1, 2)
 
@@ -66,9 +102,9 @@ class SlotBatch:
     """
 
     cache: SlotCache
-    slots: torch.Tensor
+    slots: Tensor
     """`[n]`: slots of the singles."""
-    positions: torch.Tensor
+    positions: Tensor
     """`[n]`: positions of the singles' tokens."""
     length: int
     """Length of the longest single, including the new token."""
@@ -87,15 +123,15 @@ class SlotBatch:
     """Number of earlier passes of the same rows."""
     shares_slots: bool = False
     """True if several singles are new tokens of the same row: they attend to keys that this pass writes."""
-    _masks: dict[tuple[int | None, int, int], torch.Tensor] = field(default_factory=dict)
-    _growing_mask: torch.Tensor | None = None
+    _masks: dict[tuple[int | None, int, int], Tensor] = field(default_factory=dict)
+    _growing_mask: Tensor | None = None
     """`[rows, 1, 1, length or more]`: mask of singles without a sliding window."""
     _bounds: tuple[RowBounds, RowBounds] | None = None
-    _token_slots: torch.Tensor | None = None
+    _token_slots: Tensor | None = None
     _cached_rows: CachedRows | None = None
 
     @property
-    def token_slots(self) -> torch.Tensor:
+    def token_slots(self) -> Tensor:
         """`[T]`: the slot of each new token."""
         if not self.several:
             return self.slots
@@ -104,7 +140,7 @@ class SlotBatch:
             self._token_slots = torch.cat([self.slots, to_device(np.concatenate(slots), self.slots.device)])
         return self._token_slots
 
-    def cached_rows(self, keys: torch.Tensor) -> CachedRows:
+    def cached_rows(self, keys: Tensor) -> CachedRows:
         """Places of the singles' keys in a layer's cache `[slots, kv_heads, length, head_dim]`."""
         if self._cached_rows is None:
             self._cached_rows = CachedRows.of(self.slots, self.positions + 1, self.length, keys)
@@ -141,13 +177,15 @@ class SlotBatch:
         self._masks.clear()
         self._growing_mask = None
 
-    def write(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def write(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Writes the new keys and values, `[T, kv_heads, head_dim]`, into the cache. Returns all keys and values of the
         layer."""
         keys, values = self.cache.layer(index, key, value)
         num_singles = len(self.slots)
         if num_singles:
-            where = self._level_place if self.ordered and self.is_level else (self.slots, slice(None), self.positions)
+            where: Any = (self.slots, slice(None), self.positions)
+            if self.ordered and self.is_level:
+                where = (slice(num_singles), slice(None), self.length - 1)
             keys[where] = key[:num_singles] if self.several else key
             values[where] = value[:num_singles] if self.several else value
         for rows in self.several:
@@ -155,17 +193,13 @@ class SlotBatch:
             values[rows.slots, :, rows.num_cached : rows.length] = rows.of_rows(value)
         return keys, values
 
-    @property
-    def _level_place(self) -> tuple[slice, slice, int]:
-        return slice(len(self.slots)), slice(None), self.length - 1
-
-    def of_singles(self, cached: torch.Tensor) -> torch.Tensor:
+    def of_singles(self, cached: Tensor) -> Tensor:
         """Returns the cached keys or values of the singles, `[rows, kv_heads, length, head_dim]`."""
         if self.span is not None:
             return cached[: self.span, :, : self.length]
         return cached[:, :, : self.length][self.slots]
 
-    def mask_of_singles(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+    def mask_of_singles(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """Returns `[rows, 1, 1, length]` to add to the scores: 0 if position p attends to key j (p - window < j ≤ p), else
         minus infinity. Returns None if every single attends to all keys."""
         if self.is_level and (window is None or self.length <= window):
@@ -180,17 +214,17 @@ class SlotBatch:
             self._masks[key] = self._new_mask(self.length, window, dtype)
         return self._masks[key]
 
-    def _new_mask(self, length: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+    def _new_mask(self, length: int, window: int | None, dtype: torch.dtype) -> Tensor:
         return _added(_seen(self.spread(self.positions)[:, None], length, window)[:, None, None], dtype)
 
     @property
-    def _rows(self) -> torch.Tensor:
+    def _rows(self) -> Tensor:
         """`[n]`: indices of the singles among the attended rows."""
         if self.span is None or self.ordered:
             return torch.arange(len(self.slots), device=self.slots.device)
         return self.slots
 
-    def mask_of(self, rows: RowGroup, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+    def mask_of(self, rows: RowGroup, window: int | None, dtype: torch.dtype) -> Tensor:
         """Returns `[Q, length]` to add to the scores of rows with several new tokens."""
         key = (window, rows.num_cached, rows.length)
         if key not in self._masks:
@@ -204,18 +238,18 @@ class SlotBatch:
             self._masks[key] = mask
         return self._masks[key]
 
-    def spread(self, rows: torch.Tensor) -> torch.Tensor:
+    def spread(self, rows: Tensor) -> Tensor:
         """Moves singles to rows of slots `0:span`; zeros for slots without a row in this pass."""
         if self.span is None or self.ordered:
             return rows
         return rows.new_zeros(self.span, *rows.shape[1:]).index_copy_(0, self.slots, rows)
 
-    def collect(self, spread: torch.Tensor) -> torch.Tensor:
+    def collect(self, spread: Tensor) -> Tensor:
         """Inverse of `spread`."""
         return spread if self.span is None or self.ordered else spread[self.slots]
 
 
-def _seen(positions: torch.Tensor, length: int, window: int | None) -> torch.Tensor:
+def _seen(positions: Tensor, length: int, window: int | None) -> Tensor:
     """Returns bool `[..., length]` for positions `[..., 1]`: True for each key that the position attends to."""
     keys = torch.arange(length, device=positions.device)
     seen = keys <= positions
@@ -224,6 +258,6 @@ def _seen(positions: torch.Tensor, length: int, window: int | None) -> torch.Ten
     return seen
 
 
-def _added(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _added(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns a mask to add to the scores: 0 if a key is seen, else minus infinity."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from midthought.engines.local.device_memory import memory_bytes
+from midthought.engines.local.device import memory_bytes
 from midthought.models.memory import MAX_COPIED_BYTES, MERGED_SHARE
 from midthought.models.peft_weights import effective_tensors, is_adapted, stochastically_rounded, used_module
 
@@ -262,9 +262,9 @@ class WeightCopies:
                 each.copy()
             self._states = states
 
-    @property
     def addresses(self) -> list[int]:
-        """Addresses of the copies."""
+        """Returns the addresses of the copies, after copying what has changed."""
+        self.renew()
         return [copy.data_ptr() for each in self._copied for copy in each.copies if copy is not None]
 
     def forget(self) -> None:

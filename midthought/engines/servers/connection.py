@@ -1,4 +1,4 @@
-"""HTTP to one model server: a client per event loop, the API key, deadlines, and the retry policy."""
+"""How a model server is reached: its address, the HTTP client with the API key, deadlines, and the retry policy."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 import dataclasses
 import importlib.util
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
-from midthought.engines.servers.streams import RetryableError, response_error, words
-from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.engines.servers.streams import words
+from midthought.errors import MissingExtraError, SettingsError
 from midthought.http.network import client_options, socket_path
 
 if TYPE_CHECKING:
@@ -31,9 +34,11 @@ class RetryPolicy:
     load_timeout_seconds: float = 900.0
     """For a server to load new weights, including the wait for running requests of other clients."""
     max_attempts: int = 10
-    """`sample` fails after this many consecutive requests without a new token. Status 429 does not count."""
+    """`sample` fails after this many consecutive requests without a new token. Status 429 and broken connections do not count."""
+    max_outage_seconds: float = 300.0
+    """How long to wait for unreachable servers while none returns a token; then samples and weight updates fail."""
     pause_seconds: float = 0.5
-    """Pause of a server after its first failure; see `ServerPool`."""
+    """Pause of a server after its first failure; see `engine.ServerPool`."""
     max_pause_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -54,79 +59,23 @@ class Session(NamedTuple):
     """Held while the server is checked or loads weights."""
 
 
-class Connection:
-    """Requests to one server, from several event loops, one after the other.
+def http_client(url: str, key: str, retry_policy: RetryPolicy) -> httpx.AsyncClient:
+    """Returns a client for `http://HOST:PORT`, or `unix:/PATH` of a socket. `key`: the API key; empty for none."""
+    import httpx
 
-    Args:
-        url: `http://HOST:PORT`, or `unix:/PATH` of its socket.
-        key: its API key; empty for none.
-        max_num_seqs: maximum number of concurrent completions.
-    """
-
-    def __init__(self, url: str, retry_policy: RetryPolicy, *, key: str = "", max_num_seqs: int = 128) -> None:
-        self.url = url
-        self.retry_policy = retry_policy
-        self._key = key
-        self._max_num_seqs = max_num_seqs
-        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
-
-    def session(self) -> Session:
-        """Returns the session of the running event loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._sessions:
-            self._sessions = {each: session for each, session in self._sessions.items() if not each.is_closed()}
-            self._sessions[loop] = Session(self._client(), asyncio.Semaphore(self._max_num_seqs), asyncio.Lock())
-        return self._sessions[loop]
-
-    def _client(self) -> httpx.AsyncClient:
-        import httpx
-
-        # No idle connections: nothing would close them when the loop ends.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        path, options = socket_path(self.url), client_options(self.url)
-        return httpx.AsyncClient(
-            base_url=self.url if path is None else "http://localhost",
-            transport=None
-            if path is None
-            else httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=options["verify"]),
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-            timeout=httpx.Timeout(None, connect=self.retry_policy.connect_timeout_seconds),
-            limits=limits,
-            **options,
-        )
-
-    async def ask(self, method: str, path: str, body: Any = None, *, seconds: float | None = None) -> httpx.Response:
-        """Sends a request and returns the whole response. Raises `RetryableError` if there is none."""
-        import httpx
-
-        seconds = self.retry_policy.next_token_timeout_seconds if seconds is None else seconds
-        try:
-            async with asyncio.timeout(seconds):
-                return await self.session().client.request(method, path, json=body)
-        except TimeoutError:
-            raise RetryableError(f"no response for {seconds:g} s") from None
-        except httpx.HTTPError as error:
-            raise RetryableError(named(error), is_disconnected=True) from None
-
-    async def post(self, path: str, body: Any = None) -> dict[str, Any] | None:
-        """Sends a slow request, such as a weight update. Returns the JSON response, or None if the server lacks the route.
-
-        Raises `RetryableError` if there is no response, `EngineError` with the server's message if it refuses.
-        """
-        return _content(await self.ask("POST", path, body, seconds=self.retry_policy.load_timeout_seconds))
-
-
-def _content(answer: httpx.Response) -> dict[str, Any] | None:
-    """Returns the JSON of a response, None for an unknown route. Raises `EngineError` if the server refuses."""
-    if answer.status_code == 404 and _is_unknown_route(answer):
-        return None
-    if answer.status_code != 200:
-        raise EngineError(str(response_error(answer)))
-    try:
-        said = answer.json()
-    except ValueError:
-        said = None
-    return said if isinstance(said, dict) else {}
+    # No idle connections: nothing would close them when the loop ends.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    path, options = socket_path(url), client_options(url)
+    return httpx.AsyncClient(
+        base_url=url if path is None else "http://localhost",
+        transport=None
+        if path is None
+        else httpx.AsyncHTTPTransport(uds=str(path), limits=limits, verify=options["verify"]),
+        headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+        timeout=httpx.Timeout(None, connect=retry_policy.connect_timeout_seconds),
+        limits=limits,
+        **options,
+    )
 
 
 def require_httpx(extra: str) -> None:
@@ -140,9 +89,26 @@ def named(error: Exception) -> str:
     return words(f"{type(error).__name__}: {error}")
 
 
-def _is_unknown_route(answer: httpx.Response) -> bool:
-    """Whether a 404 means an unknown route, not a missing file or model: web frameworks return `{"detail": "Not Found"}`."""
+def clean_addresses(urls: Sequence[str]) -> list[str]:
+    """Returns the different addresses, without `/v1`, which users often add. Raises `SettingsError` if there is none."""
+    if not urls:
+        raise SettingsError("base_url is empty; write http://HOST:PORT or unix:/PATH, or a list of them")
+    return list(dict.fromkeys(map(_clean, urls)))
+
+
+def _clean(url: str) -> str:
+    if isinstance(url, str) and socket_path(url) is not None:
+        return url
     try:
-        return bool(answer.json() == {"detail": "Not Found"})
-    except ValueError:
-        return True
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_address = is_address and not (parts.query or parts.fragment or re.search(r"\s", url))
+    except (ValueError, AttributeError, TypeError):
+        is_address = False
+    if not is_address:
+        raise SettingsError(f"base_url={url!r} is not an address; write http://HOST:PORT or unix:/PATH")
+    if parts.username or parts.password:
+        raise SettingsError(
+            f"the base_url of {parts.hostname} contains a password; store it in a variable and set api_key_env"
+        )
+    return url.rstrip("/").removesuffix("/v1")

@@ -1,4 +1,4 @@
-"""Engine over model servers: requests, retries, failover, deadlines, back-pressure, cancellation, weight updates.
+"""Engine over model servers: requests, retries, load balancing, failover, deadlines, cancellation, weight updates.
 
 The protocol of each kind of server is a subclass of `Server` in its own file. Does not depend on text, tools or rewards.
 """
@@ -6,23 +6,91 @@ The protocol of each kind of server is a subclass of `Server` in its own file. D
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import math
+import random
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar
 
 from midthought.engines.reloadable_engine import ReloadableEngine
-from midthought.engines.servers.connection import RetryPolicy, require_httpx
-from midthought.engines.servers.pool import ServerPool, clean_addresses
+from midthought.engines.servers.connection import RetryPolicy, clean_addresses, require_httpx
 from midthought.engines.servers.preparation import has_exact_logprobs, identify, prepare
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.server import Requirements, Server
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
-from midthought.engines.weight_sync.weight_check import Publication
+from midthought.engines.weight_sync.publication import Publication
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.http.network import read_key
 from midthought.types import Finish
+
+logger = logging.getLogger(__name__)
+
+
+class ServerPool:
+    """The servers of one engine. A new episode goes to the server with the fewest requests. It stays on that server, whose
+    prefix cache contains it, while the server works.
+
+    After a failure a server pauses for `pause_seconds`; each further consecutive failure doubles the pause, up to
+    `max_pause_seconds`, with jitter. If no server returns a token for `max_outage_seconds` after a failure, requests fail
+    without waiting (`is_given_up`), until a server returns a token.
+    """
+
+    def __init__(self, servers: Sequence[Server], retry_policy: RetryPolicy) -> None:
+        self.all = tuple(servers)
+        for server in servers:
+            server.on_token = functools.partial(self._succeeded, server)
+        self._retry_policy = retry_policy
+        self._outage_since = math.inf
+        """Start time of the first failed request since the last token of any server."""
+        self._home: dict[int, Server] = {}
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no server has returned a token for too long."""
+        return self._outage_seconds_left <= 0
+
+    @property
+    def _outage_seconds_left(self) -> float:
+        return self._outage_since + self._retry_policy.max_outage_seconds - time.monotonic()
+
+    def is_free(self, server: Server) -> bool:
+        """Whether a request may be sent now: the server does not pause, or all servers are given up."""
+        return server.free_at <= time.monotonic() or self.is_given_up
+
+    async def take(self, episode: int) -> Server:
+        """Returns the server for this episode's next request. Waits while all servers pause."""
+        while not (free := [server for server in self.all if self.is_free(server)]):
+            rest = min(server.free_at for server in self.all) - time.monotonic()
+            rest = max(0.0, rest) + random.uniform(0.0, self._retry_policy.pause_seconds)
+            await asyncio.sleep(max(0.0, min(rest, self._outage_seconds_left)))
+        server = self._home.get(episode)
+        if server not in free:
+            server = self._home[episode] = min(free, key=lambda each: each.num_taken)
+        return server
+
+    def forget(self, episode: int) -> None:
+        """Releases the episode's server: the episode has ended, or a new one starts."""
+        self._home.pop(episode, None)
+
+    def _succeeded(self, server: Server) -> None:
+        server.num_failures = 0
+        self._outage_since = math.inf
+
+    def failed(self, server: Server, fault: RetryableError, *, started_at: float) -> None:
+        """Records the failure of a request sent at `started_at`, and pauses the server; simultaneous failures count once."""
+        server.last_error = str(fault)
+        self._outage_since = math.inf if fault.is_busy else min(self._outage_since, started_at)
+        if started_at < server.failed_at:
+            return
+        logger.warning("%s: %s", server.url, fault)
+        server.failed_at = time.monotonic()
+        server.num_failures += 1
+        longest = self._retry_policy.max_pause_seconds
+        pause = self._retry_policy.pause_seconds * 2 ** min(server.num_failures - 1, 30)
+        pause = min(pause, longest) * random.uniform(0.5, 1.0)
+        server.free_at = server.failed_at + (min(fault.wait_seconds, longest) or pause)
 
 
 class ServerEngine(ReloadableEngine):
@@ -39,6 +107,7 @@ class ServerEngine(ReloadableEngine):
     With `training_temperature`, such a server is refused instead.
 
     Args:
+        kind: the protocol of the servers.
         base_url: `http://HOST:PORT` of the server, or `unix:/PATH` of its socket, or several of the same model.
         model: its name on the server, or the path that it was loaded from.
         eos_token_ids: the tokens that end a sequence; the server's own ones are ignored.
@@ -46,17 +115,15 @@ class ServerEngine(ReloadableEngine):
         max_seq_len: maximum tokens of a sequence, including the prompt; the server's own limit if that is smaller.
         max_num_seqs: maximum concurrent requests to each server; further ones wait here.
         api_key_env: environment variable with the servers' API key.
-        process: a server that this process has started, used instead of `base_url`. After it has ended, samples fail at once.
+        process: a server that was started for this engine, used instead of `base_url`. After it has ended, samples fail at
+            once; `shutdown` stops it.
         training_temperature: temperature of training rollouts; a server that does not return the log-probabilities of that
             distribution is refused with `SettingsError` at its first check.
-        max_outage_seconds: how long to wait for unreachable servers while none returns a token; then samples fail.
-            None: only `RetryPolicy.max_attempts` limits the wait.
     """
-
-    server_class: ClassVar[type[Server]]
 
     def __init__(
         self,
+        kind: type[Server],
         base_url: str | Sequence[str],
         model: str,
         *,
@@ -68,9 +135,8 @@ class ServerEngine(ReloadableEngine):
         process: ServerProcess | None = None,
         retry_policy: RetryPolicy | None = None,
         training_temperature: float | None = None,
-        max_outage_seconds: float | None = None,
     ) -> None:
-        require_httpx(self.server_class.name)
+        require_httpx(kind.name)
         super().__init__(
             eos_token_ids=eos_token_ids,
             max_seq_len=max_seq_len,
@@ -87,14 +153,12 @@ class ServerEngine(ReloadableEngine):
             model=model, probe=probe, max_seq_len=max_seq_len, training_temperature=training_temperature
         )
         self._servers = ServerPool(
-            [self.server_class(url, needed, self.retry_policy, key=key, max_num_seqs=max_num_seqs) for url in urls],
+            [kind(url, needed, self.retry_policy, key=key, max_num_seqs=max_num_seqs) for url in urls],
             self.retry_policy,
-            max_outage_seconds=math.inf if max_outage_seconds is None else max_outage_seconds,
         )
-        self._max_outage_seconds = max_outage_seconds
         self._publication: Publication | None = None
         """The weights that every server must load before it samples."""
-        self._exit_reason = (lambda: None) if process is None else process.exit_reason
+        self._process = process
 
     def open(self, episode: int) -> None:
         """Starts a new sequence; any server may take it."""
@@ -103,6 +167,11 @@ class ServerEngine(ReloadableEngine):
     def close(self, episode: int) -> None:
         self._servers.forget(episode)
         super().close(episode)
+
+    def shutdown(self) -> None:
+        """Stops the server if it was started for this engine."""
+        if self._process is not None:
+            self._process.stop()
 
     async def check(self) -> None:
         """Checks the model and the tokenizer of all servers concurrently.
@@ -136,7 +205,7 @@ class ServerEngine(ReloadableEngine):
         """A server that cannot be reached loads the weights when it answers again, before it samples; so does a server whose
         connection broke, because it may have been restarted."""
         self._publication = publication
-        give_up_at = time.monotonic() + (self._max_outage_seconds or 0.0)
+        give_up_at = time.monotonic() + self.retry_policy.max_outage_seconds
         while True:
             try:
                 return await self._call_all(lambda server: prepare(server, publication), "takes the new weights")
@@ -144,6 +213,10 @@ class ServerEngine(ReloadableEngine):
                 if time.monotonic() >= give_up_at or self._exit_reason():
                     raise
             await asyncio.sleep(self.retry_policy.pause_seconds)
+
+    def _exit_reason(self) -> str | None:
+        """Returns how the server that was started for this engine has ended."""
+        return None if self._process is None else self._process.exit_reason()
 
     @property
     def _adapter(self) -> str | None:
@@ -163,14 +236,12 @@ class ServerEngine(ReloadableEngine):
             except RetryableError as fault:
                 num_failures = 0 if len(draft.token_ids) > num_kept else num_failures
                 # During an outage the time is limited, not the number of attempts.
-                is_counted = not fault.is_busy and not (fault.is_disconnected and self._max_outage_seconds is not None)
-                num_failures += is_counted
+                num_failures += not (fault.is_busy or fault.is_disconnected)
                 if num_failures >= self.retry_policy.max_attempts:
                     raise self._failure(episode, draft, f"{num_failures} requests failed in a row") from None
                 if self._servers.is_given_up:
-                    silence = (
-                        f"no server returned a token for {self._max_outage_seconds:g} s (inference.server_wait_seconds)"
-                    )
+                    seconds = self.retry_policy.max_outage_seconds
+                    silence = f"no server returned a token for {seconds:g} s (inference.server_wait_seconds)"
                     raise self._failure(episode, draft, silence) from None
             finally:
                 server.num_taken -= 1

@@ -30,22 +30,32 @@ def guarded(words: Sequence[str]) -> list[str]:
 
 
 def main(parent: int, words: Sequence[str]) -> int:
-    """Runs the command, forwarding SIGINT, SIGTERM and SIGHUP to it. Returns its exit code as a shell would."""
+    """Runs the command until it ends or the parent is gone. Returns its exit code as a shell would."""
     try:
         process = subprocess.Popen(words)
     except OSError as error:
         print(error, file=sys.stderr)
         return 127
+    threading.Thread(target=_watch, args=(parent, process), daemon=True).start()
+    code = wait(process)
+    if os.getppid() != parent:
+        os.killpg(0, signal.SIGKILL)
+    return code
+
+
+def wait(process: subprocess.Popen[bytes]) -> int:
+    """Forwards SIGINT, SIGTERM and SIGHUP to the process until it ends. Returns its exit code as a shell would."""
 
     def forward_signal(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, forward_signal)
-    threading.Thread(target=_watch, args=(parent, process), daemon=True).start()
-    code = process.wait()
-    if os.getppid() != parent:
-        os.killpg(0, signal.SIGKILL)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, forward_signal) for number in numbers]
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
     return code if code >= 0 else 128 - code
 
 

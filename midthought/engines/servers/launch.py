@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import logging
 import os
 import secrets
+import shlex
 import shutil
 import socket
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
+from midthought.engines.servers.process import ServerProcess, free_port, run_in_foreground
 from midthought.engines.servers.server import Server, ServerOptions
-from midthought.errors import SettingsError
-from midthought.http.network import is_loopback
+from midthought.engines.servers.sglang import SGLangServer
+from midthought.engines.servers.vllm import VLLMServer
+from midthought.errors import MissingExtraError, ModelPathError, SettingsError, near_names
+from midthought.files.output_folder import replaced
+from midthought.http.network import is_loopback, read_key
 from midthought.models.gguf import model_folder
 
 _log = logging.getLogger(__name__)
+SERVERS: dict[str, type[Server]] = {"vllm": VLLMServer, "sglang": SGLangServer}
+"""Kinds of model servers by backend."""
+READY_SECONDS = 900.0
+"""Time for a server to start."""
 _MAX_PATH = 100
 """Bytes of a socket's path; Linux permits 107, macOS 103."""
 _OURS = {
@@ -39,6 +49,8 @@ _OURS = {
     "--trust-remote-code": "code from model folders, which is never run",
 }
 """Flags of vLLM and SGLang that `options.flags` must not contain, and what they would change."""
+_PROTECTION = {True: "--uds SOCKET", False: "--api-key-env NAME"}
+"""By `Server.has_socket`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,7 @@ def plan_launch(
 ) -> Launch:
     """Returns the start command. `python`: the interpreter that has the server's package; this one by default.
 
-    Raises `NoServerPackageError` if the package is not installed, `SettingsError` if the server would accept weights from the
+    Raises `MissingExtraError` if the package is not installed, `SettingsError` if the server would accept weights from the
     network, if it has no sockets or its key does not protect them, or if `options.flags` would change its address, its key or
     whose code it runs.
     """
@@ -78,17 +90,17 @@ def plan_launch(
     if Path(folder).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     url = f"unix:{options.uds}" if options.uds else f"http://127.0.0.1:{options.port}"
-    return Launch([interpreter_with(kind.name, python), *words, *options.flags], environment, url)
+    if python is None and importlib.util.find_spec(kind.name) is None:
+        remedy = (
+            "a server that is started here needs it. Set base_url='http://HOST:PORT' of a running server (that needs only "
+            f"pip install 'midthought[{kind.name}]'), install {kind.name}, or set server_python to an interpreter that has it"
+        )
+        raise MissingExtraError(kind.name, kind.name, remedy)
+    return Launch([python or sys.executable, *words, *options.flags], environment, url)
 
 
 def start_server(
-    kind: type[Server],
-    model_path: str | Path,
-    options: ServerOptions | None = None,
-    *,
-    python: str | None = None,
-    log_path: str | Path | None = None,
-    timeout_seconds: float = 900.0,
+    kind: type[Server], model_path: str | Path, options: ServerOptions, *, python: str | None = None
 ) -> ServerProcess:
     """Starts a server on this machine that only this user can reach, and waits until it is ready.
 
@@ -97,7 +109,7 @@ def start_server(
 
     Raises what `plan_launch` raises, and `EngineError` with the end of the server's log if it does not become ready.
     """
-    options, key = options or ServerOptions(), ""
+    key = ""
     with contextlib.ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="midthought-server-"))
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -107,12 +119,10 @@ def start_server(
             key = secrets.token_hex(32)  # it does not begin with `-`, which SGLang would take for a flag
             options = dataclasses.replace(options, key_file=str(write_key_file(folder, key)))
         launch = plan_launch(kind, model_path, options, python=python)
-        server = ServerProcess(
-            launch.words, launch.url, environment=launch.environment, log_path=log_path, key=key, folder=folder
-        )
+        server = ServerProcess(launch.words, launch.url, environment=launch.environment, key=key, folder=folder)
         undo.pop_all()
     _log.warning("%s starts, which can take minutes; its log: %s", kind.name, server.log_path)
-    server.wait_until_ready(timeout_seconds)
+    server.wait_until_ready(READY_SECONDS)
     return server
 
 
@@ -157,3 +167,73 @@ def write_key_file(folder: Path, key: str) -> Path:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump({"api-key": key}, file)  # YAML contains JSON
     return path
+
+
+def serve(
+    model: str,
+    backend: str,
+    options: ServerOptions,
+    *,
+    api_key_env: str | None = None,
+    untie_into: Path | None = None,
+    python: str | None = None,
+    dry_run: bool = False,
+    tell: Callable[[str], None] = print,
+) -> int:
+    """Implements `midthought engine serve`: prints the command, runs it in the foreground, and returns its exit code.
+
+    `dry_run`: only prints it and returns 0.
+
+    If the server accepts weights and the model's embeddings are tied, the server starts on an untied copy of the model, because
+    some servers reload tied embeddings incompletely. The copy is written if it does not exist yet.
+
+    `api_key_env`: environment variable with the key that requests must have, for servers whose key protects all routes.
+
+    Raises `SettingsError` for an unknown backend or a server that would accept weights from the network, `ModelPathError` if
+    the model does not exist, `MissingExtraError` (see `plan_launch`), `EngineError` if `python` cannot be run.
+    """
+    if backend not in SERVERS:
+        raise SettingsError(f"no servers of {backend!r}. {near_names(backend, SERVERS)}")
+    kind = SERVERS[backend]
+    options = dataclasses.replace(options, served_model_name=options.served_model_name or model)
+    model = str(model_folder(model))
+    path = _untied_copy(model, untie_into, tell, only_named=dry_run) if options.accepts_weights else model
+    if options.uds:
+        uds = Path(options.uds).absolute() if dry_run else private_socket(Path(options.uds))
+        options = dataclasses.replace(options, uds=str(uds))
+    elif options.accepts_updates and not api_key_env:
+        tell(f"# every user of this machine can replace the model; to prevent that, add {_PROTECTION[kind.has_socket]}")
+    with tempfile.TemporaryDirectory(prefix="midthought-server-") as folder:  # with mode 0700
+        if api_key_env:
+            key_file = write_key_file(Path(folder), read_key(api_key_env))
+            options = dataclasses.replace(options, key_file=str(key_file))
+        launch = plan_launch(kind, path, options, python=python)
+        set_here = {name: value for name, value in launch.environment.items() if name not in os.environ}
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
+        tell(" ".join([*assignments, shlex.join(launch.words)]))
+        return 0 if dry_run else run_in_foreground(launch.words, {**os.environ, **set_here})
+
+
+def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None], *, only_named: bool) -> str:
+    """Returns the folder to start on: the model itself, or its untied copy."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        from midthought.models.pretrained import why_not_loaded
+
+        raise ModelPathError(f"model {model!r} does not exist or does not load: {why_not_loaded(error)}") from None
+    if not config.get_text_config().tie_word_embeddings:
+        return model
+    folder = Path(model)
+    beside = folder.with_name(f"{folder.name}-untied") if folder.is_dir() else Path(f"{folder.name}-untied")
+    target = untie_into or beside
+    if not (target / "config.json").is_file() and not only_named:
+        from midthought.engines.weight_sync.publication import write_model
+        from midthought.models.pretrained import load_model, load_tokenizer
+
+        tell(f"# {model} has tied embeddings: writing an untied copy to {target}")
+        with replaced(target, "model") as new:
+            write_model(load_model(model, "auto"), new, load_tokenizer(model))
+    return str(target)

@@ -9,15 +9,22 @@ import warnings
 from collections.abc import Sequence
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.connection import Connection
 from midthought.engines.servers.server import Server
 from midthought.engines.servers.streams import LogprobMode, PartialCompletion, RetryableError, response_error
-from midthought.engines.weight_sync.weight_check import Publication
+from midthought.engines.weight_sync.publication import Publication
 from midthought.errors import EngineError, SettingsError
+from midthought.tokenization import Renderer
 
+_PROBE = "def tide(x):\n\treturn [x, 12345] # é ﷽ 🦉  Who's there?\r\n"
 _NUM_PROBE_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _UNCERTAIN, _CERTAIN = -0.1, -1e-3
 """Below the first, the most probable token has close competitors; above the second, it has none."""
+
+
+def probe_text(renderer: Renderer) -> tuple[str, list[int]]:
+    """Returns a text that tokenizers split differently, including control tokens, and its ids in ours."""
+    text = _PROBE + renderer.decode(sorted(renderer.control_token_ids))
+    return text, renderer.tokenizer(text, add_special_tokens=False).input_ids
 
 
 async def prepare(server: Server, publication: Publication | None) -> None:
@@ -47,12 +54,14 @@ async def identify(server: Server) -> None:
     server.model, server.max_seq_len = name, min(lengths)
     if needed.training_temperature is not None and needed.probe is not None:
         sampling = Sampling(max_tokens=1, temperature=needed.training_temperature)
-        if not await _is_exact(server, list(needed.probe[1]), sampling, None):
-            server.model = None
-            raise SettingsError(_why_not_exact(server.url, sampling))
+        if not LogprobMode().covers(sampling):
+            server.logprob_mode = await _probe_logprob_mode(server, needed.probe[1], None)
+            if not server.logprob_mode.covers(sampling):
+                server.model = None
+                raise SettingsError(_why_not_exact(server.url, sampling))
 
 
-async def _find_model(server: Connection, model: str) -> tuple[str, int | None]:
+async def _find_model(server: Server, model: str) -> tuple[str, int | None]:
     """Returns the server's name of the model that is named `model` or loaded from that path, and its maximum sequence length.
 
     Raises `SettingsError` with the served models if it is not among them, `RetryableError` if no model server answers.
@@ -72,7 +81,7 @@ async def _find_model(server: Connection, model: str) -> tuple[str, int | None]:
     raise SettingsError(f"{server.url} does not serve {model!r} but {served}; give the right one as served_model_name")
 
 
-async def _compare_tokenizers(server: Connection, model: str, text: str, token_ids: Sequence[int]) -> None:
+async def _compare_tokenizers(server: Server, model: str, text: str, token_ids: Sequence[int]) -> None:
     """Raises `SettingsError` if the server tokenizes the text differently. Warns if it has no `/tokenize` route."""
     answer = await server.ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
     try:
@@ -93,11 +102,16 @@ async def _compare_tokenizers(server: Connection, model: str, text: str, token_i
 
 
 async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: str | None) -> bool:
-    """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not."""
+    """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not.
+
+    Probes the server once, if that matters.
+    """
     if LogprobMode().covers(draft.sampling):
         return True
     async with server.session().lock:
-        is_exact = await _is_exact(server, draft.prompt, draft.sampling, adapter)
+        if server.logprob_mode is None:
+            server.logprob_mode = await _probe_logprob_mode(server, draft.prompt, adapter)
+        is_exact = server.logprob_mode.covers(draft.sampling)
         if not is_exact and not server.has_warned:
             server.has_warned = True
             warnings.warn(
@@ -105,15 +119,6 @@ async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: 
                 stacklevel=2,
             )
     return is_exact
-
-
-async def _is_exact(server: Server, prompt: Sequence[int], sampling: Sampling, adapter: str | None) -> bool:
-    """Whether the log-probabilities refer to the sampling distribution; probes the server once, if that matters."""
-    if LogprobMode().covers(sampling):
-        return True
-    if server.logprob_mode is None:
-        server.logprob_mode = await _probe_logprob_mode(server, prompt, adapter)
-    return server.logprob_mode.covers(sampling)
 
 
 async def _probe_logprob_mode(server: Server, prompt: Sequence[int], adapter: str | None) -> LogprobMode:

@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from midthought.engines.servers.guard import guarded
-from midthought.errors import EngineError, MissingExtraError
+from midthought.engines.servers.guard import guarded, wait
+from midthought.errors import EngineError
 from midthought.http.network import socket_path, tls_context
 
 TERMINATE_SECONDS = 10.0
 """Time for a server to terminate by itself before it is killed."""
-
-
-class NoServerPackageError(MissingExtraError):
-    """The package that runs the server is not installed."""
-
-    def __init__(self, package: str) -> None:
-        super(MissingExtraError, self).__init__(
-            f"{package} is not installed, so no server can be started here. Set base_url='http://HOST:PORT' of a running "
-            f"server (that needs only pip install 'midthought[{package}]'), install {package}, or set server_python to an "
-            "interpreter that has it"
-        )
-
-
-def interpreter_with(package: str, python: str | None = None) -> str:
-    """Returns `python`, else this interpreter. Raises `NoServerPackageError` if this one lacks the package."""
-    if python is None and importlib.util.find_spec(package) is None:
-        raise NoServerPackageError(package)
-    return python or sys.executable
 
 
 def free_port() -> int:
@@ -58,7 +37,6 @@ class ServerProcess:
         command: command line of the server.
         url: its address, `http://127.0.0.1:PORT` or `unix:/PATH`.
         environment: variables, used if they are not set in this process.
-        log_path: file for its output, which only this user may read; a temporary file by default, removed by `stop`.
         key: the key that its requests must have.
         folder: folder with its socket or key, removed when it ends.
     """
@@ -69,17 +47,15 @@ class ServerProcess:
         url: str,
         *,
         environment: Mapping[str, str] | None = None,
-        log_path: str | Path | None = None,
         key: str = "",
         folder: Path | None = None,
     ) -> None:
         self.url, self.key = url, key
-        if log_path is None:
-            handle, name = tempfile.mkstemp(prefix="midthought-server-", suffix=".log")
-            os.close(handle)
-        self.log_path = Path(name if log_path is None else log_path)
-        self._is_own_log = log_path is None
-        with open(os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
+        handle, name = tempfile.mkstemp(prefix="midthought-server-", suffix=".log")
+        self.log_path = Path(name)
+        """File with its output, which only this user may read. `stop` removes it unless an error has named it."""
+        self._keeps_log = False
+        with open(handle, "wb") as log:
             self._process = start_guarded(
                 command,
                 env={**(environment or {}), **os.environ},
@@ -119,7 +95,7 @@ class ServerProcess:
     def stop(self) -> None:
         """Stops the server and all processes of its group. May be called twice."""
         self._end()
-        if self._is_own_log:
+        if not self._keeps_log:
             self.log_path.unlink(missing_ok=True)
 
     def _answers(self) -> bool:
@@ -136,7 +112,7 @@ class ServerProcess:
 
     def _with_log_tail(self, what: str) -> str:
         """Appends the end of the log to `what`. The log file is then kept."""
-        self._is_own_log = False
+        self._keeps_log = True
         text = self.log_path.read_text("utf-8", errors="replace")
         lines = (text.replace(self.key, "…") if self.key else text).splitlines()
         last = " | ".join([line.strip()[:200] for line in lines if line.strip()][-6:]) or "nothing"
@@ -155,19 +131,7 @@ def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[by
 
 def run_in_foreground(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a command until it ends, forwarding SIGINT, SIGTERM and SIGHUP to it once each. Returns its exit code."""
-    process = start_guarded(words, env=dict(environment))
-
-    def forward_signal(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, forward_signal) for number in numbers]
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-    return code if code >= 0 else 128 - code
+    return wait(start_guarded(words, env=dict(environment)))
 
 
 def _end_server(process: subprocess.Popen[bytes], folder: Path | None) -> None:

@@ -13,10 +13,10 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.connection import Connection, RetryPolicy, named
+from midthought.engines.servers.connection import RetryPolicy, Session, http_client, named
 from midthought.engines.servers.streams import (
     Chunk,
     EventSplitter,
@@ -26,7 +26,11 @@ from midthought.engines.servers.streams import (
     add_events,
     response_error,
 )
-from midthought.engines.weight_sync.weight_check import Publication
+from midthought.engines.weight_sync.publication import Publication
+from midthought.errors import EngineError
+
+if TYPE_CHECKING:
+    import httpx
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +81,16 @@ class Requirements:
     """Temperature of training rollouts; a server must return the log-probabilities of that distribution."""
 
 
-class Server(Connection, ABC):
-    """A server's properties and state, and the protocol of its kind. Times are from `time.monotonic`."""
+class Server(ABC):
+    """A server's properties and state, and the protocol of its kind. Times are from `time.monotonic`.
+
+    Several event loops may use it, one after the other.
+
+    Args:
+        url: `http://HOST:PORT`, or `unix:/PATH` of its socket.
+        key: its API key; empty for none.
+        max_num_seqs: maximum number of concurrent completions.
+    """
 
     name: ClassVar[str]
     """Name of the server's package, and of our install extra."""
@@ -89,9 +101,12 @@ class Server(Connection, ABC):
     has_socket: ClassVar[bool]
     """Whether it can listen on a Unix socket. If not, a key protects all its routes that change something."""
 
-    def __init__(self, url: str, needed: Requirements, retry_policy: RetryPolicy, **connection: Any) -> None:
-        super().__init__(url, retry_policy, **connection)
-        self.needed = needed
+    def __init__(
+        self, url: str, needed: Requirements, retry_policy: RetryPolicy, *, key: str = "", max_num_seqs: int = 128
+    ) -> None:
+        self.url, self.needed, self.retry_policy = url, needed, retry_policy
+        self._key, self._max_num_seqs = key, max_num_seqs
+        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
         self.model: str | None = None
         """Its name of our model; None before the first check."""
         self.max_seq_len = 0
@@ -111,6 +126,47 @@ class Server(Connection, ABC):
         self.last_error = ""
         self.on_token: Callable[[], None] = lambda: None
         """Called when it has returned a token."""
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def session(self) -> Session:
+        """Returns the session of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._sessions:
+            self._sessions = {each: session for each, session in self._sessions.items() if not each.is_closed()}
+            client = http_client(self.url, self._key, self.retry_policy)
+            self._sessions[loop] = Session(client, asyncio.Semaphore(self._max_num_seqs), asyncio.Lock())
+        return self._sessions[loop]
+
+    async def ask(self, method: str, path: str, body: Any = None, *, seconds: float | None = None) -> httpx.Response:
+        """Sends a request and returns the whole response. Raises `RetryableError` if there is none."""
+        import httpx
+
+        seconds = self.retry_policy.next_token_timeout_seconds if seconds is None else seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.session().client.request(method, path, json=body)
+        except TimeoutError:
+            raise RetryableError(f"no response for {seconds:g} s") from None
+        except httpx.HTTPError as error:
+            raise RetryableError(named(error), is_disconnected=True) from None
+
+    async def post(self, path: str, body: Any = None) -> dict[str, Any] | None:
+        """Sends a slow request, such as a weight update. Returns the JSON response, or None if the server lacks the route: then
+        web frameworks return `{"detail": "Not Found"}`, or no JSON.
+
+        Raises `RetryableError` if there is no response, `EngineError` with the server's message if it refuses.
+        """
+        answer = await self.ask("POST", path, body, seconds=self.retry_policy.load_timeout_seconds)
+        try:
+            said = answer.json()
+        except ValueError:
+            said = None
+        if answer.status_code == 404 and said in (None, {"detail": "Not Found"}):
+            return None
+        if answer.status_code != 200:
+            raise EngineError(str(response_error(answer)))
+        return said if isinstance(said, dict) else {}
 
     # -- completions -------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""SGLang: start command and token-id protocol of its native server, and the engines over it.
+"""SGLang: start command and token-id protocol of its native server.
 
 Does not import sglang. Written from its documentation; not tested with a real server.
 """
@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.generation import ServerInferenceEngine
 from midthought.engines.servers.server import Server, ServerOptions, common_sampling_fields
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
@@ -116,10 +114,23 @@ class SGLangServer(Server):
         return read
 
     async def load_weights(self, path: str) -> None:
-        """The server itself waits for other clients' requests."""
+        """The server itself waits for other clients' requests. Then its cache is flushed, once it is idle: it may not have
+        noticed yet that a request was closed.
+        """
         body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
         await self._order("/update_weights_from_disk", body)
-        await self._flush_cache()
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while True:
+            try:
+                said = await self.post("/flush_cache")
+            except EngineError as error:
+                if time.monotonic() > deadline:
+                    raise EngineError(f"it does not flush its cache: other requests are running ({error})") from None
+                await asyncio.sleep(_POLL_SECONDS)
+                continue
+            if said is None:
+                raise EngineError("it has no /flush_cache; use an SGLang version that has it")
+            return
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Loads the adapter. The cache distinguishes adapters, so it is kept."""
@@ -135,33 +146,6 @@ class SGLangServer(Server):
             raise EngineError(f"it has no {path}; use an SGLang version that has it")
         if said.get("success") is not True:
             raise EngineError(f"{path}: {str(said.get('message') or said)[:300]}")
-
-    async def _flush_cache(self) -> None:
-        """Flushes the cache, once the server is idle: it may not have noticed yet that a request was closed."""
-        deadline = time.monotonic() + _IDLE_SECONDS
-        while True:
-            try:
-                said = await self.post("/flush_cache")
-            except EngineError as error:
-                if time.monotonic() > deadline:
-                    raise EngineError(f"it does not flush its cache: other requests are running ({error})") from None
-                await asyncio.sleep(_POLL_SECONDS)
-                continue
-            if said is None:
-                raise EngineError("it has no /flush_cache; use an SGLang version that has it")
-            return
-
-
-class SGLangEngine(ServerEngine):
-    """`ServerEngine` for SGLang servers."""
-
-    server_class = SGLangServer
-
-
-class SGLangInferenceEngine(ServerInferenceEngine):
-    __doc__ = ServerInferenceEngine.__doc__
-
-    engine_class = SGLangEngine
 
 
 def _aborted(reason: dict[str, Any]) -> Exception:

@@ -1,4 +1,4 @@
-"""vLLM: start command and token-id protocol of its OpenAI-compatible server, and the engines over it.
+"""vLLM: start command and token-id protocol of its OpenAI-compatible server.
 
 Does not import vllm, which runs in the server's process, often in another environment.
 """
@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.generation import ServerInferenceEngine
 from midthought.engines.servers.server import Server, ServerOptions, common_sampling_fields
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
@@ -138,18 +136,6 @@ class VLLMServer(Server):
 
     async def unload_adapter(self, name: str) -> None:
         await self.post("/v1/unload_lora_adapter", {"lora_name": name})
-
-
-class VLLMEngine(ServerEngine):
-    """`ServerEngine` for vLLM servers."""
-
-    server_class = VLLMServer
-
-
-class VLLMInferenceEngine(ServerInferenceEngine):
-    __doc__ = ServerInferenceEngine.__doc__
-
-    engine_class = VLLMEngine
 
 
 def max_lora_rank(rank: int) -> int:

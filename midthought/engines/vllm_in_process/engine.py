@@ -21,8 +21,8 @@ from midthought.engines.servers.server import ServerOptions, request_seed
 from midthought.engines.servers.streams import Chunk, PartialCompletion
 from midthought.engines.servers.vllm import VLLMServer
 from midthought.engines.vllm_in_process.setup import checked_arguments, environment, hidden_script, import_vllm
-from midthought.engines.vllm_in_process.worker import WeightReceiver
-from midthought.engines.weight_sync.weight_check import Publication
+from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.shared_tensors import WeightReceiver
 from midthought.errors import EngineError
 from midthought.models.gguf import model_folder
 from midthought.tools.background_loop import BackgroundLoop
@@ -57,7 +57,7 @@ class VLLMInProcessEngine(ReloadableEngine):
         follows_policy: whether the weights come from `publish` only; the folder then needs no weights.
         engine_args: further fields of vLLM's `AsyncEngineArgs`. `enable_sleep_mode` makes `sleep` release GPU memory.
 
-    Raises `VLLMNotInstalledError` without vLLM, `SettingsError` for an argument that is unknown to vLLM or fixed here.
+    Raises `MissingExtraError` without vLLM, `SettingsError` for an argument that is unknown to vLLM or fixed here.
     """
 
     reads_memory = True
@@ -130,9 +130,6 @@ class VLLMInProcessEngine(ReloadableEngine):
             raise EngineError(f"vLLM does not start ({named(error)}); its log says more") from error
         self._end = weakref.finalize(self, _end, self._loop, self._llm)
         self.max_seq_len = self._llm.model_config.max_model_len
-
-    def open(self, episode: int) -> None:
-        """Does nothing: vLLM's prefix cache works without it."""
 
     async def check(self) -> None:
         """Raises `EngineError` if vLLM is not running."""

@@ -26,21 +26,14 @@ FIXED_ARGUMENTS = {
 """Arguments of vLLM that the engine sets itself, with the reason."""
 
 
-class VLLMNotInstalledError(MissingExtraError):
-    """vllm is not installed in this environment."""
-
-    def __init__(self) -> None:
-        super(MissingExtraError, self).__init__(
-            "vllm is not installed in this environment, so it cannot run in_process. Install it here (pip install vllm), "
-            "or use a server instead of in_process: set server_python to an interpreter that has it, or base_url to a running "
-            "server"
-        )
-
-
 def import_vllm() -> tuple[Any, Any]:
     """Returns vLLM's `AsyncEngineArgs` and `AsyncLLM`."""
     if importlib.util.find_spec("vllm") is None:
-        raise VLLMNotInstalledError
+        remedy = (
+            "in_process needs it in this environment. Install it here (pip install vllm), or use a server instead of "
+            "in_process: set server_python to an interpreter that has it, or base_url to a running server"
+        )
+        raise MissingExtraError("vllm", "vllm", remedy)
     try:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM

@@ -80,9 +80,24 @@ def read_shared_tensors(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
         dtype = getattr(torch, dtype_name)
         if isinstance(place, int):
             num_bytes = torch.Size(shape).numel() * dtype.itemsize
-            yield name, _view(data, place, num_bytes, dtype).view(shape)
+            flat = torch.empty(0, dtype=dtype) if data is None else data[place : place + num_bytes].view(dtype)
+            yield name, flat.view(shape)
         else:
             yield name, _open_cuda(place, dtype)
+
+
+class WeightReceiver:
+    """Mixed into the `Worker` of an in-process vLLM (`worker_extension_cls`), whose `collective_rpc` calls the method."""
+
+    reload_weights: Any
+    """vLLM's own method."""
+
+    def load_shared_weights(self, manifest: Manifest) -> None:
+        """Replaces the weights. The tensors of `SharedTensors.manifest` have the names of a Hugging Face checkpoint."""
+        self.reload_weights(weights_iterator=read_shared_tensors(manifest), is_checkpoint_format=True)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            torch.cuda.ipc_collect()
 
 
 def _append(file: Any, tensor: Tensor) -> int:
@@ -90,12 +105,6 @@ def _append(file: Any, tensor: Tensor) -> int:
     start: int = file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
     file.write(memoryview(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()))  # type: ignore[arg-type]
     return start
-
-
-def _view(data: Tensor | None, start: int, num_bytes: int, dtype: torch.dtype) -> Tensor:
-    if data is None or num_bytes == 0:
-        return torch.empty(0, dtype=dtype)
-    return data[start : start + num_bytes].view(dtype)
 
 
 def _open_cuda(arguments: list[Any], dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,17 @@ import torch
 
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.reloadable_engine import ReloadableEngine
+from midthought.engines.weight_sync.publication import (
+    TOLERANCES,
+    Publication,
+    has_loadable_adapters,
+    is_tied,
+    make_weight_check,
+    perturbed,
+    write_adapters,
+    write_model,
+)
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors
-from midthought.engines.weight_sync.weight_check import TOLERANCES, Publication, make_weight_check, perturbed
-from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, is_tied, write_adapters, write_model
 from midthought.models.peft_folders import merged_tensors
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Completion
@@ -35,15 +43,15 @@ class SyncedEngine:
         engine: an engine whose model has the policy's architecture. If adapters are sent alone, servers already have the base
             model's weights; an engine that reads shared memory gets them here.
         policy: a causal LM that is trained in place, with or without PEFT adapters. LoRA adapters are sent alone, others as
-            merged weights (`weight_folder.has_loadable_adapters`).
+            merged weights (`publication.has_loadable_adapters`).
         probe_ids: tokens of a text that is natural for the policy; at least two.
         folder: folder for the weights, visible to servers under the same path. None: a temporary one.
         in_memory: whether the temporary folder is in memory if there is room; an engine that was started elsewhere, for
             example in a container, may not see that folder.
         tolerance: maximum mean difference in log-probability, in nats; by default 0.01 in float32, 0.1 in bfloat16.
-        stop: stops an engine that was started only for this object; `shutdown` calls it.
 
-    Raises `EngineError` if the engine cannot be reached, does not accept weights, or computes something else.
+    Raises `EngineError` if the engine cannot be reached, does not accept weights, or computes something else; then the engine
+    is shut down.
     """
 
     def __init__(
@@ -56,7 +64,6 @@ class SyncedEngine:
         folder: str | Path | None = None,
         in_memory: bool = False,
         tolerance: float | None = None,
-        stop: Callable[[], None] | None = None,
     ) -> None:
         self.engine = engine
         self.max_seq_len = max_seq_len
@@ -66,7 +73,6 @@ class SyncedEngine:
         self._probe_ids = list(probe_ids)[: max_seq_len - 1]
         usual = TOLERANCES.get(str(policy.dtype).removeprefix("torch."), 0.01)
         self._tolerance = usual if tolerance is None else tolerance
-        self._stop = stop
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder = None if folder is None else Path(folder).resolve()
         self._in_memory = in_memory
@@ -119,10 +125,9 @@ class SyncedEngine:
             self._loop.run(self.engine.sleep())
 
     def shutdown(self) -> None:
-        """Removes the written weights, and stops the engine if it was started here. May be called twice."""
+        """Removes the written weights, and shuts the engine down. May be called twice."""
         self._loop.close()
-        if self._stop is not None:
-            self._stop()
+        self.engine.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder / self._name, ignore_errors=True)
         if self._temporary is not None:
@@ -152,10 +157,8 @@ class SyncedEngine:
                 proof=make_weight_check(self._policy, self._probe_ids, self._tolerance),
                 likely_cause=_likely_cause(self._policy, is_server=not self.engine.reads_memory),
             )
-            if (
-                self._policy.device.type == "cuda"
-            ):  # an engine in another process needs memory that PyTorch keeps for later
-                torch.cuda.empty_cache()
+            if self._policy.device.type == "cuda":
+                torch.cuda.empty_cache()  # an engine in another process needs memory that PyTorch keeps for later
             self._loop.run(self.engine.publish(publication, policy_version))
         if path is not None:
             for older in path.parent.iterdir():
