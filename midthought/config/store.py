@@ -111,8 +111,9 @@ class RecipeConfig(Section):
         return self.copied(derived).freeze()
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as nested plain values, also the further settings of a section of a subclass."""
-        return self.model_dump(mode="json", serialize_as_any=True)
+        """The settings as nested plain values."""
+        sections = {name: value.model_dump(mode="json") for name, value in self if isinstance(value, Section)}
+        return {**self.model_dump(mode="json"), **sections}  # a section may be of a subclass, with further settings
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
