@@ -119,7 +119,7 @@ SEEDS = {
         '[{"token_ids": [1, 2, 3, 4], "spans": [["prompt", 0, 3, 1.0], ["policy", 3, 4, 1.0]], "sampled_logprobs": [null], '
         '"policy_versions": [-1]}], "tool_events": [], "stop_reason": "answered", "error": null, "num_cut": 0, '
         '"reward": {"parts": {"exact": 1.0}}, "tool_seconds": 0.0, "engine_seconds": 0.0, "turns": [], "turn_ends": [], '
-        '"policy_versions": [], "call_ends": [], "values": []}'
+        '"call_ends": [], "values": []}'
     ],
     "events": ['data: {"choices": [{"text": "a", "logprobs": {"token_logprobs": [-0.1]}}]}\n\ndata: [DONE]\n\n'],
     "transcripts": [

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 from representatives import representatives
-from typer.testing import CliRunner
 
-from midthought.cli import app
 from midthought.config import ConfigStore, TrainingConfig, create_default_config, read_yaml
-from midthought.config.algorithms import ALGORITHMS, algorithm_summary
+from midthought.config.algorithms import ALGORITHMS
 from midthought.config.store import TINY
 from midthought.errors import SettingsError
 from midthought.recipes import find_recipe
@@ -125,22 +123,6 @@ def test_an_unknown_name_gets_the_nearest_ones():
             wrong()
     with pytest.raises(SettingsError, match=r"training.algorithm='drgrpo': Did you mean 'dr_grpo'"):
         podcast("training.algorithm=drgrpo")
-
-
-def test_the_summary_names_the_values_of_the_preset_and_what_was_set_otherwise():
-    assert algorithm_summary(TrainingConfig()) == ""
-    line = algorithm_summary(of("gspo", clip_ratio_high=0.3))
-    assert line.startswith("training.algorithm=gspo (2507.18071")
-    assert "adv_estimator=grpo policy_loss=gspo" in line and "clip_ratio=0.0003" in line
-    assert line.endswith("set otherwise: clip_ratio_high=0.3 (preset: 0.0004)")
-    assert "set otherwise" not in algorithm_summary(of("gspo"))
-
-
-def test_a_run_and_its_dry_run_print_the_expansion(capsys):
-    result = CliRunner().invoke(app, ["train", "podcast", "--dry-run", "training.algorithm=gspo"])
-    assert "training.algorithm=gspo (2507.18071" in result.output
-    trainer_of("gspo").cleanup()
-    assert "training.algorithm=gspo (2507.18071" in capsys.readouterr().out
 
 
 def trainer_of(name: str) -> Trainer:

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.config import ConfigStore
-from midthought.config.page import settings_page
+from midthought.config.section import settings_page
 from midthought.recipes.podcast.settings import PodcastConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"

@@ -106,7 +106,7 @@ def test_the_ledger_by_hand():
     assert trajectory.loss_mask == [False, False, True]
     assert trajectory.sampled_runs() == [[5, 6], [3], [6]]
     assert (trajectory.num_sampled, trajectory.num_response, trajectory.num_calls) == (4, 8, 1)
-    assert (trajectory.policy_versions, trajectory.policy_version, trajectory.num_cut) == ([1, 2, 2], 2, 4)
+    assert trajectory.num_cut == 4
     trajectory.add_sampled(completion([7]))  # samples in a row are one run, results in a row are two
     trajectory.add_results([EVENT], [4])
     trajectory.add_results([EVENT], [5])
@@ -144,7 +144,7 @@ def test_what_cannot_be_added_is_refused_whole():
         trajectory.add_results([], [2])
     with pytest.raises(RecordError, match="at least one prompt token"):
         Trajectory(TASK, [])
-    assert trajectory.token_ids == [1] and trajectory.policy_versions == []
+    assert trajectory.token_ids == [1]
     trajectory.add_results([EVENT], [])  # a result that found no room is an event without tokens
     trajectory.check()
     assert trajectory.num_calls == 1 and trajectory.token_ids == [1]

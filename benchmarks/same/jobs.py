@@ -105,7 +105,7 @@ class EndsItsWorker:
         self.mark, self.__name__ = mark, "paid_by_length"
 
     def __call__(self, trajectory: Trajectory) -> float:
-        if trajectory.policy_versions[0] > 0 and not self.mark.exists():
+        if max(trajectory.segments[0].policy_versions) > 0 and not self.mark.exists():
             self.mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return paid_by_length(trajectory)

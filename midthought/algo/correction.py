@@ -6,66 +6,51 @@ functions.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from midthought.algo.losses import masked_average
 from midthought.algo.policy_loss import MAX_LOG_RATIO
-from midthought.algo.registry import NamedChoice
 from midthought.algo.tensors import as_mask, require_one_shape
-
-
-class RolloutCorrection(NamedChoice):
-    """How the weight ρ of a token's policy loss is limited."""
-
-    TRUNCATED = "truncated"
-    """`min(ρ, max)`: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"."""
-    MASKED = "masked"
-    """`ρ` if `min ≤ ρ ≤ max`, else 0: IcePop (Ring-1T, arXiv 2510.18855); without `min`: Liu et al. 2025, "When Speed Kills
-    Stability: Demystifying RL Collapse from the Training-Inference Mismatch"."""
-
-
-class CorrectionLevel(NamedChoice):
-    """Over which tokens ρ is computed."""
-
-    TOKEN = "token"
-    """One ratio per token."""
-    SEQUENCE = "sequence"
-    """One ratio per episode: the product over its policy tokens."""
 
 
 def rollout_weights(
     recomputed_logprobs: Tensor,
     sampled_logprobs: Tensor,
     mask: Tensor,
-    kind: RolloutCorrection | str,
+    kind: Literal["truncated", "masked"],
     *,
-    level: CorrectionLevel | str = CorrectionLevel.TOKEN,
-    episodes: Tensor | None = None,
+    episodes: Tensor,
+    level: Literal["token", "sequence"] = "token",
     max_weight: float = 2.0,
     min_weight: float = 0.0,
 ) -> tuple[Tensor, dict[str, float]]:
     """Returns (weights, metrics): weights at policy tokens, 0 elsewhere, without gradient.
 
-    All tensors have one shape. `episodes` is the episode of every token, which the level `sequence` needs. Log-ratios are clamped
-    to ± 20. Weights multiply the token losses; the denominator of the loss also counts tokens of weight 0. Metrics, over policy
+    All tensors have one shape; `episodes` is the episode of every token. Kinds:
+
+    - `truncated`: `min(ρ, max)`. Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training".
+    - `masked`: `ρ` if `min ≤ ρ ≤ max`, else 0. IcePop (Ring-1T, arXiv 2510.18855); without `min`: Liu et al. 2025, "When
+      Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch".
+
+    Levels: one ratio per token, or one per episode (`sequence`), the product over its policy tokens. Log-ratios are clamped to
+    ± 20. Weights multiply the token losses; the denominator of the loss also counts tokens of weight 0. Metrics, over policy
     tokens: `rollout_weight_mean`, and `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction` (`masked`). Raises
-    ValueError for different shapes, or missing episodes.
+    ValueError for different shapes.
     """
-    kind, level = RolloutCorrection(kind), CorrectionLevel(level)
     mask = as_mask(mask)
-    require_one_shape(mask, recomputed_logprobs=recomputed_logprobs, sampled_logprobs=sampled_logprobs)
+    logprobs = {"recomputed_logprobs": recomputed_logprobs, "sampled_logprobs": sampled_logprobs}
+    require_one_shape(mask, episodes=episodes, **logprobs)
     log_ratios = torch.where(mask, recomputed_logprobs - sampled_logprobs, 0.0).detach()
-    if level is CorrectionLevel.SEQUENCE:
-        if episodes is None:
-            raise ValueError("rollout correction by sequence needs the episode of every token")
-        require_one_shape(mask, episodes=episodes)
+    if level == "sequence":
         _, part = torch.unique(episodes, return_inverse=True)
         sums = log_ratios.new_zeros(int(part.max()) + 1).index_add(0, part.flatten(), log_ratios.flatten())
         log_ratios = sums[part]
     ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     outside = ratios > max_weight
-    if kind is RolloutCorrection.TRUNCATED:
+    if kind == "truncated":
         weights, name = ratios.clamp(max=max_weight), "rollout_truncated_fraction"
     else:
         outside = outside | (ratios < min_weight)

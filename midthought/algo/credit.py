@@ -18,8 +18,13 @@ from midthought.algo.registry import Registry
 from midthought.algo.tensors import require_tensors
 from midthought.config import TrainingConfig
 
-NEEDS = frozenset({"values", "groups", "turns", "calls"})
-"""Inputs that an estimator may require besides rewards and mask."""
+NEEDS = {
+    "values": "score the batch with a critic, or use 'grpo'",
+    "groups": "give the group number of every row as index",
+    "turns": "give the turn number of every policy token",
+    "calls": "give the number of the call step of every policy token",
+}
+"""Inputs that an estimator may require besides rewards and mask, with the remedy if one is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +78,7 @@ def advantage_estimator(name: str, *, needs: Iterable[str] = ()) -> Callable[[Es
     groups are dropped), `turns`, `calls`. Raises ValueError for an unknown input or the name of a built-in estimator.
     """
     wanted = frozenset(needs)
-    if unknown := sorted(wanted - NEEDS):
+    if unknown := sorted(wanted - NEEDS.keys()):
         raise ValueError(f"advantage estimator {name!r} cannot need {unknown}; possible needs: {sorted(NEEDS)}")
 
     def register(function: Estimator) -> Estimator:
@@ -93,7 +98,7 @@ def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     function = ESTIMATORS.find(name)
     for need in sorted(TrainingConfig.estimator_needs[name]):
         if getattr(inputs, need) is None:
-            raise ValueError(f"advantage estimator {str(name)!r} needs {need}: {_REMEDIES[need]}")
+            raise ValueError(f"advantage estimator {str(name)!r} needs {need}: {NEEDS[need]}")
     check_inputs(inputs)
     return function(inputs)
 
@@ -121,11 +126,3 @@ def numbered(groups: Tensor | Sequence[Hashable]) -> Tensor:
         return groups
     numbers: dict[Hashable, int] = {}
     return torch.tensor([numbers.setdefault(group, len(numbers)) for group in groups], dtype=torch.int64)
-
-
-_REMEDIES = {
-    "values": "score the batch with a critic, or use 'grpo'",
-    "groups": "give the group number of every row as index",
-    "turns": "give the turn number of every policy token",
-    "calls": "give the number of the call step of every policy token",
-}

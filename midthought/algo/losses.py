@@ -36,6 +36,39 @@ def masked_average(
     return chosen.sum() / denominator
 
 
+def loss_weights(
+    mask: Tensor, episodes: Tensor, kind: str, norm_tokens: int | None = None
+) -> tuple[Tensor | None, float]:
+    """Returns (weights, denominator) of an optimizer step, whose loss is `Σ weight · ℓ / denominator` over policy tokens.
+    Weights are split together with the rows, so micro-batches, padding and order do not change the loss.
+
+    `mask` marks policy tokens, `episodes` is the episode of every token, both of one shape. Weights have this shape and are 0
+    outside the mask, or None if all are 1. Episodes without a policy token are not counted. Kinds, with verl's names:
+
+    - `token-mean`: all tokens have the same weight: `Σ ℓ / number of tokens` (DAPO, arXiv 2503.14476, eq. 12).
+    - `seq-mean-token-mean`: all episodes have the same weight: the mean over episodes of the mean of their tokens (GRPO, arXiv
+      2402.03300, eq. 3).
+    - `seq-mean-token-sum`: the mean over episodes of the sum of their tokens.
+    - `seq-mean-token-sum-norm`: the same, divided by `norm_tokens` (Dr. GRPO, arXiv 2503.20783, section 3.2).
+
+    Raises ValueError for different shapes, or a missing constant.
+    """
+    mask = as_mask(mask)
+    if kind == "token-mean":
+        return None, int(mask.sum())
+    require_one_shape(mask, episodes=episodes)
+    _, episode, lengths = torch.unique(episodes[mask], return_inverse=True, return_counts=True)
+    num_episodes = len(lengths)
+    if kind == "seq-mean-token-mean":
+        weights = torch.zeros(mask.shape, device=mask.device)
+        return weights.masked_scatter(mask, 1.0 / lengths[episode]), num_episodes
+    if kind == "seq-mean-token-sum":
+        return None, num_episodes
+    if norm_tokens is None or norm_tokens < 1:
+        raise ValueError(f"loss aggregation {kind!r} needs a number of tokens to divide by, got {norm_tokens}")
+    return None, num_episodes * norm_tokens
+
+
 def compute_policy_loss(
     old_log_probs: Tensor,
     log_probs: Tensor,

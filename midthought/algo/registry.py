@@ -1,24 +1,13 @@
-"""Names of choices, and a registry of functions by name: a decorator adds an estimator or a loss."""
+"""A registry of functions by name: a decorator adds an estimator or a loss."""
 
 from __future__ import annotations
 
-import enum
-import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from midthought.errors import near_names
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class NamedChoice(enum.StrEnum):
-    """Values of a setting. Another value raises ValueError with similar ones."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> NamedChoice:
-        noun = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
-        raise ValueError(f"unknown {noun} {value!r}. {near_names(str(value), [each.value for each in cls])}")
 
 
 class Registry(Generic[Function]):

@@ -3,4 +3,4 @@
 A check is one function, registered with `@check` (`registry.py`). It yields findings: a number and one remedy.
 """
 
-from midthought.checks import episodes, inputs, iterations, machine  # noqa: F401  (they register the checks)
+from midthought.checks import episodes, inputs, iterations  # noqa: F401  (they register the checks)

@@ -104,12 +104,6 @@ class Report:
         if stopping := [f"{finding.check}: {finding}" for finding in self.findings if finding.policy == "stop"]:
             raise SettingsError("; ".join(stopping))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the report as JSON values."""
-        findings = [finding.to_dict() for finding in self.findings]
-        rest = {"passed": self.passed, "skipped": self.skipped, "seconds": round(self.seconds, 2)}
-        return {"is_healthy": self.is_healthy, "findings": findings, **rest}
-
     def to_lines(self) -> list[str]:
         """Returns the report as text for a terminal."""
         lines = [line for finding in self.findings for line in finding.to_lines()]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from midthought.checks.during import History, Row, mean_of, step_of, value
-from midthought.checks.machine import MIN_CHANGE, MIN_STEP, hindrance
+from midthought.checks.inputs import MIN_CHANGE, MIN_STEP, hindrance
 from midthought.checks.registry import Finding, Policy, check
 
 NUM_ITERS, NUM_FEW = 5, 3

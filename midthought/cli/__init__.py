@@ -1,8 +1,8 @@
 """The `midthought` command, one module per group of commands.
 
-Exit codes: 0 done; 1 a command that judges (`doctor`, `guard`, `feedback check`) has a finding, or the run of `watch` ended
-early; 2 a mistake of the user, which one line explains; 3 training was stopped because it cannot learn; 70 an error of this
-library, with a traceback; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 1 a command that judges (`doctor`, `feedback check`) has a finding, or the run of `watch` ended early;
+2 a mistake of the user, which one line explains; 3 training was stopped because it cannot learn; 70 an error of this library,
+with a traceback; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import doctor, feedback, init, memory, planning, servers, talking, training, watch
+from midthought.cli import feedback, init, memory, runs, servers, talking, training
 from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.files.storage_errors import storage_error
@@ -32,12 +32,11 @@ for command in (
     init.init,
     training.train,
     training.evaluate,
-    doctor.doctor,
-    planning.settings,
-    planning.report,
-    planning.compare,
-    planning.guard,
-    watch.watch,
+    runs.doctor,
+    runs.settings,
+    runs.report,
+    runs.compare,
+    runs.watch,
     talking.chat,
     talking.serve,
     talking.push,

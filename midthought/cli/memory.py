@@ -138,7 +138,6 @@ def search(
 @app.command()
 def serve(
     path: MemoryPath = "memory",
-    table: Annotated[str, typer.Option(help="Name of the table.")] = "transcripts",
     embedding_model: UsedEmbeddingModel = "minilm",
     questions: Annotated[
         Path | None, typer.Option(help="JSON Lines file of questions; default: the memory's own.")
@@ -152,8 +151,7 @@ def serve(
     """Serve a memory to a cluster, until Ctrl-C or SIGTERM."""
     from midthought.memory.service.command import serve as serve_memory
 
-    own = (path, table, embedding_model)
-    serve_memory(*own, questions=questions, host=host, port=port, token_env=token_env, tell=tell)
+    serve_memory(path, embedding_model, questions=questions, host=host, port=port, token_env=token_env, tell=tell)
 
 
 @app.command()

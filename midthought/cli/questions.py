@@ -54,7 +54,6 @@ def questions(
     max_episodes: Annotated[int | None, typer.Option(help="Most episodes to use.")] = None,
     embedding_model: UsedEmbeddingModel = "minilm",
     parquet: Annotated[Path | None, typer.Option(help="Also write them to this file as verl's rows.")] = None,
-    timeout_seconds: Annotated[float, typer.Option(help="Deadline of one request to the model.")] = 300.0,
 ) -> None:
     """Step 4: make questions with answers and evidence: about quotes, as the demo, or by a language model, verified."""
     require_our_lines(out, ("task_id", "prompt", "answer"))
@@ -72,7 +71,7 @@ def questions(
         endpoint = EndpointSettings(
             base_url=from_model,
             api_key_env=api_key_env,
-            timeout_seconds=timeout_seconds,
+            timeout_seconds=300.0,
             retries=6,
             backoff_seconds=1.0,
             max_concurrency=8,

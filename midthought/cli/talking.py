@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,7 +45,6 @@ def serve(
     """Serve the policy of a run as an OpenAI-compatible chat endpoint. Its tools run here. Ctrl-C stops it."""
     from midthought.config.references import require_installed
     from midthought.memory.service.auth import AccessPolicy
-    from midthought.recipes.served_run import open_run
     from midthought.serve.chat_answer import ChatAnswers
 
     access = AccessPolicy.of(host, api_key_env, option="--api-key-env")
@@ -54,15 +53,8 @@ def serve(
     from midthought.memory.service.server import run as run_server
     from midthought.serve.app import ChatService, make_app
 
-    opened = open_run(
-        run,
-        recipe=recipe,
-        tools=_tools(tools, no_tools),
-        system_prompt=system,
-        call_format=call_format,
-        device=device,
-        max_num_seqs=max_num_seqs,
-    )
+    how = {"system_prompt": system, "call_format": call_format, "device": device, "max_num_seqs": max_num_seqs}
+    opened = _open(run, tools, no_tools, recipe=recipe, **how)
     with opened.engine:
         listening, name = listen(access.host, port), name or opened.name
         tools_of_run = ", ".join(opened.policy.executor.registry.names()) or "none"
@@ -71,10 +63,12 @@ def serve(
         run_server(make_server(make_app(service, access)), listening)
 
 
-def _tools(tools: list[str] | None, no_tools: bool) -> list[str] | None:
+def _open(run: Path, tools: list[str] | None, no_tools: bool, **how: Any) -> Any:
+    from midthought.recipes.served_run import open_run
+
     if tools and no_tools:
         raise SettingsError(f"--tools {tools[0]} with --no-tools: leave one of them out")
-    return [] if no_tools else tools or None
+    return open_run(run, tools=[] if no_tools else tools or None, **how)
 
 
 def chat(
@@ -97,19 +91,10 @@ def chat(
     """
     import sys
 
-    from midthought.recipes.served_run import open_run
-    from midthought.serve.chat_session import ChatSession
-    from midthought.serve.chat_terminal import ChatTerminal, answer_lines
+    from midthought.serve.chat_terminal import ChatSession, ChatTerminal, answer_lines
 
-    opened = open_run(
-        run,
-        recipe=recipe,
-        tools=_tools(tools, no_tools),
-        system_prompt=system,
-        call_format=call_format,
-        device=device,
-        max_num_seqs=1,
-    )
+    how = {"system_prompt": system, "call_format": call_format, "device": device, "max_num_seqs": 1}
+    opened = _open(run, tools, no_tools, recipe=recipe, **how)
     with opened.engine:
         session = ChatSession(opened.engine, opened.policy, temperature=temperature, max_tokens=max_tokens, seed=seed)
         if sys.stdin.isatty():

@@ -8,7 +8,6 @@ from midthought.config.changes import Change, changes_between, require_allowed
 from midthought.config.section import Auto, Harmless, Section, settled
 from midthought.config.sections import (
     CheckpointConfig,
-    ChecksConfig,
     EnvironmentConfig,
     InferenceConfig,
     ModelConfig,
@@ -24,7 +23,6 @@ __all__ = [
     "Auto",
     "Change",
     "CheckpointConfig",
-    "ChecksConfig",
     "ConfigStore",
     "EnvironmentConfig",
     "Harmless",

@@ -159,19 +159,3 @@ class AlgorithmSection(Section):
         if name is not None and (not isinstance(name, str) or name not in ALGORITHMS):
             raise ValueError(near_names(str(name), ALGORITHMS))
         return name
-
-
-def algorithm_summary(training: AlgorithmSection) -> str:
-    """Returns the preset's name, source and values, and the settings that differ from it; empty without a preset."""
-    if training.algorithm is None:
-        return ""
-    preset, present = algorithm_values(type(training), training.algorithm), training.model_dump()
-    others = [
-        f"{key}={present[key]} (preset: {value})"
-        for key, value in preset.items()
-        if value not in (present[key], "auto")  # the run's choice for `auto` is printed with its reason
-    ]
-    shown = {"adv_estimator", *ALGORITHMS[training.algorithm].values}
-    words = " ".join(f"{key}={value}" for key, value in preset.items() if key in shown)
-    otherwise = f"; set otherwise: {', '.join(others)}" if others else ""
-    return f"training.algorithm={training.algorithm} ({ALGORITHMS[training.algorithm].source}): {words}{otherwise}"

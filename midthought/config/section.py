@@ -1,11 +1,12 @@
-"""Base class of the sections: settings that are validated on every assignment. Settings that may be `auto` or harmless."""
+"""Base class of the sections: settings that are validated on every assignment. Settings that may be `auto` or harmless. The page
+that documents them."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
@@ -106,22 +107,24 @@ class Section(BaseModel):
         return type(self)(**{**self.given(), **values})
 
     def copied(self, values: Mapping[str, Any]) -> Self:
-        """Returns an assignable copy with these valid values, which are not validated again."""
-        copy = self.model_copy(update=dict(values), deep=True)
+        """Returns an assignable copy with these valid values, which are not validated again; for a section in it: the section, or
+        a mapping of its values."""
+        given = [(name, value, values.get(name, {})) for name, value in self if isinstance(value, Section)]
+        inner = {name: value.copied(new) for name, value, new in given if not isinstance(new, Section)}
+        copy = self.model_copy(update={**values, **inner}, deep=True)
         copy._is_frozen = False
         return copy
 
     def given(self) -> dict[str, Any]:
         """Returns the settings that were set, as nested plain values. A setting may be set to its default."""
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        sections = {name: value.given() for name, value in values.items() if isinstance(value, Section)}
-        own = {
-            name
-            for name, value in values.items()
-            if name not in sections and (name in self.model_fields_set or value != _defaults_of(type(self))[name])
-        }
-        plain = self.model_dump(mode="json", include=own) | sections
-        return {name: plain[name] for name in values if name in plain}
+        plain, found = self.model_dump(mode="json"), {}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, Section):
+                found[name] = value.given()
+            elif name in self.model_fields_set or value != field.get_default(call_default_factory=True):
+                found[name] = plain[name]
+        return found
 
     def freeze(self) -> Self:
         """Makes later assignments to this section, and to sections in it, raise `SettingsError`. Returns the section."""
@@ -132,22 +135,22 @@ class Section(BaseModel):
         return self
 
 
-@functools.cache
-def _defaults_of(section: type[Section]) -> dict[str, Any]:
-    """Returns the defaults of a section's settings, to be compared with."""
-    fields = section.model_fields.items()
-    return {name: field.get_default(call_default_factory=True) for name, field in fields}
-
-
-def unknown_key(section: type[Section], name: str, value: Any = None) -> str:
+def _unknown_key(section: type[Section], name: str, value: Any) -> str:
     named = re.fullmatch("(.+)(?:Config|Section)", section.__name__)
     where = named[1].lower() if named else "settings"
-    kinds = {key: field.annotation for key, field in section.model_fields.items()}
-    owners = [key for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)]
-    for owner in owners:
-        if name in kinds[owner].model_fields:  # type: ignore[union-attr]
+    kinds = {key: kind for key, field in section.model_fields.items() if (kind := section_of(field.annotation))}
+    first, _, rest = name.partition(".")
+    if first in kinds and rest:
+        return f"{name}={value!r:.40}: sections are nested mappings; write {{{first!r}: {{{rest!r}: …}}}}"
+    for owner, kind in kinds.items():
+        if name in kind.model_fields:
             return f"unknown key {name!r} in {where}. Did you mean {owner}.{name}?"
     return f"unknown key {name!r} in {where}. {near_names(name, section.model_fields)}"
+
+
+def section_of(annotation: Any) -> type[Section] | None:
+    """Returns the class of a section from the type of a field; None for a setting."""
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
 
 
 def _explain(section: type[Section], error: ValidationError) -> str:
@@ -155,24 +158,55 @@ def _explain(section: type[Section], error: ValidationError) -> str:
     problems = error.errors()
     or_auto = {problem["loc"][:-1] for problem in problems if problem["loc"][-1:] == (AUTO_BRANCH,)}
     for problem in problems:
-        place = problem["loc"]
+        place, given = problem["loc"], problem["input"]
         if place[-1:] == (AUTO_BRANCH,):
             continue  # the error of the other branch of the union has the message
         takes_auto = place[:-1] in or_auto
         key = ".".join(str(part) for part in (place[:-1] if takes_auto else place))
         cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, SettingsError):  # from a section inside this one
-            lines.append(f"{key}.{cause}")
+            lines.append(str(cause) if str(cause).startswith("unknown key") else f"{key}.{cause}")
             continue
         if problem["type"] in {"extra_forbidden", "no_such_attribute"}:
-            lines.append(unknown_key(section, key, problem["input"]))
+            lines.append(_unknown_key(section, key, given))
             continue
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "literal_error":
             known = [part.strip(" '") for part in problem["ctx"]["expected"].replace(" or ", ", ").split(",")]
-            message = near_names(str(problem["input"]), known)
+            message = near_names(str(given), known)
         elif problem["type"] == "list_type":
-            message = f"should be a list; write [{problem['input']}]"
-        shown = f"{key}={problem['input']!r}: " if key else ""
+            message = f"should be a list; write [{given}]"
+        elif problem["type"] == "model_type" and (kind := section_of(section.model_fields[key].annotation)):
+            message = f"{key} is a section; set one of its keys, for example {key}.{next(iter(kind.model_fields))}=…"
+        shown = f"{key}={given!r}: " if key else ""
         lines.append(f"{shown}{message}{', or be auto' if takes_auto else ''}")
     return "; ".join(lines)
+
+
+def settings_page(store: type[Section], title: str, skipped: frozenset[str] = frozenset()) -> str:
+    """Returns the page of the settings as Markdown, from the docstrings of the fields: a table of keys, defaults and meanings for
+    every section that is not in `skipped`."""
+    lines = [f"## {title}", ""]
+    for name, field in store.model_fields.items():
+        if name not in skipped and (kind := section_of(field.annotation)):
+            lines += [
+                f"### `{name}`",
+                _one_line(kind.__doc__),
+                "",
+                "| key | default | |",
+                "| --- | --- | --- |",
+                *_rows(kind),
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def _rows(section: type[Section]) -> Iterator[str]:
+    for key, field in section.model_fields.items():
+        default = json.dumps(field.get_default(call_default_factory=True), ensure_ascii=False)
+        meaning = _one_line(field.description).replace("|", "\\|") + (" ↻" if HARMLESS in field.metadata else "")
+        yield f"| `{key}` | `{default}` | {meaning} |"
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())

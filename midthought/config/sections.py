@@ -65,11 +65,6 @@ class ModelConfig(Section):
         return {**self.chat_template_kwargs, "strftime_now": self.chat_template_date}
 
     @property
-    def flags_of_server(self) -> list[str]:
-        """Arguments of vLLM and SGLang, by `tensor_parallel_size`."""
-        return ["--tensor-parallel-size", str(self.tensor_parallel_size)] if self.tensor_parallel_size > 1 else []
-
-    @property
     def device_of_made(self) -> str:
         """Device of the small randomly initialized model."""
         return "cpu" if self.device == "auto" else self.device
@@ -253,8 +248,6 @@ class CheckpointConfig(Section):
     record_episodes: Harmless[int] = Field(0, ge=0)
     """Episodes of each iteration, validation and evaluation arm whose tokens are written to `trajectories.jsonl`, with
     log-probabilities, advantages, ratios, values and entropies (docs/runs.md). 0: texts only."""
-    record_every: Harmless[int] = Field(1, ge=1)
-    """Training iterations between two that are recorded."""
     record_max_mib: Harmless[float] = Field(256.0, gt=0)
     """Size of `trajectories.jsonl` from which no more tokens are recorded."""
     trackers: Harmless[list[str]] = Field(default_factory=lambda: ["tensorboard"])

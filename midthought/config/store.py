@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from midthought.config.algorithms import algorithm_values
 from midthought.config.former_names import in_present_names
-from midthought.config.section import Section, settled, unknown_key
+from midthought.config.section import Section, section_of, settled
 from midthought.config.sections import (
     CheckpointConfig,
     ChecksConfig,
@@ -97,23 +97,18 @@ class RecipeConfig(Section):
         training, inference = self.training, self.inference
         corrects_itself = training.policy_loss in training.sampling_corrected
         is_older = training.max_staleness and training.rollout_correction == "auto" and not corrects_itself
-        flags, given = self.model.flags_of_server, inference.server_flags
+        num_gpus, flags = self.model.tensor_parallel_size, inference.server_flags
+        if num_gpus > 1 and "--tensor-parallel-size" not in flags:
+            flags = [*flags, "--tensor-parallel-size", str(num_gpus)]
         derived: dict[str, dict[str, Any]] = {
             "training": {
                 "loss_norm_tokens": training.loss_norm_tokens or inference.max_tokens,
                 "rollout_correction": "truncated" if is_older else training.correction,
                 "packing": training.packing if not inference.deterministic else training.packing is not False,
             },
-            "inference": {"server_flags": [*given, *flags] if flags and flags[0] not in given else given},
+            "inference": {"server_flags": flags},
         }
-        return self.replaced(derived).freeze()
-
-    def replaced(self, values: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Returns an assignable copy with these valid values of its settings, by section. Validates nothing again."""
-        sections = {
-            name: section.copied(values.get(name, {})) for name, section in self if isinstance(section, Section)
-        }
-        return self.copied(sections)
+        return self.copied(derived).freeze()
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as nested plain values."""
@@ -174,12 +169,14 @@ def load(kind: type[Store], *layers: Mapping[str, Any]) -> Store:
         values[name] = {} if is_plain else field.get_default(call_default_factory=True).given()
     for layer in layers:
         _require_mapping("changes", layer)
-        plain = {name: value.given() if isinstance(value, Section) else value for name, value in layer.items()}
+        plain = {str(name): value.given() if isinstance(value, Section) else value for name, value in layer.items()}
         kinds |= {name: type(value) for name, value in layer.items() if isinstance(value, Section) and name in kinds}
+        for name, given in plain.items():
+            if isinstance(given, Mapping) and (section := section_of(kinds.get(name))):
+                plain[name] = in_present_names(section.former_names, given, values.get(name, {}))
         if isinstance(training := plain.get("training"), Mapping):
-            preset = algorithm_values(kinds["training"], training.get("algorithm"))
-            values["training"] = {**values.get("training", {}), **preset}
-        values = _merge(values, copy.deepcopy(plain), kind, kinds)
+            values = _merged(values, {"training": algorithm_values(kinds["training"], training.get("algorithm"))})
+        values = _merged(values, copy.deepcopy(plain))
     changed = {name for name, field in kind.model_fields.items() if kinds[name] is not field.annotation}
     return kind(**values | {name: kinds[name](**values.get(name, {})) for name in changed})
 
@@ -206,17 +203,15 @@ def merge_configs(base: Store, changes: Mapping[str, Any] | RecipeConfig) -> Sto
 
 
 @overload
-def merge_configs(
-    base: Mapping[str, Any], changes: Mapping[str, Any], *, known: type[Section] | None = None
-) -> dict[str, Any]: ...
+def merge_configs(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
-def merge_configs(base: Any, changes: Any, *, known: type[Section] | None = None) -> Any:
+def merge_configs(base: Any, changes: Any) -> Any:
     """Deep merge: values of `changes` (nested mappings) replace values of `base`, key by key. Returns an independent copy.
 
     Settings give validated settings of the same class (`base.merged(changes)`); mappings give a mapping. `changes` may be
-    settings, too, of which those that were set count. Raises `SettingsError` for an unknown key (of a mapping: only if `known`
-    is given) and for arguments of another type.
+    settings, too, of which those that were set count. Raises `SettingsError` for an unknown key of settings and for arguments of
+    another type.
 
     Examples:
         >>> merge_configs(ConfigStore(), {"training": {"seed": 1}}).training.seed
@@ -227,7 +222,7 @@ def merge_configs(base: Any, changes: Any, *, known: type[Section] | None = None
     if isinstance(base, RecipeConfig):
         return base.merged(dict(changes))
     changes = changes.given() if isinstance(changes, RecipeConfig) else changes
-    return _merge(copy.deepcopy(dict(base)), copy.deepcopy(dict(changes)), known)
+    return _merged(copy.deepcopy(dict(base)), copy.deepcopy(dict(changes)))
 
 
 def _require_mapping(name: str, value: Any) -> None:
@@ -235,33 +230,9 @@ def _require_mapping(name: str, value: Any) -> None:
         raise SettingsError(f"{name}={value!r:.80}: give nested mappings, for example {{'training': {{'seed': 1}}}}")
 
 
-def _merge(
-    base: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    known: type[Section] | None,
-    kinds: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Merges `changes` into a copy of `base`. `known` has the valid keys; `kinds` replaces classes of its sections."""
-    merged = dict(base)
-    if known is not None:
-        changes = in_present_names(known.former_names, changes, base)
+def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `base` with the values of `changes`, key by key."""
     for key, value in changes.items():
-        if known is not None and "." in str(key) and str(key).split(".")[0] in known.model_fields:
-            first, _, rest = key.partition(".")
-            raise SettingsError(
-                f"{key}={value!r:.40}: sections are nested mappings; write {{{first!r}: {{{rest!r}: …}}}}"
-            )
-        if known is not None and key not in known.model_fields:
-            raise SettingsError(unknown_key(known, str(key), value))
-        inner = (kinds or {}).get(key, known.model_fields[key].annotation) if known is not None else None
-        section = inner if isinstance(inner, type) and issubclass(inner, Section) else None
-        if section is not None and not isinstance(value, Mapping):
-            raise SettingsError(
-                f"{key}={value!r}: {key} is a section; set one of its keys, "
-                f"for example {key}.{next(iter(section.model_fields))}=…"
-            )
-        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = _merge(merged[key], value, section)
-        else:
-            merged[key] = value
-    return merged
+        is_deep = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+        base[key] = _merged(dict(base[key]), value) if is_deep else value
+    return base

@@ -86,10 +86,10 @@ class TrainingConfig(AlgorithmSection):
     max_dynamic_batches: int = Field(1, ge=1)
     """DAPO's dynamic sampling: roll out up to this many batches until `batch_size` episodes are in groups with different
     rewards. 1: one batch only. Estimators that compare within groups always drop zero-variance groups."""
-    learning_rate: Annotated[float, Field(gt=0)] | Auto = "auto"
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = "auto"
     """Peak learning rate of the policy (AdamW). `auto`: 1e-6 for weights, 1e-5 for adapters (`model.lora_rank`), 2e-4 for the
     small randomly initialized model."""
-    critic_learning_rate: float = Field(1e-5, gt=0)
+    critic_learning_rate: float = Field(1e-5, gt=0, le=1)
     """Peak learning rate of the critic (AdamW)."""
     warmup_steps: int = Field(2, ge=0)
     """Optimizer steps over which the learning rate rises from 0."""
@@ -161,11 +161,6 @@ class TrainingConfig(AlgorithmSection):
         return self.critic_warmup_iters if self.has_critic else 0
 
     @property
-    def num_steps_per_iter(self) -> int:
-        """Optimizer steps of an iteration."""
-        return self.ppo_epochs * -(-self.batch_size // self.mini_batch_size)
-
-    @property
     def clip_high(self) -> float:
         """The upper clip range."""
         return self.clip_ratio_high or self.clip_ratio
@@ -189,16 +184,6 @@ class TrainingConfig(AlgorithmSection):
     def max_logits_mib(self) -> int:
         """`logits_mib`; 64 if it is still `auto`."""
         return settled(self.logits_mib, 64)
-
-    @property
-    def recomputes_layers(self) -> bool:
-        """Whether there is `gradient_checkpointing`; false if it is still `auto`."""
-        return bool(settled(self.gradient_checkpointing, False))
-
-    @property
-    def offloads_activations(self) -> bool:
-        """Whether the layers' inputs are stored in CPU memory."""
-        return self.gradient_checkpointing == "offload"
 
     @property
     def episodes_per_task(self) -> int:
@@ -227,16 +212,6 @@ class TrainingConfig(AlgorithmSection):
         if name not in known:
             raise ValueError(f"{near_names(name, known)} Your own is available once its module is imported.")
         return name
-
-    @field_validator("learning_rate", "critic_learning_rate")
-    @classmethod
-    def _can_learn(cls, rate: float | Auto) -> float | Auto:
-        if rate != "auto" and rate > 1:
-            raise ValueError(
-                "a step of AdamW changes every weight by about this much, so nothing can be learned; set at most 1 (usual: "
-                "1e-6 to 1e-4, LoRA and small models up to 3e-3)"
-            )
-        return rate
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -86,10 +86,6 @@ def parse_assignments(words: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise SettingsError(f"{word!r} is not a setting; write section.key=value, for example training.seed=1")
         *sections, last = key.split(".")
-        if len(sections) > MAX_DEPTH or any("\ud800" <= sign <= "\udfff" for sign in word):
-            raise SettingsError(
-                f"{word[:60]!a} is not a setting: it must be UTF-8, with at most {MAX_DEPTH} dots in the name"
-            )
         if not all((*sections, last)):
             raise SettingsError(f"{word!r}: a name is missing before or after a dot; write section.key=value")
         inner = changes

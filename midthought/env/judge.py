@@ -1,6 +1,6 @@
 """Language model as judge of answers, by an endpoint with OpenAI's chat completions; equal requests are sent once.
 
-Does not depend on other rewards or on training. Requests: `http_json`; stored replies: `response_cache`.
+Does not depend on other rewards or on training. Requests and stored replies: `http.json_requests`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 
 from midthought.env.rewards import last_answer
 from midthought.errors import SettingsError
-from midthought.http.json_requests import ChatEndpoint, EndpointSettings, NoReplyError, Reply, as_data
-from midthought.http.response_cache import ReplyCache
+from midthought.http.json_requests import ChatEndpoint, EndpointSettings, NoReplyError, Reply, ReplyCache, as_data
 from midthought.types import Trajectory
 
 INSTRUCTION = """\

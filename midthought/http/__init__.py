@@ -1,1 +1,1 @@
-"""JSON over HTTP, hosts, keys, and a cache of responses."""
+"""JSON over HTTP, hosts, keys."""

@@ -1,4 +1,4 @@
-"""Requests to HTTP endpoints with JSON, such as OpenAI's: time limit, retries, concurrency limit.
+"""Requests to HTTP endpoints with JSON, such as OpenAI's: time limit, retries, concurrency limit, and a cache of replies.
 
 The API key is read from an environment variable at each request; it is never stored, logged or shown. The retry loop is our
 own: httpx transports retry only failed connections, and here an unreadable reply and `Retry-After` count as well.
@@ -7,13 +7,17 @@ own: httpx transports retry only failed connections, and here an unreadable repl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import random
 import re
+import sqlite3
+import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from midthought.errors import MissingExtraError, NoReplyError, SettingsError
@@ -21,6 +25,8 @@ from midthought.http.network import client_options, read_key
 
 LONGEST_WAIT_SECONDS = 30.0
 """Maximum wait between two attempts, also if the endpoint requests more."""
+FILE_WAIT_SECONDS = 5.0
+"""Time to wait for a cache of replies that another process has locked."""
 
 _CONTROL = re.compile(r"<|\[(?=/?[A-Z_]+\])")
 _PASSING_STATUS = frozenset({408, 429})
@@ -179,3 +185,50 @@ def _check(settings: EndpointSettings) -> None:
         raise SettingsError(
             f"retries={settings.retries} and backoff_seconds={settings.backoff_seconds} must not be negative"
         )
+
+
+class ReplyCache:
+    """Model replies by the hash of the request, in one SQLite file; without a path in memory. Raises `SettingsError` if the file
+    cannot be opened.
+
+    Stored replies survive a killed process, and processes can share the file. `diskcache` would store pickles, which a shared
+    file must not contain, so this small table is our own.
+    """
+
+    def __init__(self, path: str | Path | None) -> None:
+        self._lock = threading.Lock()
+        self.num_errors = 0
+        """Replies that could not be read or stored (full disk, locked file); they are requested again."""
+        try:
+            if path is not None:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._file = sqlite3.connect(path or ":memory:", timeout=FILE_WAIT_SECONDS, check_same_thread=False)
+            weakref.finalize(self, self._file.close)
+            with self._file:
+                self._file.execute("PRAGMA journal_mode = WAL")
+                self._file.execute("PRAGMA synchronous = NORMAL")
+                self._file.execute(
+                    "CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT NOT NULL)"
+                )
+                self._file.execute("SELECT key, text, finish_reason FROM replies LIMIT 1")
+        except (sqlite3.Error, OSError) as error:
+            raise SettingsError(
+                f"the cache of replies {path} cannot be used: {error}; give another path, or remove that file"
+            ) from None
+
+    def get(self, key: str) -> Reply | None:
+        with self._counted(), self._lock:
+            row = self._file.execute("SELECT text, finish_reason FROM replies WHERE key = ?", (key,)).fetchone()
+            return Reply(*row) if row else None
+        return None
+
+    def put(self, key: str, reply: Reply) -> None:
+        with self._counted(), self._lock, self._file:
+            self._file.execute("INSERT OR REPLACE INTO replies VALUES (?, ?, ?)", (key, *reply))
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error:
+            self.num_errors += 1

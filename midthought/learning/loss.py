@@ -24,7 +24,7 @@ def ppo_losses(
     """Returns the loss terms, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
 
     `num_tokens`, `denominator`: the policy tokens of the whole step, and the divisor of the policy loss
-    (`algo.aggregation`), so that micro-batches add up. `outputs.values` are the critic's, None without a critic.
+    (`algo.losses.loss_weights`), so that micro-batches add up. `outputs.values` are the critic's, None without a critic.
     """
     assert outputs.entropy is not None and micro.old_logprobs is not None and micro.advantages is not None
     mask = micro.loss_mask

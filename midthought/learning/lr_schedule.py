@@ -21,7 +21,8 @@ class TrainingSchedule:
     @classmethod
     def from_config(cls, training: TrainingConfig, num_iters: int) -> Self:
         """Returns the schedule of PPO that ends with iteration `num_iters`."""
-        steps, num_waiting = training.num_steps_per_iter, training.num_critic_warmup_iters
+        steps = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
+        num_waiting = training.num_critic_warmup_iters
         return cls(total_steps=max(num_iters - num_waiting, 0) * steps, critic_total_steps=num_iters * steps)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.config import TrainingConfig
+from midthought.config import TrainingConfig, settled
 from midthought.errors import SettingsError
 from midthought.learning.attention import attending_by_rows, can_pack, can_share
 from midthought.learning.batch import Packing, TokenBatch
@@ -126,8 +126,8 @@ class ForwardPasses:
         learning = [policy] if trunk is None else [policy, trunk]
         self._models = [*learning, *(model for model in others if model not in (None, policy))]
         self._recomputed = None
-        if training.recomputes_layers:
-            self._recomputed = RecomputedLayers(*learning, offload=training.offloads_activations)
+        if (recomputes := settled(training.gradient_checkpointing, False)) is not False:
+            self._recomputed = RecomputedLayers(*learning, offload=recomputes == "offload")
         self._fused = FusedModules(*self._models)
 
     @property

@@ -18,13 +18,7 @@ from torch import Tensor, nn
 
 from midthought.errors import ModelPathError
 from midthought.files.regular import read_json_object
-from midthought.models.peft_weights import (
-    base_of,
-    effective_tensors,
-    is_adapted,
-    model_leaves,
-    stochastically_rounded,
-)
+from midthought.models.peft_weights import base_of, effective_tensors, is_adapted, model_leaves
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_SHARD_BYTES = 2 * 2**30
@@ -94,33 +88,22 @@ def base_name_of(folder: Path) -> str:
     if Path(base).is_absolute() and not Path(base).is_dir():
         moved = [parent / Path(base).name for parent in folder.resolve().parents]
         base = next((str(place) for place in moved if (place / "config.json").is_file()), base)
+    if Path(base).resolve() == folder.resolve():
+        raise ModelPathError(
+            f"{folder} contains adapters and is named as their base; give the model that they were trained on"
+        )
     return base
-
-
-def bases_of(folder: Path) -> list[str]:
-    """Returns the base model that a folder of adapters names (`base_name_of`), the base of that one if it is adapters, and so
-    on. Raises `ModelPathError` if adapters are their own base."""
-    bases, seen = [base_name_of(folder)], {folder.resolve()}
-    while ((place := Path(bases[-1])) / ADAPTER_CONFIG).is_file():
-        if place.resolve() in seen:
-            raise ModelPathError(
-                f"{folder} contains adapters whose base model is {place}, which names these adapters as its own base; give the "
-                "model that they were trained on"
-            )
-        seen.add(place.resolve())
-        bases.append(base_name_of(place))
-    return bases
 
 
 def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
     """Returns the base model that a folder of adapters names, loaded by `load_base`, with the adapters merged.
 
-    Raises `ModelPathError` as `bases_of`, or if it has other weights than the one that the adapters were trained on.
+    Raises `ModelPathError` as `base_name_of`, or if it has other weights than the one that the adapters were trained on.
     """
     from peft import PeftModel
     from safetensors import safe_open
 
-    base = bases_of(folder)[0]
+    base = base_name_of(folder)
     try:
         model = load_base(base)
     except ModelPathError as error:
@@ -146,7 +129,7 @@ def merge(model: Any) -> Any:
         if hasattr(layer, "token_adapter"):
             layer.token_adapter.merge()
         elif hasattr(layer, "get_base_layer"):
-            tensors = effective_tensors(layer, round_to=stochastically_rounded)
+            tensors = effective_tensors(layer)
             for name, parameter in layer.get_base_layer().named_parameters():
                 parameter.data = tensors[name]
     model.unload()
@@ -159,7 +142,6 @@ def merge(model: Any) -> Any:
 def save_merged(
     model: Any,
     folder: Path,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
     *,
     with_adapters: bool = True,
     unties_embeddings: bool = False,
@@ -179,21 +161,12 @@ def save_merged(
     base = base_of(model)
     folder.mkdir(parents=True, exist_ok=True)
     is_tied = not unties_embeddings and _is_tied(base)
-    tensors = dict(_merged(base, with_adapters=with_adapters, skips_output_layer=is_tied))
+    tensors = dict(merged_tensors(base, with_adapters=with_adapters, skips_output_layer=is_tied, device="cpu"))
     for name, tensor in tensors.items():
         if tensor.untyped_storage().nbytes() > tensor.nbytes:  # an expert of several
             tensors[name] = tensor.clone()
-    save_torch_state_dict(tensors, folder, max_shard_size=max_shard_bytes)
+    save_torch_state_dict(tensors, folder, max_shard_size=MAX_SHARD_BYTES)
     save_config(base, folder, next(iter(tensors.values())).dtype, is_tied=is_tied)
-
-
-@torch.no_grad()
-def merged_tensors(model: Any, *, with_adapters: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors that `save_merged` writes with `unties_embeddings`, on the devices of the model.
-
-    Tensors without adapters are the model's own, not copies.
-    """
-    yield from _merged(base_of(model), with_adapters=with_adapters, skips_output_layer=False, device=None)
 
 
 def base_digest(base: Any) -> str:
@@ -231,15 +204,17 @@ def _adapter_folder(model: Any, adapter: str, folder: Path) -> Path:
 # -- merged weights ------------------------------------------------------------------------------------------------
 
 
-def _merged(
-    base: Any, *, with_adapters: bool, skips_output_layer: bool, device: str | None = "cpu"
+@torch.no_grad()
+def merged_tensors(
+    model: Any, *, with_adapters: bool = True, skips_output_layer: bool = False, device: str | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors of the model, layer by layer, under the names that checkpoints of this architecture use.
+    """Yields the tensors that `save_merged` writes, layer by layer, under the names that checkpoints of this architecture use.
 
-    `device` None: each on its own device, without copying those that have no adapters.
+    `device` None: each on its own device; those that have no adapters are the model's own, not copies.
     """
     from transformers.core_model_loading import revert_weight_conversion
 
+    base = base_of(model)
     head = base.get_output_embeddings()
     head_prefix = next((f"{name}." for name, module in base.named_modules() if module is head), "-")
     seen: set[int] = set()
@@ -250,8 +225,7 @@ def _merged(
         if is_head and skips_output_layer:
             return {}
         if isinstance(value, nn.Module):
-            tensors = effective_tensors(value, device, round_to=stochastically_rounded)
-            return {name + key: tensor for key, tensor in tensors.items()}
+            return {name + key: tensor for key, tensor in effective_tensors(value, device).items()}
         is_shared = id(value) in seen
         if is_shared and not is_head:
             return {}

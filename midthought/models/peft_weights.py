@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -87,16 +87,14 @@ def used_module(module: Any) -> Any:
 
 
 @torch.no_grad()
-def effective_tensors(
-    layer: Any, device: Any = None, *, round_to: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to
-) -> dict[str, Tensor]:
+def effective_tensors(layer: Any, device: Any = None) -> dict[str, Tensor]:
     """Returns the parameters of a PEFT layer's base layer, by name, with the layer's active adapters merged into them.
 
     They are copies: the layer stays as it is. PEFT's own arithmetic computes them (LoRA, rsLoRA, DoRA and the other methods
-    that can be merged), in float32, and each is rounded once, to the type of the base layer: to nearest, or by
-    `stochastically_rounded`. The result follows the layer's state: no adapter if adapters are disabled, the base weights as
-    they are if adapters were merged into them before, the active copy of a `modules_to_save` module. Copying one layer needs 8
-    bytes per weight in addition to the result, on `device` (None: the layer's device).
+    that can be merged), in float32, and each is rounded once, to the type of the base layer, by `stochastically_rounded`. The
+    result follows the layer's state: no adapter if adapters are disabled, the base weights as they are if adapters were merged
+    into them before, the active copy of a `modules_to_save` module. Copying one layer needs 8 bytes per weight in addition to the
+    result, on `device` (None: the layer's device).
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
@@ -117,7 +115,7 @@ def effective_tensors(
             part.unmerge()
         elif not part.disable_adapters and not part.merged:
             part.merge()
-    return {name: round_to(tensor.detach(), dtypes[name]) for name, tensor in plain.named_parameters()}
+    return {name: stochastically_rounded(tensor.detach(), dtypes[name]) for name, tensor in plain.named_parameters()}
 
 
 def model_leaves(

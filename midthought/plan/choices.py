@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, SupervisedSection, read_yaml, settled
-from midthought.config.algorithms import algorithm_summary
 from midthought.config.changes import unset_values
 from midthought.config.references import require_installed
 from midthought.config.store import TINY
@@ -67,8 +66,6 @@ class Choice:
         """Yields the settings that matter to this run, one a line, and the required memory."""
         yield f"Chosen for {self.hardware}:"
         yield from self._rows()
-        if self.algorithm:
-            yield self.algorithm
         if self.plan is None:
             yield f"Memory is not checked before this run: {self.unknown}"
         else:
@@ -118,11 +115,6 @@ class Choice:
                     vllm_problem(installed_vllm()) or "vLLM's own copy of the weights does not fit beside the learner"
                 )
         return ""
-
-    @property
-    def algorithm(self) -> str:
-        """The expansion of `training.algorithm` in one line; empty without it."""
-        return algorithm_summary(self.config.training)
 
     def require_possible(self) -> None:
         """Raises `SettingsError`, with the first setting that makes it fit, if the run needs more memory than available.
@@ -302,7 +294,7 @@ def _assigned(config: AnyConfig, values: Mapping[str, Any]) -> AnyConfig:
     for name, value in values.items():
         section, _, key = name.partition(".")
         sections.setdefault(section, {})[key] = value
-    return config.replaced(sections)
+    return config.copied(sections)
 
 
 def _with_rank_of_folder(config: AnyConfig, source: str) -> AnyConfig:

@@ -156,9 +156,9 @@ def find_shape(model: str) -> Shape:
         return Shape.from_config(gguf_config(model))
     folder = Path(model).expanduser()
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        from midthought.models.peft_folders import bases_of
+        from midthought.models.peft_folders import base_name_of
 
-        return find_shape(bases_of(folder)[-1])
+        return find_shape(base_name_of(folder))
     if folder.is_dir():
         return Shape.from_config(read_config(folder / "config.json"))
     return Shape.from_config(MODEL_CONFIGS[model] if model in MODEL_CONFIGS else _from_hub(model))

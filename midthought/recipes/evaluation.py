@@ -74,7 +74,7 @@ class RecipeTasks(TrainingTasks):
 
     def rollouts(self, policy: Any) -> Rollouts:
         """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""
-        config = self.config.replaced({"inference": {"backend": "local"}, "ray": {"use_ray": False}})
+        config = self.config.copied({"inference": {"backend": "local"}, "ray": {"use_ray": False}})
         _, source, _ = open_sources(policy, None, self.renderer, self.prompts, self, config)
         return source
 

@@ -107,7 +107,7 @@ class Recipe:
         if is_shipped or is_recorded or has_algorithms:
             base, given = values, assigned
         else:
-            base, given = {}, merge_configs(values, assigned, known=settings)
+            base, given = {}, merge_configs(values, assigned)
         has_model = is_given(flat_keys(merge_configs(base, given)).get("model.local_path"), from_path)
         if is_shipped and str(config) == FOR_MADE_MODELS and has_model:
             raise SettingsError(

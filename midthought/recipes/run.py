@@ -248,9 +248,8 @@ class RecipeRun(ABC):
         check_source(self.config.inference, self.config.ray, self.config.training.max_staleness)
         self.choose(source)
         if self.stage != "evaluate":
-            lines = "\n".join(self.choice.table()) if self.is_given else self.choice.algorithm
-            if lines:
-                self.console.note(lines)
+            if self.is_given:
+                self.console.note("\n".join(self.choice.table()))
             self.choice.require_possible()
         has_own_warmup = self.stage != "rl" and self.supervised.num_steps > 0
         names = self.config.evaluation.control_arms  # type: ignore[attr-defined]

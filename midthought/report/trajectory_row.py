@@ -36,7 +36,7 @@ def trajectory_row(
         "exact_match": exact_match,
         "stop_reason": trajectory.stop_reason,
         "error": trajectory.error,
-        "policy_version": trajectory.policy_version,
+        "policy_version": max([0, *(max(segment.policy_versions) for segment in trajectory.segments)]),
         "reward": None if reward is None else {"total": reward.total, "parts": dict(reward.parts)},
         "num_calls": trajectory.num_calls,
         "time/tool_seconds": trajectory.tool_seconds,

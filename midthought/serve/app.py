@@ -23,8 +23,7 @@ from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.middleware import SecurityMiddleware
 from midthought.serve.answer_stream import Piece
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.serve.responses import Completion, error_body
-from midthought.serve.schemas import MAX_BODY_BYTES, MAX_SEED, ChatCompletionRequest
+from midthought.serve.openai_chat import MAX_BODY_BYTES, MAX_SEED, ChatCompletionRequest, Completion, error_body
 
 ANSWER_SECONDS = 1800.0
 """Time limit of a response."""
@@ -147,17 +146,12 @@ async def _unless_gone(request: Request, work: Any) -> list[ChatAnswer]:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise HTTPException(499, "the client has closed the connection")
-        return _result(working)
-    finally:
-        leaving.cancel()
-        working.cancel()
-
-
-def _result(working: asyncio.Future[list[ChatAnswer]]) -> list[ChatAnswer]:
-    try:
         return working.result()
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
+    finally:
+        leaving.cancel()
+        working.cancel()
 
 
 async def _streamed(

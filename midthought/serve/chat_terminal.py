@@ -3,25 +3,61 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 from collections.abc import Callable, Iterable
 from typing import IO, Any
 
+from midthought.engines.generation import BaseInferenceEngine
 from midthought.errors import MidthoughtError
 from midthought.report.console import StyledStream, printable
-from midthought.serve.answer_stream import Piece, PieceKind
-from midthought.serve.chat_session import ChatSession
+from midthought.serve.answer_stream import OnPiece, Piece, PieceKind
+from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
+from midthought.serve.chat_policy import ChatPolicy
+from midthought.tokenization.chat_template import Message
 
-HELP = """/reset         start a new conversation
-/system TEXT   set the system prompt and start a new conversation; without TEXT: show it
-/tools         list the tools
-/quit          end (also Ctrl-D); Ctrl-C stops an answer"""
+HELP = """/reset   start a new conversation
+/quit    end (also Ctrl-D); Ctrl-C stops an answer"""
 _STYLES = {
     PieceKind.THOUGHT: "dim italic",
     PieceKind.CALL: "cyan",
     PieceKind.RESULT: "yellow",
     PieceKind.ANSWER: "",
 }
+
+
+class ChatSession:
+    """A conversation that grows with every question. `temperature`, `max_tokens` None: the policy's own settings. The n-th
+    answer is sampled with `seed` + n; None: a random seed."""
+
+    def __init__(
+        self,
+        engine: BaseInferenceEngine,
+        policy: ChatPolicy,
+        *,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.messages: list[Message] = []
+        self._engine, self._answers = engine, ChatAnswers(policy)
+        self._temperature, self._max_tokens = temperature, max_tokens
+        self._seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+
+    def ask(self, question: str, on_piece: OnPiece) -> ChatAnswer:
+        """Returns the answer; `on_piece` gets its text as it arrives, in another thread. An answer that is interrupted or fails
+        leaves the conversation as it was. Raises as `ChatAnswers.answer`."""
+        messages: list[Message] = [*self.messages, {"role": "user", "content": question}]
+        sampling = {} if self._temperature is None else {"temperature": self._temperature}
+        request = ChatRequest(messages=messages, seed=self._seed, max_tokens=self._max_tokens, sampling=sampling)
+        answer = self._engine.run(self._answers.answer(request, on_piece))
+        self._seed += 1
+        self.messages = [*messages, {"role": "assistant", "content": answer.content}]
+        return answer
+
+    def reset(self) -> None:
+        """Starts a new conversation."""
+        self.messages = []
 
 
 class ChatTerminal:
@@ -50,22 +86,14 @@ class ChatTerminal:
             if line == "/quit":
                 return
             if line.startswith("/"):
-                self._command(*line.partition(" ")[::2])
+                self._command(line)
             elif line:
                 self._answer(line)
 
-    def _command(self, name: str, text: str) -> None:
-        session = self._session
+    def _command(self, name: str) -> None:
         if name == "/reset":
-            session.reset()
+            self._session.reset()
             self._say("A new conversation.", "dim")
-        elif name == "/system" and text.strip():
-            session.system_prompt = text.strip()
-            self._say("A new conversation with this system prompt.", "dim")
-        elif name == "/system":
-            self._say(session.system_prompt or "There is no system prompt.", "dim")
-        elif name == "/tools":
-            self._say("\n".join(session.tool_lines()) or "There are no tools.", "dim")
         else:
             self._say(HELP if name == "/help" else f"unknown command {name}\n{HELP}", "dim")
 

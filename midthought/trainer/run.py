@@ -175,8 +175,8 @@ class Run:
     def learned_tokens(self, trajectories: Sequence[Trajectory], iteration: int) -> LearnedTokens | None:
         """Returns what collects the values of tokens that `add_trajectories` then records; None: nothing is recorded."""
         settings = self._config.checkpoint
-        is_due = self.folder is not None and settings.record_episodes and iteration % settings.record_every == 0
-        self._learned = LearnedTokens(trajectories[: settings.record_episodes]) if is_due else None
+        is_recorded = self.folder is not None and settings.record_episodes
+        self._learned = LearnedTokens(trajectories[: settings.record_episodes]) if is_recorded else None
         return self._learned
 
     def add_trajectories(

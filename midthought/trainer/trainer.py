@@ -180,8 +180,8 @@ class Trainer:
             self._run.require_same(self.config)
             self._run.create()
             self._run.find_checkpoints()
-        for line in filter(None, (note, self._choice.algorithm)) if not self._run.is_shared else ():
-            self._run.console.note(line)
+        if note and not self._run.is_shared:
+            self._run.console.note(note)
         self.callbacks = checked_callbacks(callbacks)
         self._policy = open_policy(
             self.config,

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from midthought.errors import RecordError
-from midthought.types.reasons import Finish, SpanKind
+
+
+class Finish(enum.StrEnum):
+    """Why one call of `engine.sample` ended."""
+
+    CALL = "call"
+    """The stopper found the end of a call inside the last token."""
+    END = "end"
+    """An end-of-sequence token was sampled; it is the last of `token_ids`."""
+    LENGTH = "length"
+    """`max_tokens` were sampled."""
+
+
+class SpanKind(enum.StrEnum):
+    """Origin of a run of tokens. It determines the loss mask: only SAMPLED tokens are trained on."""
+
+    PROMPT = "prompt"
+    SAMPLED = "policy"
+    RESULT = "tool"
+    REPLY = "reply"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

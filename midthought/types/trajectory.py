@@ -12,11 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from midthought.errors import RecordError
-from midthought.types.reasons import SpanKind, StopReason
-from midthought.types.reward import Reward
-from midthought.types.segment import Completion, Segment, Span
-from midthought.types.task import Task
-from midthought.types.turn import ToolEvent, Turn
+from midthought.types.segment import Completion, Segment, Span, SpanKind
+from midthought.types.task import Reward, Task
+from midthought.types.turn import StopReason, ToolEvent, Turn
 
 
 def _by_turn(compute: Callable[[Any], list[Any]]) -> property:
@@ -75,8 +73,6 @@ class Trajectory:
         self.stop_reason: StopReason | None = None
         self.error: str | None = None
         self.reward: Reward | None = None
-        self.policy_versions: list[int] = []
-        """Policy version of every completion, in order."""
         self.num_cut = 0
         self.tool_seconds = 0.0
         """Wall-clock seconds that the episode waited for tools; concurrent calls count once."""
@@ -128,7 +124,6 @@ class Trajectory:
             completion.policy_version,
             temperature,
         )
-        self.policy_versions.append(completion.policy_version)
         self.num_cut += completion.num_cut
 
     def add_demonstrated(self, token_ids: Sequence[int]) -> None:
@@ -225,11 +220,6 @@ class Trajectory:
     def num_calls(self) -> int:
         """Number of requested calls, with any outcome."""
         return len(self.tool_events)
-
-    @property
-    def policy_version(self) -> int:
-        """Policy version of the last completion, which is the newest; 0 if there is none."""
-        return self.policy_versions[-1] if self.policy_versions else 0
 
     # -- reading by turn ---------------------------------------------------------------------------------------
 

@@ -1,13 +1,13 @@
-"""What the policy did: calls with their results, and turns."""
+"""What the policy did: calls with their results, turns, and why an episode ended."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from midthought.errors import near_names
-from midthought.types.reasons import ToolOutcome
 
 THINK_TAGS = ("<think>", "</think>")
 _UNREAD: Any = object()
@@ -18,6 +18,42 @@ def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = T
     whether the policy or the chat template opened it (`in_thought`)."""
     _, closed, after = text.rpartition(tags[1])
     return None if tags[0] in after or (in_thought and not closed) else after.strip()
+
+
+class StopReason(enum.StrEnum):
+    """Why an episode ended. Every episode has exactly one reason, set once."""
+
+    ANSWERED = "answered"
+    """The policy ended its answer (end-of-sequence) and got no reply."""
+    LENGTH = "length"
+    """The token budget was used up before the answer ended."""
+    MAX_TURNS = "max_turns"
+    """The limit on turns was reached."""
+    MAX_STEPS = "max_steps"
+    """The environment cut the episode: at `environment.max_steps`, or at a limit of its own (`info["truncated"]`)."""
+    FAILED = "failed"
+    """The episode failed (engine, environment); the error is in `Trajectory.error`."""
+    CANCELLED = "cancelled"
+    """The run was stopped."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the episode was ended by something other than the policy."""
+        return self is not StopReason.ANSWERED
+
+
+class ToolOutcome(enum.StrEnum):
+    """Outcome of a tool call. Anything but `OK` is returned to the model as an error message."""
+
+    OK = "ok"
+    MALFORMED = "malformed"
+    UNKNOWN_TOOL = "unknown_tool"
+    BAD_ARGUMENTS = "bad_arguments"
+    RAISED = "raised"
+    TIMED_OUT = "timed_out"
+    UNAVAILABLE = "unavailable"
+    """The tool was not called: too many calls that missed their deadline still run."""
+    NO_CALLS_LEFT = "no_calls_left"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from midthought.algo.advantages import AdvantageEstimator, compute_advantage
-from midthought.algo.aggregation import LossAggregation
-from midthought.algo.correction import CorrectionLevel, RolloutCorrection
 from midthought.algo.credit import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.kl import KLKind
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
@@ -41,10 +39,7 @@ def test_every_choice_of_the_settings_is_one_that_is_built_in():
     built_in = shipped(POLICY_LOSSES)
     assert built_in == {"ppo", "gspo", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "nll"}
     assert set(TrainingConfig.policy_losses) == set(POLICY_LOSSES.names())
-    assert choices("loss_agg") == set(LossAggregation)
     assert choices("kl_loss_kind") == set(KLKind)
-    assert choices("rollout_correction") == {"auto", "none", *RolloutCorrection}
-    assert choices("rollout_correction_level") == set(CorrectionLevel)
 
 
 def test_the_settings_know_what_each_estimator_needs_without_loading_it():

@@ -51,8 +51,3 @@ def test_weights_stay_finite_and_carry_no_gradient():
     options = {"level": "sequence", "episodes": rows_of(everywhere), "max_weight": math.inf}
     weights, _ = rollout_weights(recomputed, sampled, everywhere, "truncated", **options)
     assert torch.isfinite(weights).all() and not weights.requires_grad
-
-
-def test_a_weight_by_sequence_needs_the_episodes():
-    with pytest.raises(ValueError, match="by sequence needs the episode of every token"):
-        rollout_weights(RATIOS.log(), torch.zeros(2, 4), MASK, "masked", level="sequence")

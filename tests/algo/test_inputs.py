@@ -12,10 +12,9 @@ from token_rows import rows_of
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage, compute_gae_advantage_return, compute_grpo_advantage
-from midthought.algo.aggregation import loss_weights
 from midthought.algo.correction import rollout_weights
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
-from midthought.algo.losses import compute_policy_loss, compute_value_loss, masked_average
+from midthought.algo.losses import compute_policy_loss, compute_value_loss, loss_weights, masked_average
 
 generator = torch.Generator().manual_seed(0)
 A, B, C = torch.randn(3, 3, 5, generator=generator, dtype=torch.float64)
@@ -32,7 +31,7 @@ MASKED: dict[str, Callable[[Tensor], Tensor]] = {
     "kl penalty": lambda mask: apply_kl_penalty(A, B, C, mask, 0.1)[0],
     "average": lambda mask: masked_average(A, mask),
     "weights": lambda mask: loss_weights(mask, rows_of(mask), "seq-mean-token-mean")[0],
-    "correction": lambda mask: rollout_weights(A, B, mask, "truncated")[0],
+    "correction": lambda mask: rollout_weights(A, B, mask, "truncated", episodes=rows_of(mask))[0],
 }
 
 
@@ -54,7 +53,7 @@ def test_a_mask_of_any_type_is_the_same_mask(name: str, dtype: torch.dtype) -> N
         lambda wrong: apply_kl_penalty(wrong, B, C, MASK, 0.1),
         lambda wrong: apply_kl_penalty(A, B, wrong, MASK, 0.1),
         lambda wrong: kl_divergence(A, wrong),
-        lambda wrong: rollout_weights(A, wrong, MASK, "masked"),
+        lambda wrong: rollout_weights(A, wrong, MASK, "masked", episodes=rows_of(MASK)),
         lambda wrong: rollout_weights(A, B, MASK, "masked", level="sequence", episodes=wrong),
         lambda wrong: loss_weights(MASK, wrong, "seq-mean-token-mean"),
     ],
@@ -91,15 +90,6 @@ def test_a_reward_that_is_not_finite_is_told_with_its_place(value: float) -> Non
         (lambda: compute_advantage("gea", A, MASK), "advantage estimator 'gea'. Did you mean 'gae'"),
         (lambda: compute_policy_loss(A, B, C, MASK, kind="gpso"), "policy loss 'gpso'. Did you mean 'gspo'"),
         (lambda: kl_divergence(A, B, "k4"), "KL estimator 'k4'. Did you mean 'k"),
-        (
-            lambda: loss_weights(MASK, rows_of(MASK), "token_mean"),
-            "loss aggregation 'token_mean'. Did you mean 'token-mean'",
-        ),
-        (lambda: rollout_weights(A, B, MASK, "truncate"), "rollout correction 'truncate'. Did you mean 'truncated'"),
-        (
-            lambda: rollout_weights(A, B, MASK, "masked", level="tokens"),
-            "correction level 'tokens'. Did you mean 'token'",
-        ),
     ],
 )
 def test_unknown_kinds_are_told_with_the_near_names(call, message):
@@ -125,7 +115,7 @@ NO_TENSORS: dict[str, Callable[[], object]] = {
     "sampled_logprobs": lambda: compute_policy_loss(A, B, C, MASK, kind="dppo_tv", sampled_logprobs=C.numpy()),
     "returns": lambda: compute_value_loss(vpreds=A, old_values=B, returns=C.numpy(), response_mask=MASK),
     "ref_log_probs": lambda: kl_divergence(A, B.numpy()),
-    "mask": lambda: rollout_weights(A, B, MASK.tolist(), "truncated"),
+    "mask": lambda: rollout_weights(A, B, MASK.tolist(), "truncated", episodes=rows_of(MASK)),
     "episodes": lambda: loss_weights(MASK, rows_of(MASK).numpy(), "seq-mean-token-mean"),
 }
 

@@ -1,6 +1,7 @@
 """What must not matter, for every estimator and every loss: masked values, padding and its side, order, micro-batches."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -11,15 +12,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from midthought.algo.advantages import AdvantageEstimator, compute_advantage
-from midthought.algo.aggregation import LossAggregation, loss_weights
 from midthought.algo.correction import rollout_weights
-from midthought.algo.losses import compute_policy_loss, compute_value_loss, masked_average
+from midthought.algo.losses import compute_policy_loss, compute_value_loss, loss_weights, masked_average
 from midthought.config import TrainingConfig
 
 ROWS, LENGTH = 6, 8
 LOSSES = [*sorted(TrainingConfig.policy_losses), "value"]
 few, several = settings(max_examples=12, deadline=None), settings(max_examples=24, deadline=None)
-averages = st.sampled_from(list(LossAggregation))
+averages = st.sampled_from(get_args(TrainingConfig.model_fields["loss_agg"].annotation))
 seeds = st.integers(0, 10_000)
 rubbish = st.sampled_from([math.nan, math.inf, -math.inf, 1e30])
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 
 import pytest
 
 from midthought.checks.during import Monitor
 from midthought.checks.registry import CHECKS, Finding, check
-from midthought.cli import main
 from midthought.errors import SettingsError
 from midthought.tools.call_formats.unread import UnreadCalls
 
@@ -198,29 +195,3 @@ def test_a_check_of_the_users_own_runs_beside_the_others():
         assert (finding.check, finding.policy, finding.start_step, finding.step) == ("too_good", "warn", 7, 7)
     finally:
         del CHECKS[-1]
-
-
-# -- the command -----------------------------------------------------------------------------------------------------
-
-
-def test_the_command_prints_what_was_found_and_exits_with_1(tmp_path, monkeypatch, capsys):
-    row = {"stage": "ppo", "step": 1, **HEALTHY}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-
-    def output(*words):
-        monkeypatch.setattr(sys, "argv", ["midthought", "guard", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, capsys.readouterr().out
-
-    assert output(str(tmp_path)) == (0, "No check has a finding.\n")
-    finding = Finding("100% of the calls fail", "call look", "look", "warn", 1, "tool_fails", 3)
-    transcript = {"check": "doubtful transcript", "observation": "one speaker", "step": 0}
-    (tmp_path / "findings.jsonl").write_text(json.dumps(transcript) + "\n" + json.dumps(finding.to_dict()) + "\n")
-    code, text = output(str(tmp_path))
-    assert code == 1 and text.startswith("tool_fails: look  (since iteration 1")
-    assert "  100% of the calls fail\n  try: call look\n" in text
-    code, text = output(str(tmp_path), "--json")
-    (found,) = json.loads(text)
-    assert (code, found["check"], found["subject"], found["start_step"]) == (1, "tool_fails", "look", 1)
-    assert output(str(tmp_path / "elsewhere"))[0] == 2

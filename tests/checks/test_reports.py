@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -130,11 +129,10 @@ def test_a_policy_that_the_run_starts_from_is_sampled(tmp_path):
     assert not report.skipped
 
 
-def test_the_command_prints_the_report_as_an_object():
-    done = CliRunner().invoke(app, ["doctor", "feedback", "--json", *SETTINGS["feedback"]])
-    found = json.loads(done.stdout)
-    assert done.exit_code == int(not found["is_healthy"]) and "data" in found["passed"]
-    assert "the warm-up comes first" in found["skipped"]["episodes"]
+def test_the_command_prints_the_report():
+    done = CliRunner().invoke(app, ["doctor", "feedback", *SETTINGS["feedback"]])
+    assert done.exit_code == int("No finding" not in done.stdout) and "data" in done.stdout.rpartition("passed: ")[2]
+    assert "the warm-up comes first" in done.stdout
 
 
 def test_a_report_as_text_names_remedies_and_groups_skipped_checks():

@@ -3,13 +3,12 @@ ranks do not change its gradient. The first test fails if a new one has no entry
 
 import copy
 from contextlib import closing
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from training_settings import gradients_of, training, weights_of
 
-from midthought.algo.aggregation import LossAggregation
 from midthought.algo.credit import ESTIMATORS
 from midthought.algo.losses import POLICY_LOSSES
 from midthought.config import TrainingConfig
@@ -35,7 +34,10 @@ TERMS: dict[str, dict[str, Any]] = {
     "KL in the loss": {"kl_loss_coef": 0.2},
     "entropy": {"entropy_coef": 0.1},
     "correction": {"rollout_correction": "truncated", "rollout_correction_level": "sequence"},
-    **{f"average {name}": {"loss_agg": name, "loss_norm_tokens": 50} for name in LossAggregation},
+    **{
+        f"average {name}": {"loss_agg": name, "loss_norm_tokens": 50}
+        for name in get_args(TrainingConfig.model_fields["loss_agg"].annotation)
+    },
 }
 """Terms and weights that are added to a loss, and its averages."""
 CASES = {

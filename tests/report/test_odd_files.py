@@ -54,12 +54,11 @@ def run(whole, tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("name", "words", "odd"),
     [
-        *(("metrics.jsonl", ["guard"], odd) for odd in (pipe, device, unix_socket, folder)),
+        *(("metrics.jsonl", ["report"], odd) for odd in (pipe, device, unix_socket, folder)),
         ("metrics.jsonl", ["watch", "--once"], pipe),
         ("trajectories.jsonl", ["report"], device),
         ("summary.json", ["compare"], pipe),
-        ("config.yaml", ["guard"], pipe),
-        ("config.yaml", ["report"], folder),
+        *(("config.yaml", ["report"], odd) for odd in (pipe, folder)),
     ],
 )
 def test_a_reader_says_which_file_is_none(name, words, odd, run, whole):
@@ -81,11 +80,10 @@ def test_a_summary_that_is_too_large_is_not_read(run):
     assert isinstance(error, StorageError) and "summary.json has 34,359,738,368 bytes" in str(error)
 
 
-@pytest.mark.parametrize("command", ["guard", "report"])
-def test_a_pipe_in_place_of_the_mark_is_not_waited_for(command, run):
+def test_a_pipe_in_place_of_the_mark_is_not_waited_for(run):
     (run / ".midthought.json").unlink()
     pipe(run / ".midthought.json")
-    assert CliRunner().invoke(app, [command, str(run)]).exit_code == 0
+    assert CliRunner().invoke(app, ["report", str(run)]).exit_code == 0
 
 
 def test_a_line_without_an_end_is_not_read_into_memory(tmp_path):
@@ -98,7 +96,6 @@ def test_a_line_without_an_end_is_not_read_into_memory(tmp_path):
 @pytest.mark.parametrize(
     ("words", "row"),
     [
-        (["guard"], {"stage": "ppo", "step": "x"}),
         (["report"], {"stage": "ppo", "step": [1]}),
         (["watch", "--once"], {"step": 1}),
     ],

@@ -91,4 +91,7 @@ def test_new_weights_are_a_new_policy_version(make_source):
     source.update_weights()
     data = source.rollout(TASKS, iteration=0)
     assert data.policy_version == 1
-    assert {version for trajectory in data.trajectories for version in trajectory.policy_versions} == {1}
+    assert {version for trajectory in data.trajectories for version in trajectory.segments[0].policy_versions} == {
+        -1,
+        1,
+    }

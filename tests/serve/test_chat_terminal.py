@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from endpoints import scripted
 
-from midthought.serve.chat_session import ChatSession
-from midthought.serve.chat_terminal import ChatTerminal, answer_lines
+from midthought.serve.chat_terminal import ChatSession, ChatTerminal, answer_lines
 from midthought.tools.builtin.calculate import CalculateTool
 
 ANSWERED = ['<think>\nI add. #call calculate {"expression": "2+3"}', "So.\n</think>\n\nFive\x1b[2J \u202e!", None]
@@ -47,11 +46,9 @@ def test_thoughts_calls_and_results_are_shown_without_control_characters():
 
 def test_commands_start_over_and_tell_what_there_is():
     session = session_of(iter([*ANSWERED, *ANSWERED]))
-    text = shown(session, "2 + 3?", "/tools", "/system", "/wrong", KeyboardInterrupt(), "/help", "/quit", "never asked")
-    assert "calculate(expression): " in text and "Be brief." in text and "unknown command /wrong" in text
+    text = shown(session, "2 + 3?", "/wrong", KeyboardInterrupt(), "/help", "/quit", "never asked")
+    assert text.count("/reset   start") == 2 and "unknown command /wrong" in text
     assert len(session.messages) == 2
-    shown(session, "/system Be long.")
-    assert session.messages == [] and session.system_prompt == "Be long."
     shown(session, "2 + 3?", "/reset")
     assert session.messages == []
 

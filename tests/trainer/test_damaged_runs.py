@@ -30,7 +30,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def read(run: Path, done: Damage, good: Path) -> None:
     """Reads the run as the commands do. Only errors of users are raised, and no model with other weights is loaded."""
-    for words in (["report"], ["guard"], ["compare", str(good)]):
+    for words in (["report"], ["compare", str(good)]):
         error = CliRunner().invoke(app, [*words, str(run)]).exception
         if error is not None and not isinstance(error, SystemExit):
             assert isinstance(error, UserError), (done, words, error)

@@ -63,7 +63,7 @@ def _padded(derived: DerivedValues) -> bool:
 
 
 def _offloads(derived: DerivedValues) -> bool:
-    return derived.training.offloads_activations
+    return derived.training.gradient_checkpointing == "offload"
 
 
 def _adapters(derived: DerivedValues) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from midthought.engines.local.device import memory_bytes
 from midthought.models.memory import MAX_COPIED_BYTES, MERGED_SHARE
-from midthought.models.peft_weights import effective_tensors, is_adapted, stochastically_rounded, used_module
+from midthought.models.peft_weights import effective_tensors, is_adapted, used_module
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def _tensors(module: Any) -> tuple[Tensor, Tensor | None]:
     """Returns the weight and bias that a linear layer computes with, including its adapters."""
     if not is_adapted(module):
         return module.weight, module.bias
-    tensors = effective_tensors(module, round_to=stochastically_rounded)
+    tensors = effective_tensors(module)
     return tensors["weight"], tensors.get("bias")
 
 

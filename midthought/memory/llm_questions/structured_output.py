@@ -17,8 +17,7 @@ from typing import Any
 import jsonschema
 
 from midthought.errors import NoReplyError, SettingsError
-from midthought.http.json_requests import ChatEndpoint, EndpointSettings, Reply, as_data
-from midthought.http.response_cache import ReplyCache
+from midthought.http.json_requests import ChatEndpoint, EndpointSettings, Reply, ReplyCache, as_data
 
 _THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
 _MAX_STARTS = 100

@@ -16,7 +16,6 @@ from midthought.memory.store import MemoryStore
 
 def serve(
     path: str,
-    table: str = "transcripts",
     embedding_model: str = "minilm",
     *,
     questions: Path | None = None,
@@ -41,11 +40,9 @@ def serve(
 
     with listen(host, port) as listening:  # before the model is loaded, which takes seconds; requests wait for it
         embedder = load_embedder(embedding_model)
-        store = MemoryStore.open(path, table, embedder)
+        store = MemoryStore.open(path, embedder=embedder)
         if not store.is_built:
-            raise MemoryStoreError(
-                f"{path}: there is no memory (table {table!r}); build it with 'midthought memory build'"
-            )
+            raise MemoryStoreError(f"{path}: there is no memory; build it with 'midthought memory build'")
         state = ServiceState(
             store, embedder, read_questions(questions) if questions else stored_questions(path), limits
         )

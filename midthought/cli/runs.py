@@ -1,4 +1,5 @@
-"""`midthought settings`, `report`, `compare` and `guard`: what a run would use, wrote, and what went wrong."""
+"""`midthought settings`, `doctor`, `watch`, `report` and `compare`: what a run would use and whether it can work, what it
+writes, and how it differs from others."""
 
 from __future__ import annotations
 
@@ -9,21 +10,19 @@ from typing import Annotated
 import typer
 
 from midthought.cli.output import tell
-from midthought.cli.training import RECIPE_NAMES
+from midthought.cli.training import RECIPE_NAMES, Assignments
 from midthought.files.storage_errors import value_errors
 
 
 def settings(
     recipe: Annotated[
         str,
-        typer.Argument(
-            help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer).",
-        ),
+        typer.Argument(help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer)."),
     ] = "library",
 ) -> None:
     """Print every setting with its default and meaning."""
     from midthought.config import ConfigStore
-    from midthought.config.page import settings_page
+    from midthought.config.section import settings_page
     from midthought.recipes import find_recipe
 
     store = ConfigStore if recipe == "library" else find_recipe(recipe).config_class()
@@ -66,16 +65,39 @@ def compare(
             print_comparison(comparison, Console())
 
 
-def guard(
-    run: Annotated[Path, typer.Argument(help="Run folder, of a finished run or of one that is running.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+def doctor(
+    recipe: Annotated[str, typer.Argument(help=f"Name of the recipe: {RECIPE_NAMES}.")],
+    words: Assignments = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file of settings, or the name of one that is included.")
+    ] = None,
+    from_: Annotated[Path | None, typer.Option("--from", help="Run, checkpoint or model to start from.")] = None,
+    run: Annotated[Path, typer.Option(help="Run folder of the later run, for the disk space.")] = Path("runs"),
 ) -> None:
-    """Say what the checks have found during a run, and what to try; exit code 1 if there is a finding (docs/runs.md)."""
-    from midthought.report.run_record import read_run, shown_findings
+    """Check whether a run can work and learn, without training; exit code 1 if there is a finding (docs/runs.md)."""
+    from midthought.recipes import find_recipe
+    from midthought.recipes.checkup import examine_recipe
+
+    report = examine_recipe(find_recipe(recipe), words=words or [], config=config, from_path=from_, run_path=run)
+    tell("\n".join(report.to_lines()))
+    if not report.is_healthy:
+        raise typer.Exit(1)
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(help="Run folder, of a run that is running or has ended.")],
+    once: Annotated[bool, typer.Option("--once", help="Print the latest metrics and exit.")] = False,
+) -> None:
+    """Print the metrics of a run while it runs, one line per step; exit code 1 if it ended before its last evaluation.
+
+    Reads the run folder only, so it works from another terminal or machine.
+    """
+    from midthought.report.watch import RunState, follow, state_of
 
     with value_errors(run):
-        rows = [row for row in read_run(run).findings if row.get("step")]
-    shown = ["{title}  ({when})\n  {observation}\n  try: {action}".format_map(each) for each in shown_findings(rows)]
-    tell(json.dumps(rows, indent=1, ensure_ascii=False) if as_json else "\n".join(shown) or "No check has a finding.")
-    if rows:
+        for line in follow(run, None if once else 1.0):
+            tell(line)
+    state = state_of(run)
+    tell(f"{run}: {state}")
+    if state is RunState.ENDED:
         raise typer.Exit(1)
