@@ -12,15 +12,17 @@ from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.trainer.learners import set_overlap
 
 MIN_GAIN = 1.05
-"""Predicted gain from which sampling and learning overlap."""
+"""Gain from which sampling and learning overlap."""
+NUM_IN_TURN, NUM_AT_ONCE = 2, 3
+"""Batches that are measured."""
 Metrics = Mapping[str, float]
 
 
 class Stages:
     """Measures sampling and learning of every batch.
 
-    `overlaps` auto: they work in turn for two batches, each with all cores, and overlap in the third. Then `forecast` decides;
-    `tell` is called with its sentence.
+    `overlaps` auto: they work in turn for two batches, each with all cores, and overlap in three. Then `forecast` decides; `tell`
+    is called with its sentence.
     """
 
     def __init__(
@@ -55,33 +57,38 @@ class Stages:
         return found
 
     def _choose(self, batches: Sequence[Metrics]) -> None:
-        overlaps = len(batches) == 2
-        if len(batches) == 3:
-            self._batches, (gain, sentence) = None, forecast(batches[:2], batches[2])
+        overlaps = len(batches) >= NUM_IN_TURN
+        if len(batches) == NUM_IN_TURN + NUM_AT_ONCE:
+            self._batches, (gain, sentence) = None, forecast(batches[:NUM_IN_TURN], batches[NUM_IN_TURN:])
             overlaps = gain >= MIN_GAIN
             self._tell(f"{sentence}: they {'overlap' if overlaps else 'work in turn'} (inference.overlap=auto)")
         set_overlap(self._stream, self._learner, overlaps)
 
 
-def forecast(in_turn: Sequence[Metrics], at_once: Metrics) -> tuple[float, str]:
-    """Returns the predicted gain of overlap (seconds of a batch in turn ÷ those of the larger stage), and a sentence about it.
+def forecast(in_turn: Sequence[Metrics], at_once: Sequence[Metrics]) -> tuple[float, str]:
+    """Returns the gain of overlap (seconds of a batch in turn ÷ at the same time), and a sentence about it.
 
-    Sampling is counted per token, because the first batches sample ahead. The learner's first batch includes its start, and is
-    not counted.
+    The seconds in turn are predicted: the first batches sample ahead, so sampling is counted per token, and the learner's first
+    batch includes its start. Those at the same time are measured: both slow each other down on one machine, and the engine may
+    have nothing to sample while the learner works.
     """
-    batches = (in_turn[-1], at_once)
-    num_tokens = [batch["episode/policy_tokens"] * batch["episode/count"] for batch in batches]
-    mean = fmean(num_tokens)
-    rates = fmean(batch["time/engine_tokens_per_second"] for batch in in_turn), at_once["time/engine_tokens_per_second"]
-    sampling = [mean / rate for rate in rates]
-    learning = [
-        mean / number * (batch["time/wall"] - batch["time/idle_learner"])
-        for number, batch in zip(num_tokens, batches, strict=True)
-    ]
-    publishing = fmean(batch["time/weight_update_seconds"] for batch in batches)
+    turn = in_turn[-1]
+    num_tokens = fmean(map(_num_tokens, (turn, *at_once)))
+    sampling = num_tokens / fmean(batch["time/engine_tokens_per_second"] for batch in in_turn)
+    learning = num_tokens / _num_tokens(turn) * _learning(turn)
     waiting = fmean(batch["time/waiting"] for batch in in_turn)
-    gain = (sampling[0] + learning[0] + waiting + publishing) / (max(sampling[1], learning[1]) + publishing)
-    return gain, (
-        f"a batch takes {sampling[0]:.2g} s of sampling, {learning[0]:.2g} s of learning and {waiting:.2g} s of waiting in turn, "
-        f"{sampling[1]:.2g} s and {learning[1]:.2g} s at the same time: predicted gain {gain:.2f}"
+    rest = turn["time/seconds"] - turn["time/rollout_seconds"] - _learning(turn)
+    before, now = sampling + learning + waiting + rest, fmean(batch["time/seconds"] for batch in at_once)
+    busy = fmean(batch["time/wall"] - batch["time/idle_engine"] for batch in at_once), fmean(map(_learning, at_once))
+    return before / now, (
+        f"a batch takes {before:.2g} s if sampling ({sampling:.2g} s), learning ({learning:.2g} s) and waiting ({waiting:.2g} s) "
+        f"are in turn, {now:.2g} s if they overlap ({busy[0]:.2g} s, {busy[1]:.2g} s), gain {before / now:.2f}"
     )
+
+
+def _num_tokens(batch: Metrics) -> float:
+    return batch["episode/policy_tokens"] * batch["episode/count"]
+
+
+def _learning(batch: Metrics) -> float:
+    return batch["time/wall"] - batch["time/idle_learner"]

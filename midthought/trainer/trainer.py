@@ -548,10 +548,9 @@ class Trainer:
         )
         metrics |= self._tasks.statistics(episodes.trajectories)
         metrics["episode/tools"] = len(self.source.parts.executor.registry)
-        seconds = episodes.seconds + time.perf_counter() - began
+        metrics["time/seconds"] = seconds = episodes.seconds + time.perf_counter() - began
         if self.source.stream is not None and self._is_fitting:
             metrics |= self._stages.end_batch(metrics)
-        metrics["time/seconds"] = seconds
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in episodes) / seconds
         return metrics
 
