@@ -159,7 +159,7 @@ class InferenceConfig(Section):
     overlap: Harmless[bool | Auto] = "auto"
     """With `training.max_staleness`: sampling continues while the learner works, in a process of its own. If false, episodes are
     interrupted between two tokens and continue with the new weights; tools run on. `auto`: true if engine and learner have
-    their own cores or GPUs."""
+    their own cores or GPUs, and the first five batches show that it is at least 5 % faster."""
     deterministic: bool = False
     """Fix the composition of every batch, so that a run is bit-for-bit repeatable. Slower with slow tools. With
     `training.max_staleness`, episodes are then interrupted only when each has sampled `max_segment_length` more tokens or has
