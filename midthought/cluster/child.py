@@ -7,15 +7,19 @@ outside. Run as a module, this file is the learner's process; it ends with the p
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import pickle
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,7 @@ from midthought.errors import EngineError, LearnerLostError
 from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.tools.background_loop import SilenceError, silence_check
 
 _REMEDY = "continue from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"
 
@@ -41,14 +46,15 @@ class ChildGroup:
     because its imports take seconds.
 
     Args:
-        num_threads: threads with which it computes on a CPU.
+        num_threads: threads with which it computes on a CPU; an assignment applies to the next call.
         device: where it keeps its models.
+        silence_seconds: time without an answer and without computing after which it is stopped (`ray.silence_timeout_seconds`).
     """
 
     can_start_again = True
 
-    def __init__(self, num_threads: int, device: str = "cpu") -> None:
-        self._num_threads, self._device = num_threads, device
+    def __init__(self, num_threads: int, device: str = "cpu", silence_seconds: float = 300.0) -> None:
+        self.num_threads, self._device, self._silence_seconds = num_threads, device, silence_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: _Messages | None = None
         self._start_process()
@@ -67,12 +73,14 @@ class ChildGroup:
         payload = serialize((models, training, schedule, loss, learning), "what is learned", placeholder_of(tensors))
         if self._process is None:
             self._start_process()
-        self.call("build", payload, ProcessSettings.of_this_process(self._num_threads), self._device)
+        self.call("build", payload, ProcessSettings.of_this_process(self.num_threads), self._device)
 
     def _start_process(self) -> None:
         in_memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
         folder = tempfile.mkdtemp(prefix=f"midthought-learner-{os.getpid()}-", dir=in_memory)
         ours, theirs = socket.socketpair()
+        limit = struct.pack("ll", math.ceil(self._silence_seconds), 0)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         with theirs:
             command = [sys.executable, "-P", "-m", "midthought.cluster.child", str(theirs.fileno()), folder]
             paths = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
@@ -80,14 +88,22 @@ class ChildGroup:
         self._messages = _Messages(Connection(ours.detach()), folder)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Calls the method in the process and returns its result. Raises what it raises, or `LearnerLostError` if it ended; in
-        both cases it is stopped."""
+        """Calls the method in the process and returns its result. Raises what it raises, or `LearnerLostError` if it ended or is
+        silent; in these cases it is stopped."""
         if self._messages is None or self._process is None:
             raise LearnerLostError(f"the learner's process has ended; {_REMEDY}")
-        message = self._messages.pack((method, arguments))
+        message = self._messages.pack((method, arguments, self.num_threads))
         try:
             self._messages.send(message)
-            result, error = self._messages.unpack(self._messages.receive())
+            computes = functools.partial(_cpu_tenths, self._process.pid)
+            answer = self._messages.receive(silence_check(computes, self._silence_seconds), self._silence_seconds / 4)
+            result, error = self._messages.unpack(answer)
+        except (BlockingIOError, SilenceError) as silence:
+            self.close()
+            raise LearnerLostError(
+                f"the learner's process did not answer or compute in {method!r} for {self._silence_seconds:g} s and was stopped; "
+                f"{_REMEDY}, or raise ray.silence_timeout_seconds"
+            ) from silence
         except (EOFError, OSError) as lost:
             process = self._process
             self.close()
@@ -118,6 +134,16 @@ class ChildGroup:
 _GRACE_SECONDS, _POLL_SECONDS = 1.0, 5.0
 
 
+def _cpu_tenths(process_id: int) -> object:
+    """Returns the processor time of a process in tenths of a second, of which one that hangs uses none. Always something else on
+    a system without /proc."""
+    try:
+        fields = Path(f"/proc/{process_id}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except OSError:
+        return object()
+    return 10 * (int(fields[11]) + int(fields[12])) // os.sysconf("SC_CLK_TCK")
+
+
 class _Messages:
     """One end of the pipe. `folder` is for tensors; both ends remove it when the other one is gone."""
 
@@ -142,11 +168,11 @@ class _Messages:
     def send(self, packed: tuple[bytes, Manifest]) -> None:
         self._pipe.send(packed)
 
-    def receive(self, sender: int | None = None) -> tuple[bytes, Manifest]:
-        """Waits for the next message. Raises `EOFError` if the other process has ended (`sender`: the parent's number)."""
-        while sender is not None and not self._pipe.poll(_POLL_SECONDS):
-            if os.getppid() != sender:
-                raise EOFError
+    def receive(self, check: Callable[[], None], seconds: float = _POLL_SECONDS) -> tuple[bytes, Manifest]:
+        """Waits for the next message; meanwhile `check`, called every few `seconds`, may raise. Raises `EOFError` if the other
+        process has ended."""
+        while not self._pipe.poll(min(seconds, _POLL_SECONDS)):
+            check()
         packed: tuple[bytes, Manifest] = self._pipe.recv()
         return packed
 
@@ -179,8 +205,9 @@ class _Child:
         self.worker = LearnerWorker(models, training, schedule, device)
         self.worker.be_alone()
 
-    def answer(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    def answer(self, method: str, arguments: tuple[Any, ...], num_threads: int) -> tuple[Any, Exception | None]:
         try:
+            torch.set_num_threads(num_threads)
             owner = self if method == "build" else self.worker
             return getattr(owner, method)(*arguments), None
         except Exception as error:
@@ -189,9 +216,14 @@ class _Child:
     def serve(self, messages: _Messages) -> None:
         """Answers until the other process has ended."""
         parent = os.getppid()
+
+        def check() -> None:
+            if os.getppid() != parent:
+                raise EOFError
+
         with contextlib.suppress(EOFError, BrokenPipeError, ConnectionError):
             while True:
-                answer = self.answer(*messages.unpack(messages.receive(parent)))
+                answer = self.answer(*messages.unpack(messages.receive(check)))
                 try:
                     packed = messages.pack(answer)
                 except Exception as error:

@@ -154,7 +154,7 @@ class InferenceConfig(Section):
     overlap: Harmless[bool | Auto] = "auto"
     """With `training.max_staleness`: sampling continues while the learner works, in a process of its own. If false, episodes are
     interrupted between two tokens and continue with the new weights; tools run on. `auto`: true if engine and learner have
-    their own cores or GPUs."""
+    their own cores or GPUs, and the first five batches show that it is at least 5 % faster."""
     deterministic: bool = False
     """Fix the composition of every batch, so that a run is bit-for-bit repeatable. Slower with slow tools. With
     `training.max_staleness`, episodes are then interrupted only when each has sampled `max_segment_length` more tokens or has
@@ -219,7 +219,9 @@ class RayConfig(Section):
     start_timeout_seconds: Harmless[float] = Field(120.0, gt=0)
     """Time limit for the cluster to allocate the actors, and for an actor to start."""
     silence_timeout_seconds: Harmless[float] = Field(300.0, gt=0)
-    """An actor without a heartbeat for this long is stopped; another one runs its episodes again."""
+    """An actor without a heartbeat for this long is stopped; another one runs its episodes again. With `training.max_staleness`,
+    also without Ray: a learner's process that neither answers nor computes for this long is replaced, and a run ends whose local
+    engine samples no token for this long."""
 
 
 class ChecksConfig(Section):

@@ -44,9 +44,10 @@ class PausableEngine:
         self._next_numbers = itertools.count(FIRST_NUMBER)
         self._num_round_tokens: dict[int, int] = defaultdict(int)
         """Tokens sampled since the last `resume`."""
-        self.busy_seconds = 0.0
-        """Seconds in which at least one episode was sampled, until the last one of them stopped."""
-        self._busy_since = 0.0
+        self.num_tokens = 0
+        """Tokens sampled; those of a cancelled sample are not counted."""
+        self._busy: tuple[float, float | None] = 0.0, None
+        """Seconds, and since when it samples now; one object, because other threads read it."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._samples: dict[int, tuple[asyncio.Future[Completion], _InterruptibleStopper]] = {}
 
@@ -57,6 +58,17 @@ class PausableEngine:
     @property
     def eos_token_ids(self) -> frozenset[int]:
         return self._engine.eos_token_ids
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which at least one episode was sampled."""
+        seconds, since = self._busy
+        return seconds if since is None else seconds + time.perf_counter() - since
+
+    @property
+    def progress(self) -> object:
+        """Changes with every token, and always if no episode is sampled."""
+        return self.num_tokens if self._samples else object()
 
     @property
     def num_waiting(self) -> int:
@@ -85,7 +97,7 @@ class PausableEngine:
             number = self._numbers[episode]
             running = asyncio.ensure_future(self._engine.sample(number, token_ids, bounded, stopper=interruptible))
             if not self._samples:
-                self._busy_since = time.perf_counter()
+                self._busy = self.busy_seconds, time.perf_counter()
             self._samples[episode] = running, interruptible
             try:
                 completion = await running
@@ -97,7 +109,7 @@ class PausableEngine:
             finally:
                 del self._samples[episode]
                 if not self._samples:
-                    self.busy_seconds += time.perf_counter() - self._busy_since
+                    self._busy = self.busy_seconds, None
             self._num_round_tokens[episode] += len(completion.token_ids)
             return replace(completion, finish=Finish.LENGTH) if interruptible.is_interrupted else completion
 
@@ -164,6 +176,7 @@ class _InterruptibleStopper:
             if self.is_cancelled:
                 return True
             self._has_started = True
+        self._pausable.num_tokens += 1
         is_due = self._stopper is not None and self._stopper.feed(token_id)
         self.is_interrupted = not is_due and not self._pausable.is_running
         return is_due or self.is_interrupted

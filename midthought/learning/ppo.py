@@ -6,19 +6,20 @@ Does not depend on a particular engine, tool or task.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
+
+import torch
 
 from midthought.config import RecipeConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import without_truncated
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
-from midthought.learning.phase_meter import Phase, PhaseMeter
 from midthought.types import RolloutBatch, Trajectory
 
-LEARNING_PHASES: tuple[Phase, ...] = ("scoring", "update", "weight_update")
-"""Phases of an iteration whose seconds are metrics, besides `time/rollout_seconds`."""
 BeforeUpdate = Callable[[Mapping[str, float]], None]
 """Called with the metrics of scoring, before any weight changes. An exception ends the run."""
 
@@ -42,20 +43,19 @@ def learn(
     rollouts: RolloutBatch,
     iteration: int,
     before_update: BeforeUpdate | None = None,
-    meter: PhaseMeter | None = None,
     learned: LearnedTokens | None = None,
 ) -> dict[str, float]:
     """Trains on an iteration's episodes and sends the new weights to the source, which sleeps meanwhile. Returns the metrics.
 
     If there is nothing to train on, no weight changes: `batch/num_episodes` is 0, and the other metrics show why.
     """
-    meter = meter or PhaseMeter()
     metrics = {**rollouts.metrics, "time/rollout_seconds": rollouts.data.seconds}
     metrics["batch/num_episodes"] = len(rollouts.usable)
     if rollouts.usable:
         batch = _batch(rollouts, config, learned)
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
         source.sleep()
+        seconds: dict[str, float] = {}
         critic_only = iteration < config.training.num_critic_warmup_iters
         metrics |= improve(
             learner,
@@ -63,14 +63,23 @@ def learn(
             rollouts.usable,
             critic_only=critic_only,
             before_update=before_update,
-            meter=meter,
+            seconds=seconds,
             learned=learned,
         )
-        with meter.phase("weight_update"):
+        with _phase("weight_update", learner.device, seconds):
             source.update_weights(learner.load_policy)
-        for phase in LEARNING_PHASES:
-            metrics[f"time/{phase}_seconds"] = meter.last_seconds[phase]
+        metrics |= seconds
     return metrics
+
+
+@contextmanager
+def _phase(name: str, device: torch.device, seconds: dict[str, float]) -> Iterator[None]:
+    """Adds the metric of what runs inside to `seconds`. On a CUDA device, it ends when its kernels have."""
+    began = time.perf_counter()
+    yield
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds[f"time/{name}_seconds"] = time.perf_counter() - began
 
 
 def _batch(rollouts: RolloutBatch, config: RecipeConfig, learned: LearnedTokens | None) -> TokenBatch:
@@ -93,17 +102,17 @@ def improve(
     *,
     critic_only: bool = False,
     before_update: BeforeUpdate | None = None,
-    meter: PhaseMeter | None = None,
+    seconds: dict[str, float] | None = None,
     learned: LearnedTokens | None = None,
 ) -> dict[str, float]:
     """Scores the batch, computes advantages, and updates the models. Returns the metrics.
 
     If every episode was masked (`mask_truncated_episodes`), there is no update. `trajectories`, from which the batch was made,
     get the critic's `values`: one per turn, NaN if no policy token of the turn is in the batch. `learned` gets the values of its
-    tokens; the batch must have its `slots`.
+    tokens; the batch must have its `slots`. `seconds` gets the metrics `time/scoring_seconds` and `time/update_seconds`.
     """
-    meter = meter or PhaseMeter()
-    with meter.phase("scoring"):
+    seconds = {} if seconds is None else seconds
+    with _phase("scoring", learner.device, seconds):
         batch, health = learner.score(batch)
         if before_update is not None:
             before_update(health)
@@ -116,7 +125,7 @@ def improve(
         if learner.training.mask_truncated_episodes:
             batch, masked = without_truncated(batch, trajectories)
             credit |= masked
-    with meter.phase("update"):
+    with _phase("update", learner.device, seconds):
         updated = learner.update(batch, critic_only=critic_only)
         if learned is not None and len(batch):
             learned.fill(batch, learner.pass_values())

@@ -18,6 +18,12 @@ from midthought.report.templates import macro
 Points = list[tuple[int, float]]
 """(step, value) in the order of writing."""
 
+LANES = ("sampling", "learning", "new weights", "waiting")
+"""Rows of the timeline. Waiting: for tools and environments, without sampling or learning."""
+MAX_ITERATIONS = 40
+"""Last iterations in the timeline."""
+TIMELINE_WIDTH, LANE_HEIGHT, LANE_LEFT = 900, 22, 130
+
 WIDTH, HEIGHT = 420, 192
 LEFT, RIGHT, TOP, BOTTOM = 50, 402, 10, 168
 MAX_POINTS = 500
@@ -47,9 +53,11 @@ SUBJECTS: Mapping[str, str] = {
     "Clip fraction": "clip_fraction value_clip_fraction",
     "Sampled − recomputed log-probability": "logprob_difference_*",
     "Age of tokens, in updates": "staleness/mean staleness/max",
+    "Share of the tokens by age": "staleness/share_*",
     "Loss": "loss policy_loss value_loss",
     "Gradient norm": "grad_norm critic_grad_norm",
     "Seconds per stage": "time/rollout_seconds time/scoring_seconds time/update_seconds time/weight_update_seconds",
+    "Seconds without sampling, without learning": "time/wall time/idle_engine time/idle_learner time/waiting",
 }
 """Title of each chart with a subject, and the patterns of its metrics."""
 
@@ -85,7 +93,7 @@ def curves(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[str, list[dict[
         last_step = max((line[-1][0] for chart in (*main, *rest) for line in chart.lines.values()), default=0)
         parts = [[_chart(chart, data) for chart in charts] for charts in (main, rest)]
         title = STAGES.get(stage) or stage.replace("arms.", "Control arm ", 1)
-        html.append(macro("stage")(title, f"{last_step:,}", *parts))
+        html.append(macro("stage")(title, f"{last_step:,}", *parts, timeline(series)))
     return Markup("").join(html), data
 
 
@@ -99,6 +107,36 @@ def plan_charts(series: Mapping[str, Points]) -> tuple[list[Chart], list[Chart]]
             main.append(Chart(title, _labelled({key: left.pop(key) for key in keys})))
     rest = [Chart(key, {key: points}) for key, points in sorted(left.items())]
     return (main, rest) if main else (rest, [])
+
+
+def timeline(series: Mapping[str, Points]) -> str:
+    """Returns the seconds of the last iterations of asynchronous training as HTML, one row per kind of work; empty for others.
+
+    Learning and new weights are at the end of an iteration, as they were. When the engine sampled is not recorded: its bar starts
+    with the iteration, and waiting is just before learning.
+    """
+    names = ("time/wall", "time/idle_engine", "time/idle_learner", "time/weight_update_seconds", "time/waiting")
+    values = [dict(series.get(name, ())) for name in names]
+    steps = list(values[0])[-MAX_ITERATIONS:]
+    if not steps:
+        return ""
+    x = Axis(0.0, math.fsum(values[0][step] for step in steps), LANE_LEFT, TIMELINE_WIDTH - 10, ())
+    bars, borders, totals, start = [], [], [0.0] * len(LANES), 0.0
+    for step in steps:
+        wall, idle_engine, idle_learner, publishing, waiting = (each.get(step, 0.0) for each in values)
+        seconds = (wall - idle_engine, wall - idle_learner, publishing, waiting)
+        end = start + wall
+        learns_at = end - publishing - seconds[1]
+        for lane, begin in enumerate((start, learns_at, end - publishing, learns_at - waiting)):
+            left = x.place(max(begin, start))
+            width = f"{max(x.place(begin + seconds[lane]) - left, 0.0):.1f}"
+            label = f"iteration {step}: {LANES[lane]} {seconds[lane]:.2g} of {wall:.2g} s"
+            bars.append((lane, f"{left:.1f}", width, label))
+            totals[lane] += seconds[lane]
+        borders.append((f"{x.place(start):.1f}", "" if (step - steps[0]) % max(len(steps) // 8, 1) else f"{step}"))
+        start = end
+    shares = [f"{name} {total / x.high:.0%}" for name, total in zip(LANES, totals, strict=True)]
+    return macro("timeline")(TIMELINE_WIDTH, LANE_HEIGHT, LANE_LEFT, shares, bars, borders, f"{start:.3g}")
 
 
 def smoothed(values: Sequence[float]) -> list[float]:

@@ -8,18 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, run_episode
 from midthought.rollout.pace import Pace
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
-from midthought.tools.background_loop import BackgroundLoop
+from midthought.tools.background_loop import BackgroundLoop, SilenceError, silence_check
 from midthought.types import StopReason, Task, Trajectory
 from midthought.types.task import number_of
+
+T = TypeVar("T")
 
 _MAX_GROUP_SIZE = 1 << 20
 
@@ -46,10 +51,11 @@ class InFlightEpisodes:
         loop: the event loop on which everything uses the engine.
         pace: when groups start and are taken.
         seed: an episode's seed depends on it, the group's number, and the episode's number in the group.
-        overlaps: episodes also run while the learner works, until new weights arrive.
         deterministic: the result of a `take` depends on token counts, not on time. Episodes run in rounds of at most
             `max_segment_length` tokens each. After a round, finished groups are taken in the order of their numbers; the next
             round starts only if that is not enough.
+        silence_seconds: every wait raises `EngineError` if the engine samples no token for this long. Tools and environments have
+            limits of their own.
     """
 
     def __init__(
@@ -59,10 +65,11 @@ class InFlightEpisodes:
         pace: Pace,
         *,
         seed: int,
-        overlaps: bool = False,
         deterministic: bool = False,
+        silence_seconds: float = math.inf,
     ) -> None:
-        self.pace, self.overlaps = pace, overlaps
+        self.pace, self.overlaps = pace, False
+        """`overlaps`: episodes also run while the learner works, until new weights arrive."""
         self.next_position = 0
         """Number of the group that is started next."""
         self._postponed: list[int] = []
@@ -70,6 +77,7 @@ class InFlightEpisodes:
         self._loop = loop
         self._seed = seed
         self._deterministic = deterministic
+        self._silence_seconds, self._is_silent = silence_seconds, False
         self._change = asyncio.Event()
         self._pausable_engine = PausableEngine(
             parts.engine,
@@ -111,6 +119,30 @@ class InFlightEpisodes:
         """Seconds in which at least one episode was sampled."""
         return self._pausable_engine.busy_seconds
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens sampled."""
+        return self._pausable_engine.num_tokens
+
+    def use_threads(self, number: int) -> None:
+        """Sets the number of threads with which an engine of this process computes."""
+
+        async def set_number() -> None:
+            torch.set_num_threads(number)
+
+        self._wait_for(set_number())
+
+    def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        engine, seconds = self._pausable_engine, 0.0 if self._is_silent else self._silence_seconds
+        try:
+            return self._loop.run(coroutine, silence_check(lambda: engine.progress, seconds))
+        except SilenceError:
+            self._is_silent = True
+            raise EngineError(
+                f"the engine has sampled no token for {self._silence_seconds:g} s, and episodes wait for one; raise "
+                "ray.silence_timeout_seconds if it needs more time"
+            ) from None
+
     # -- an iteration ------------------------------------------------------------------------------------------
 
     def begin_batch(self) -> None:
@@ -143,15 +175,15 @@ class InFlightEpisodes:
     def take(self, batch: int, room: int) -> list[list[Trajectory]]:
         """Waits until the batch with this `room` may take a finished group (`Pace.may_take`), removes as many as it may, the
         earliest deadlines first, and returns the episodes of each, with rewards. Raises `EngineError` if no group is open."""
-        return self._loop.run(self._take(batch, room))
+        return self._wait_for(self._take(batch, room))
 
     def pause(self) -> None:
         """Interrupts all running episodes. `resume` or the next `take` continues them with the weights of that time."""
-        self._loop.run(self._pause())
+        self._wait_for(self._pause())
 
     def resume(self) -> None:
         """Continues all episodes."""
-        self._loop.run(self._resume())
+        self._wait_for(self._resume())
 
     @contextlib.contextmanager
     def between_tokens(self) -> Iterator[None]:
@@ -245,7 +277,7 @@ class InFlightEpisodes:
 
     def state(self, *, with_taken: bool = False) -> dict[str, Any]:
         """Returns the state for `restore` as JSON values. `with_taken`: the last batch is not trained on yet."""
-        return self._loop.run(self._state(self._taken if with_taken else []))
+        return self._wait_for(self._state(self._taken if with_taken else []))
 
     async def _state(self, taken: list[_Group]) -> dict[str, Any]:
         unfinished = [group for group in self._groups.values() if group.num_running]
@@ -288,7 +320,7 @@ class InFlightEpisodes:
 
     def drop(self) -> None:
         """Cancels and removes all open groups."""
-        self._loop.run(self._drop())
+        self._wait_for(self._drop())
 
     async def _drop(self) -> None:
         for task in self._running:

@@ -153,7 +153,8 @@ def _from_stream(
     """Takes finished groups until the batch is complete (`Pace`); others go on in later iterations. Each is taken whole and once.
 
     A zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section 2.6.2),
-    AReaL (arXiv 2505.24298). Metrics: `staleness`, `staleness/num_open` (groups left for later iterations, finished or not).
+    AReaL (arXiv 2505.24298). Metrics: `staleness`, `staleness/num_open` (groups left for later iterations, finished or not),
+    `time/waiting` (seconds in which nothing was sampled, because every episode waited for a tool or its environment).
     """
     pace, size, batch = stream.pace, config.training.episodes_per_task, stream.policy_version
     stream.next_position = max(stream.next_position, iteration * pace.num_groups)
@@ -161,7 +162,7 @@ def _from_stream(
 
     data = RolloutData(policy_version=batch)
     num_kept = num_taken = 0
-    started = time.perf_counter()
+    started, busy_before = time.perf_counter(), stream.busy_seconds
     stream.begin_batch()
     try:
         while True:
@@ -182,7 +183,9 @@ def _from_stream(
         if not stream.overlaps:
             stream.pause()
     data.seconds = time.perf_counter() - started
-    chosen = select(data, config.training, RolloutBatch(data=data, metrics={"staleness/num_open": stream.num_open}))
+    waiting = max(0.0, data.seconds - (stream.busy_seconds - busy_before))
+    metrics = {"staleness/num_open": stream.num_open, "time/waiting": waiting}
+    chosen = select(data, config.training, RolloutBatch(data=data, metrics=metrics))
     return replace(chosen, metrics=chosen.metrics | staleness(chosen.usable, batch))
 
 
@@ -199,7 +202,7 @@ def staleness(trajectories: Sequence[Trajectory], policy_version: int) -> dict[s
         if is_own
     )
     num_tokens = max(ages.total(), 1)
-    shares = {f"staleness/share_{age}": number / num_tokens for age, number in sorted(ages.items())}
+    shares = {f"staleness/share_{age}": ages[age] / num_tokens for age in range(max(ages, default=-1) + 1)}
     mean = sum(age * number for age, number in ages.items()) / num_tokens
     return {"staleness/mean": mean, "staleness/max": max(ages, default=0), **shares}
 

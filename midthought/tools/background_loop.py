@@ -10,15 +10,16 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+import time
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from midthought.errors import EngineError
 
 T = TypeVar("T")
 
-_CANCEL_SECONDS = 1.0
+_CHECK_SECONDS = _CANCEL_SECONDS = 1.0
 """Time for cancelled coroutines to end when the loop is closed."""
 
 
@@ -35,8 +36,9 @@ class BackgroundLoop:
         self._thread: threading.Thread | None = None
         self._stop: weakref.finalize[..., BackgroundLoop] | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Returns the coroutine's result or raises its exception. Ctrl-C while waiting cancels it.
+    def run(self, coroutine: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
+        """Returns the coroutine's result or raises its exception. Ctrl-C while waiting cancels it, and so does an exception of
+        `check`, which is called every second.
 
         Raises `CancelledError` if `close` cancels it, `EngineError` if called on this loop, which would wait for itself.
         """
@@ -48,6 +50,8 @@ class BackgroundLoop:
             )
         future = self.start(coroutine)
         try:
+            while check is not None and not concurrent.futures.wait([future], _CHECK_SECONDS).done:
+                check()
             return future.result()
         except BaseException:
             future.cancel()
@@ -72,6 +76,25 @@ class BackgroundLoop:
         self._stop.atexit = False
         self._thread.start()
         return self._loop
+
+
+class SilenceError(Exception):
+    """What is waited for makes no progress."""
+
+
+def silence_check(progress: Callable[[], object], seconds: float) -> Callable[[], None]:
+    """Returns a function to call again and again in a wait. It raises `SilenceError` if `progress` has returned the same for so
+    many seconds."""
+    seen, since = progress(), time.monotonic()
+
+    def check() -> None:
+        nonlocal seen, since
+        if (found := progress()) != seen:
+            seen, since = found, time.monotonic()
+        elif time.monotonic() - since > seconds:
+            raise SilenceError
+
+    return check
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -18,6 +18,7 @@ from midthought.learning.model import Models
 from midthought.models.float32_head import use_float32_head
 from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.plan.choices import word
+from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.trainer.checkpoint import vocabulary_digest
 
 ALONE = {"optimizer": "adamw", "offload_optimizer": False, "offload_reference": False}
@@ -55,9 +56,18 @@ def num_cores() -> int:
         return number
 
 
-def num_threads_beside() -> int:
-    """Returns the threads of an engine or a learner that has half of the cores."""
-    return max(1, min(torch.get_num_threads(), num_cores() // 2))
+def set_overlap(stream: InFlightEpisodes, learner: AnyLearner, overlaps: bool) -> None:
+    """Lets the stream sample while the learner works, or in turn. A learner in a process of its own and the engine then have half
+    of the cores each, or all of them."""
+    from midthought.cluster.child import ChildGroup
+
+    stream.overlaps = overlaps
+    if isinstance(learner, RemoteLearner) and isinstance(learner.workers, ChildGroup):
+        num_threads = torch.get_num_threads()
+        if overlaps:
+            num_threads = max(1, min(num_threads, num_cores() // 2))
+        learner.workers.num_threads = num_threads
+        stream.use_threads(num_threads)
 
 
 def make_learner(
@@ -77,7 +87,9 @@ def make_learner(
         for model in models[1:]:  # they only wait here for a new process
             if model is not None and model is not models.policy:
                 model.to("cpu")
-        return RemoteLearner(models, training, schedule, ChildGroup(num_threads_beside(), place))
+        return RemoteLearner(
+            models, training, schedule, ChildGroup(torch.get_num_threads(), place, ray.silence_timeout_seconds)
+        )
     if ray.num_learners == 1:
         return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
     for name, value in ALONE.items():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import InferenceConfig, RayConfig, RecipeConfig
@@ -29,7 +28,6 @@ from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.learners import num_threads_beside
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
@@ -157,11 +155,6 @@ def make_worker_group(
     return RolloutWorkerGroup(ray, policy, engine, is_deterministic=inference.deterministic)
 
 
-async def _use_threads(number: int) -> None:
-    """Sets the number of threads with which this event loop's thread computes."""
-    torch.set_num_threads(number)
-
-
 def open_sources(
     policy: Any,
     learned: Any,
@@ -171,14 +164,12 @@ def open_sources(
     config: RecipeConfig,
     *,
     model_path: str = "",
-    overlaps: bool = False,
     longest_prompt: int | None = None,
 ) -> tuple[TrainedEngine, Rollouts, Rollouts]:
     """Creates an engine, and the sources of training and of held-out episodes, which share it. Close one of them after use.
 
     `learned`: what the learner trains, the policy itself or the policy with adapters; None: the policy is not trained here.
-    `model_path`: folder with the weights of `policy`, if any. `overlaps`: training episodes also run while the learner works.
-    `longest_prompt`: its tokens, if they were counted before.
+    `model_path`: folder with the weights of `policy`, if any. `longest_prompt`: its tokens, if they were counted before.
     """
     inference, ray, seed = config.inference, config.ray, config.training.seed
     longest = longest_prompt or tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
@@ -188,8 +179,6 @@ def open_sources(
     workers = make_worker_group(policy, renderer, inference, ray, max_seq_len=max_seq_len)
     is_stream = learned is not None and config.training.max_staleness > 0
     loop = BackgroundLoop("midthought-rollout") if is_stream else None
-    if loop is not None and overlaps and not inference.base_url:
-        loop.run(_use_threads(num_threads_beside()))
 
     def source(episode: Callable[[Task], EpisodeEnvironment]) -> Rollouts:
         parts = RolloutParts(
@@ -207,8 +196,15 @@ def open_sources(
             return RayRollouts(parts, engine, workers, seed=seed)
         stream = None
         if loop is not None:
-            options = {"overlaps": overlaps, "deterministic": inference.deterministic}
-            stream = InFlightEpisodes(parts, loop, Pace.of(config), seed=seed, **options)
+            has_own_limits = inference.engine != "local"
+            stream = InFlightEpisodes(
+                parts,
+                loop,
+                Pace.of(config),
+                seed=seed,
+                deterministic=inference.deterministic,
+                silence_seconds=math.inf if has_own_limits else ray.silence_timeout_seconds,
+            )
         return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
 
     return engine, source(tasks.episode), source(tasks.held_out_episode)

@@ -28,7 +28,6 @@ from midthought.learning.adapters import has_adapters
 from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.lr_schedule import TrainingSchedule
-from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import learn
 from midthought.learning.run_checks import require_finite
 from midthought.models.peft_folders import merge
@@ -56,6 +55,7 @@ from midthought.trainer.run import Run
 from midthought.trainer.run_checks import RunChecks, examine_before_start
 from midthought.trainer.sft import SftStage
 from midthought.trainer.short_form import named_rewards, named_tasks
+from midthought.trainer.stages import Stages
 from midthought.trainer.tasks import EnvironmentTasks, make_tasks
 from midthought.types import RolloutBatch, RolloutData, Trajectory
 
@@ -203,8 +203,6 @@ class Trainer:
         self.model, self.tokenizer, self.renderer = self._policy.model, self._policy.tokenizer, self._policy.renderer
         self.call_format = self._policy.prompts.call_format
         """How calls are written."""
-        self.meter = PhaseMeter(self.model)
-        """Seconds of each phase's last call."""
         self.iteration = 0
         """Iterations done."""
         self.metrics_history: list[dict[str, float]] = []
@@ -216,6 +214,8 @@ class Trainer:
         """As given to `fit`; None: by the settings."""
         self._settings = self.config.frozen()
         """A copy of the settings that does not change; `fit` replaces it."""
+        self._place = beside_engine(self.model, self._settings)
+        """Where the learner works while the engine samples."""
         self._last = 0
         """Number of the last iteration of `fit`, as far as it is known."""
         self._lost_at = -1
@@ -239,15 +239,15 @@ class Trainer:
         """Returns the learner and the sources, which are created here if there are none."""
         if self._parts is None:
             self._require_open()
-            place = beside_engine(self.model, self._settings)
-            apart = place == "apart"
+            apart = self._place == "apart"
             learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters(), apart=apart)
             given = self._policy.prompts, self._tasks, self._settings
             options: dict[str, Any] = {"model_path": self._policy.path, "longest_prompt": self._longest_prompt}
-            sources = open_sources(
-                self.model, learner.policy, self.renderer, *given, overlaps=place is not None, **options
-            )
+            sources = open_sources(self.model, learner.policy, self.renderer, *given, **options)
             self._parts = _Parts(learner, *sources)
+            if (stream := self._parts.source.stream) is not None:
+                overlaps = self._settings.inference.overlap if self._place is not None else False
+                self._stages = Stages(stream, learner, overlaps, self._run.console.note)
         return self._parts
 
     @property
@@ -365,9 +365,10 @@ class Trainer:
 
         An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment;
         `num_iters_per_epoch` replaces that length. None: the number in `training`. With `max_seconds` it trains for about that
-        many seconds instead (the sum of `time/seconds`: rollouts and updates, no validation): the number of iterations, and with
-        it the learning rate's schedule, follows from the mean seconds of the iterations so far. Ctrl-C takes effect between two
-        iterations, after a checkpoint if there is a run folder.
+        many seconds instead (the sum of `time/seconds`: rollouts and updates, no validation; with `training.max_staleness` that
+        of `time/wall`, validation included): the number of iterations, and with it the learning rate's schedule, follows from the
+        mean seconds of the iterations so far. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run
+        folder.
         Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped"), and StorageError if the
         run folder's disk is full, read-only or gone; the run can then be resumed.
         """
@@ -404,7 +405,9 @@ class Trainer:
         with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
             bar.start_at(self.iteration)
             stream = self.source.stream
-            self._is_fitting, self._clock = True, (time.perf_counter(), stream.busy_seconds if stream else 0.0)
+            self._is_fitting = True
+            if stream is not None:
+                self._stages.start()
             try:
                 while self.iteration < self._last:
                     try:
@@ -444,14 +447,13 @@ class Trainer:
             raise lost
         self._lost_at, self._is_open_iteration = self.iteration, False
         _log.warning("%s: a new one starts at %s", lost, path)
-        with self.meter.phase("weight_update"):
-            self.load_checkpoint(path)
+        self.load_checkpoint(path)
         self._checks.restart(self.config, self._run.rows() or self._history_rows())
 
     def _end_schedule(self, num_iters: int, max_seconds: float | None) -> int:
         """Ends the learning rate's schedule with the last iteration, and returns its number: `num_iters`, or the one that is
         expected to be the last within `max_seconds`, by the mean seconds of the iterations so far."""
-        seconds = [metrics.get("time/seconds", 0.0) for metrics in self.metrics_history]
+        seconds = [row.get("time/wall", row.get("time/seconds", 0.0)) for row in self.metrics_history]
         if max_seconds is not None and any(seconds):
             left = max(0.0, max_seconds - math.fsum(seconds))
             num_iters = self.iteration + round(left * len(seconds) / math.fsum(seconds))
@@ -498,9 +500,8 @@ class Trainer:
             )
         if self._rollouts is not None and staleness:  # the stream no longer has these episodes
             return self._rollouts.data
-        with self.meter.phase("sampling"):
-            num_left = self._last - self.iteration - 1
-            self._rollouts = collect(self.source, self._tasks.stream, self._settings, self.iteration, num_left)
+        num_left = self._last - self.iteration - 1
+        self._rollouts = collect(self.source, self._tasks.stream, self._settings, self.iteration, num_left)
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
@@ -543,30 +544,15 @@ class Trainer:
             batch,
             self.iteration,
             before_update if is_own else None,
-            self.meter,
             learned,
         )
         metrics |= self._tasks.statistics(episodes.trajectories)
         metrics["episode/tools"] = len(self.source.parts.executor.registry)
-        seconds = episodes.seconds + time.perf_counter() - began
+        metrics["time/seconds"] = seconds = episodes.seconds + time.perf_counter() - began
         if self.source.stream is not None and self._is_fitting:
-            metrics |= self._idle_times(metrics)
-        metrics["time/seconds"] = seconds
+            metrics |= self._stages.end_batch(metrics)
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in episodes) / seconds
         return metrics
-
-    def _idle_times(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Seconds since the last iteration, and those of them in which nothing was sampled and nothing was learned."""
-        assert self.source.stream is not None
-        now, busy = time.perf_counter(), self.source.stream.busy_seconds
-        (last, last_busy), self._clock = self._clock, (now, busy)
-        wall = now - last
-        learning = metrics.get("time/scoring_seconds", 0.0) + metrics.get("time/update_seconds", 0.0)
-        return {
-            "time/wall": wall,
-            "time/idle_engine": max(0.0, wall - (busy - last_busy)),
-            "time/idle_learner": wall - learning,
-        }
 
     def evaluate(
         self, num_episodes: int | None = None, *, sampled: bool = False, tools: ToolAnswers = "on"
@@ -586,8 +572,7 @@ class Trainer:
         if not isinstance(number, int) or number < 1:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
         stage = evaluation_stage(tools, sampled=sampled)
-        with self.meter.phase("validation"):
-            done = evaluated(self.held_out, self._tasks.held_out(number), tools, sampled=sampled)
+        done = evaluated(self.held_out, self._tasks.held_out(number), tools, sampled=sampled)
         tell_failures("evaluation", done)
         metrics = self._tasks.evaluation_metrics(done)
         self._log(stage, metrics, done)
@@ -626,11 +611,10 @@ class Trainer:
         state |= {"best": self._best, "policy_version": self._engine.policy_version}
         if stream is not None:
             state["stream"] = stream.state(with_taken=self._rollouts is not None)
-        with self.meter.phase("saving"):
-            best = self._best[1]
-            target = self._run.checkpoints.save(
-                self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best
-            )
+        best = self._best[1]
+        target = self._run.checkpoints.save(
+            self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best
+        )
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
@@ -664,9 +648,8 @@ class Trainer:
     def _save_model(self, path: str | Path, *, in_run: bool = False) -> None:
         policy = self.learner.policy
         require_finite(policy, f"model {path}")
-        with self.meter.phase("saving"):
-            generation = generation_values(self.renderer)
-            save_model(policy, self.tokenizer, path, in_run=in_run, generation=generation)
+        generation = generation_values(self.renderer)
+        save_model(policy, self.tokenizer, path, in_run=in_run, generation=generation)
 
     def cleanup(self) -> None:
         """Closes the run folder, ends servers and workers that were started, and frees models, optimizer and caches.

@@ -2,6 +2,8 @@
 
 import time
 
+import torch
+
 from midthought.config import TrainingConfig
 from midthought.learning.ppo import learn
 from midthought.rollout.rollout_batch import collect
@@ -12,6 +14,7 @@ class FakeLearner:
     """Changes nothing; keeps its batches, and what it was asked in a log."""
 
     training = TrainingConfig()
+    device = torch.device("cpu")
 
     def __init__(self, log=None):
         self.log = [] if log is None else log

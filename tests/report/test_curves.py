@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from midthought.report.curves import curves, nice_ticks, plan_charts, smoothed, thinned
+from midthought.report.curves import curves, nice_ticks, plan_charts, smoothed, thinned, timeline
 
 
 def test_ticks_are_round_and_lie_within() -> None:
@@ -69,3 +69,35 @@ def test_stages_are_told_apart_and_charts_numbered_through() -> None:
     ]
     assert re.findall(r'data-chart="(\d+)"', html) == ["0", "1", "2"] and len(data) == 3
     assert 'aria-label="Loss, steps 1 to 2: loss from 2 to 1"' in html
+
+
+def test_the_timeline_has_a_bar_per_iteration_and_kind_of_work_where_it_was() -> None:
+    series = {
+        "time/wall": [(1, 4.0), (2, 6.0)],
+        "time/idle_engine": [(1, 1.0), (2, 2.0)],
+        "time/idle_learner": [(1, 3.0), (2, 4.0)],
+        "time/weight_update_seconds": [(2, 1.0)],  # the first had nothing to train on
+        "time/waiting": [(1, 0.0), (2, 0.5)],
+    }
+    html = timeline(series)
+    assert "the last 2 iterations, 10 s" in html
+    assert "Shares of 10 seconds: sampling 70%, learning 30%, new weights 10%, waiting 5%" in html
+    bars = re.findall(r'<rect class="s(\d)" x="([\d.]+)" y="\d+" width="([\d.]+)"', html)
+    in_seconds = [(int(lane), (float(x) - 130) / 76, float(width) / 76) for lane, x, width in bars]
+    assert in_seconds == [
+        (lane, pytest.approx(start, abs=2e-3), pytest.approx(seconds, abs=2e-3))
+        for lane, start, seconds in [
+            *((0, 0, 3), (1, 3, 1), (2, 4, 0), (3, 3, 0)),
+            *((0, 4, 4), (1, 7, 2), (2, 9, 1), (3, 6.5, 0.5)),
+        ]
+    ]
+    assert "<title>iteration 2: learning 2 of 6 s</title>" in html
+
+
+def test_only_asynchronous_training_has_a_timeline_and_of_a_long_run_its_last_iterations() -> None:
+    assert timeline({"time/seconds": [(1, 4.0)]}) == ""
+    html = timeline({"time/wall": [(step, 1.0) for step in range(1, 501)]})
+    assert "the last 40 iterations" in html and html.count("<rect") == 160
+    assert re.findall(r'y="105">(\d+)</text>', html) == ["461", "466", "471", "476", "481", "486", "491", "496"]
+    stages, _ = curves({"sft": {"loss": [(1, 2.0)]}, "ppo": {"time/wall": [(1, 2.0)]}})
+    assert stages.count('class="chart lanes"') == 1

@@ -221,6 +221,23 @@ def hostile_run(path: Path, run_path: Path) -> Path:
     return path
 
 
+def test_asynchronous_training_has_a_timeline_that_a_screen_reader_can_read(
+    open_page: Callable[..., Any], run_path: Path
+) -> None:
+    with RunFolder(run_path) as run:
+        for step in range(1, 4):
+            idle = {"time/idle_engine": 0.5, "time/idle_learner": 1.5, "time/waiting": 0.25}
+            run.log("ppo", step, {"time/wall": 2.0, "time/weight_update_seconds": 0.1, **idle})
+    opened = open_page(write_report(run_path))
+    words = opened.locator(".lanes svg").get_attribute("aria-label")
+    assert words == "Shares of 6 seconds: sampling 75%, learning 25%, new weights 5%, waiting 12%"
+    widths = opened.evaluate(
+        "[...document.querySelectorAll('.lanes rect')].map((bar) => bar.getBoundingClientRect().width)"
+    )
+    assert len(widths) == 12 and all(width > 0 for width in widths)
+    opened.close()
+
+
 AXE = Path(os.environ.get("MIDTHOUGHT_AXE", Path(__file__).parents[2] / ".venv" / "axe" / "package" / "axe.min.js"))
 
 

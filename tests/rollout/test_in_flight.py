@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import threading
 import time
 from collections import defaultdict
+from types import SimpleNamespace
 
 import pytest
 from playing import parts_of
 
+from midthought.config import RecipeConfig
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.pace import Pace
+from midthought.rollout.rollout_batch import collect
 from midthought.rollout.trajectory_json import trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -99,7 +104,15 @@ class Bench:
     """A stream with its engine, loop and tool."""
 
     def __init__(
-        self, renderer, *, deterministic=False, seconds=0.0, environment=Question, other_tool=None, max_staleness=2
+        self,
+        renderer,
+        *,
+        deterministic=False,
+        seconds=0.0,
+        environment=Question,
+        other_tool=None,
+        max_staleness=2,
+        silence_seconds=math.inf,
     ):
         self.asked, self.found = 0, []
         self.engine = Writer(renderer)
@@ -125,7 +138,8 @@ class Bench:
             max_segment_length=32,
         )
         pace = Pace(num_groups=4, max_staleness=max_staleness, max_open=6, max_taken=4)
-        self.stream = InFlightEpisodes(parts, self.loop, pace, seed=1, deterministic=deterministic)
+        options = {"deterministic": deterministic, "silence_seconds": silence_seconds}
+        self.stream = InFlightEpisodes(parts, self.loop, pace, seed=1, **options)
 
     def close(self):
         self.stream.drop()
@@ -402,3 +416,42 @@ def test_dropping_ends_all_and_leaves_no_task_behind(make_bench):
     bench.stream.drop()
     assert (bench.stream.num_open, bench.stream.num_unfinished) == (0, 0)
     assert bench.engine.open_episodes == set()
+
+
+@pytest.mark.parametrize("blocks_the_loop", [False, True])
+def test_an_engine_without_a_token_is_named_within_its_limit_and_its_episodes_can_be_dropped(
+    blocks_the_loop, make_bench
+):
+    bench, released = make_bench(silence_seconds=0.5), threading.Event()
+
+    async def never(*arguments, stopper, **options):
+        stopper.feed(0)  # with a token, an interruption waits for the next one
+        if blocks_the_loop:
+            released.wait()
+        await asyncio.Event().wait()
+
+    bench.engine.sample = never
+    bench.begin(task(0, "5"), group_size=2)
+    words = r"sampled no token for 0.5 s, and episodes wait for one; raise ray.silence_timeout_seconds"
+    for wait in (bench.take, bench.stream.pause):
+        with pytest.raises(EngineError, match=words):
+            wait()
+    released.set()
+    bench.stream.drop()
+    assert (bench.stream.num_open, bench.stream.num_unfinished) == (0, 0)
+
+
+def test_a_tool_that_takes_longer_than_the_engines_limit_is_waited_for(make_bench):
+    bench = make_bench(seconds=2.5, silence_seconds=0.5)
+    bench.begin(task(0, "5 slowly"))
+    assert bench.take()[0].tool_events[0].outcome is ToolOutcome.OK
+
+
+def test_seconds_in_which_every_episode_waits_for_its_tool_are_waiting(make_bench):
+    changes = {"adv_estimator": "reinforce_plus_plus", "batch_size": 4, "group_size": 1, "max_staleness": 2}
+    config, stream = RecipeConfig(training=changes).frozen(), make_bench(seconds=0.5).stream
+    tasks = SimpleNamespace(draw=lambda position, _: [task(position, "5 slowly")])
+    played = collect(SimpleNamespace(stream=stream), tasks, config, 0, num_left=0)
+    assert 0.45 <= played.metrics["time/waiting"] < played.data.seconds
+    ends = 4  # the engine ends an episode without asking the stopper
+    assert stream.num_tokens == sum(trajectory.num_sampled for trajectory in played.data) - ends

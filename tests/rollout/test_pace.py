@@ -28,6 +28,7 @@ class FakeStream:
     `learn` if sampling and learning overlap."""
 
     policy_version = next_position = most_open = 0
+    busy_seconds = 0.0
 
     def __init__(self, config, ticks, pay=lambda position, member: float(member), fails=(), overlaps=False):
         self.pace, self.overlaps = Pace.of(config), overlaps

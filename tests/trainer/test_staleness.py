@@ -181,6 +181,15 @@ def test_an_evaluation_between_two_iterations_changes_neither(_untaught, tokeniz
     assert histories[0] == histories[1]
 
 
+def test_max_seconds_counts_the_wall_clock_because_phases_overlap(untaught):
+    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length}
+    with RayPPOTrainer(settings(num_iters=50), **options, **untaught) as trainer:
+        (first,) = trainer.fit(max_seconds=1e-9)
+        assert first["time/wall"] > first["time/update_seconds"]
+        trainer.metrics_history[0]["time/wall"] = 1e6
+        assert len(trainer.fit(max_seconds=1e5)) == 1
+
+
 def test_a_rollout_by_hand_is_refused_because_episodes_would_go_on_between_two_calls(untaught):
     trainer = RayPPOTrainer(settings(), dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught)
     with trainer, pytest.raises(SettingsError, match=r"outside fit\(\) with training.max_staleness=2.*set it to 0"):

@@ -76,7 +76,8 @@ def require_supported(derived: DerivedValues) -> None:
          "model.critic='shared': verl's critic is a separate model; set model.critic=separate"),
         (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl supports one, set it to true"),
         (bool(training.max_staleness),
-         "training.max_staleness works only with our own trainer; set it to 0 and see verl's trainer.v1.trainer_mode"),
+         f"training.max_staleness={training.max_staleness} works only with our own trainer; set it to 0 and see verl's "
+         "trainer.v1.trainer_mode"),
         (bool(training.teacher), "training.teacher works only with our own trainer; set it to ''"),
         (training.lr_schedule == "linear", "training.lr_schedule='linear': verl has constant and cosine"),
         (training.rollout_correction == "masked",

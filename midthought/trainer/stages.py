@@ -1,0 +1,94 @@
+"""Seconds of sampling and learning in asynchronous training, and whether both overlap (`inference.overlap=auto`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+from midthought.config import Auto
+from midthought.learning.distributed.remote_learner import AnyLearner
+from midthought.rollout.in_flight import InFlightEpisodes
+from midthought.trainer.learners import set_overlap
+
+MIN_GAIN = 1.05
+"""Gain from which sampling and learning overlap."""
+NUM_IN_TURN, NUM_AT_ONCE = 2, 3
+"""Batches that are measured."""
+Metrics = Mapping[str, float]
+
+
+class Stages:
+    """Measures sampling and learning of every batch.
+
+    `overlaps` auto: they work in turn for two batches, each with all cores, and overlap in three. Then `forecast` decides; `tell`
+    is called with its sentence.
+    """
+
+    def __init__(
+        self, stream: InFlightEpisodes, learner: AnyLearner, overlaps: bool | Auto, tell: Callable[[str], None]
+    ) -> None:
+        self._stream, self._learner, self._tell = stream, learner, tell
+        self._batches: list[Metrics] | None = [] if overlaps == "auto" else None
+        """Metrics of the batches on which the forecast depends; None: there is none, or it was made."""
+        set_overlap(stream, learner, overlaps is True)
+        self.start()
+
+    def start(self) -> None:
+        """Starts the clock of the next batch."""
+        self._last = time.perf_counter(), self._stream.busy_seconds, self._stream.num_tokens
+
+    def end_batch(self, metrics: Metrics) -> dict[str, float]:
+        """Returns the seconds since the last batch, those of them in which nothing was sampled or nothing was learned, and the
+        engine's tokens per second of sampling. `metrics`: of the batch, whose weights the engine has by now."""
+        before = self._last
+        self.start()
+        wall, sampling, num_tokens = (now - then for now, then in zip(self._last, before, strict=True))
+        learning = metrics.get("time/scoring_seconds", 0.0) + metrics.get("time/update_seconds", 0.0)
+        found = {
+            "time/wall": wall,
+            "time/idle_engine": max(0.0, wall - sampling),
+            "time/idle_learner": wall - learning,
+            "time/engine_tokens_per_second": num_tokens / sampling if sampling else 0.0,
+        }
+        if self._batches is not None and num_tokens and learning:
+            self._batches.append({**metrics, **found})
+            self._choose(self._batches)
+        return found
+
+    def _choose(self, batches: Sequence[Metrics]) -> None:
+        overlaps = len(batches) >= NUM_IN_TURN
+        if len(batches) == NUM_IN_TURN + NUM_AT_ONCE:
+            self._batches, (gain, sentence) = None, forecast(batches[:NUM_IN_TURN], batches[NUM_IN_TURN:])
+            overlaps = gain >= MIN_GAIN
+            self._tell(f"{sentence}: they {'overlap' if overlaps else 'work in turn'} (inference.overlap=auto)")
+        set_overlap(self._stream, self._learner, overlaps)
+
+
+def forecast(in_turn: Sequence[Metrics], at_once: Sequence[Metrics]) -> tuple[float, str]:
+    """Returns the gain of overlap (seconds of a batch in turn ÷ at the same time), and a sentence about it.
+
+    The seconds in turn are predicted: the first batches sample ahead, so sampling is counted per token, and the learner's first
+    batch includes its start. Those at the same time are measured: both slow each other down on one machine, and the engine may
+    have nothing to sample while the learner works.
+    """
+    turn = in_turn[-1]
+    num_tokens = fmean(map(_num_tokens, (turn, *at_once)))
+    sampling = num_tokens / fmean(batch["time/engine_tokens_per_second"] for batch in in_turn)
+    learning = num_tokens / _num_tokens(turn) * _learning(turn)
+    waiting = fmean(batch["time/waiting"] for batch in in_turn)
+    rest = turn["time/seconds"] - turn["time/rollout_seconds"] - _learning(turn)
+    before, now = sampling + learning + waiting + rest, fmean(batch["time/seconds"] for batch in at_once)
+    busy = fmean(batch["time/wall"] - batch["time/idle_engine"] for batch in at_once), fmean(map(_learning, at_once))
+    return before / now, (
+        f"a batch takes {before:.2g} s if sampling ({sampling:.2g} s), learning ({learning:.2g} s) and waiting ({waiting:.2g} s) "
+        f"are in turn, {now:.2g} s if they overlap ({busy[0]:.2g} s, {busy[1]:.2g} s), gain {before / now:.2f}"
+    )
+
+
+def _num_tokens(batch: Metrics) -> float:
+    return batch["episode/policy_tokens"] * batch["episode/count"]
+
+
+def _learning(batch: Metrics) -> float:
+    return batch["time/wall"] - batch["time/idle_learner"]

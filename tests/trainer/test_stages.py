@@ -1,0 +1,87 @@
+"""What overlap of sampling and learning gains is measured, and decides how the run goes on."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+from small_environments import QUESTIONS
+from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
+
+from midthought import RayPPOTrainer, TrainerCallback
+from midthought.models.small_model import make_policy
+from midthought.trainer import learners, stages
+from midthought.trainer.stages import forecast
+
+
+def batch(*, sampling=2.0, num_sampled=100, num_trained=100, learning=1.0, rest=0.0, waiting=0.0):
+    """Metrics of a batch of 100 tokens that takes 2 s of sampling and 1 s of learning, in turn."""
+    return {
+        "episode/policy_tokens": num_trained / 4,
+        "episode/count": 4,
+        "time/engine_tokens_per_second": num_sampled / sampling,
+        "time/wall": 50.0,
+        "time/idle_engine": 50.0 - sampling,
+        "time/idle_learner": 50.0 - learning,
+        "time/rollout_seconds": sampling + waiting,
+        "time/seconds": sampling + waiting + learning + rest,
+        "time/waiting": waiting,
+    }
+
+
+def overlapping(*seconds, **values):
+    return [{**batch(**values), "time/seconds": each} for each in seconds]
+
+
+def test_the_gain_is_the_time_in_turn_by_that_of_batches_that_overlapped():
+    gain, sentence = forecast([batch(), batch()], overlapping(2.2, 2.4, 2.6, sampling=2.3, learning=1.3))
+    assert gain == pytest.approx(3.0 / 2.4)
+    assert sentence == (
+        "a batch takes 3 s if sampling (2 s), learning (1 s) and waiting (0 s) are in turn, 2.4 s if they overlap "
+        "(2.3 s, 1.3 s), gain 1.25"
+    )
+
+
+def test_what_is_waited_for_in_turn_and_what_neither_samples_nor_learns_counts():
+    in_turn = [batch(waiting=1.0, rest=9.0), batch(waiting=2.0, rest=0.25)]
+    assert forecast(in_turn, overlapping(4.0))[0] == pytest.approx((2 + 1 + 1.5 + 0.25) / 4)
+
+
+def test_neither_what_is_sampled_ahead_nor_the_learners_start_nor_a_longer_batch_counts():
+    expected = pytest.approx(forecast([batch(), batch()], overlapping(3.0))[0])
+    first = batch(sampling=6.0, num_sampled=300, learning=30.0)
+    assert forecast([first, batch()], overlapping(3.0))[0] == expected
+    longer = {"sampling": 4.0, "num_sampled": 200, "num_trained": 200, "learning": 2.0}
+    assert forecast([batch(), batch(**longer)], overlapping(6.0, **longer))[0] == expected
+
+
+class Modes(TrainerCallback):
+    """Whether the next batch is sampled while the learner works, and the threads of both."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_step(self, trainer, metrics):
+        self.seen.append((trainer.source.stream.overlaps, trainer.learner.workers.num_threads))
+
+
+@pytest.mark.parametrize(("least", "last"), [(0.0, (True, 1)), (1e9, (False, 2))], ids=["it gains", "it does not"])
+def test_two_batches_are_in_turn_three_overlap_and_then_the_gain_decides(least, last, tokenizer, monkeypatch, capsys):
+    monkeypatch.setattr(stages, "MIN_GAIN", least)
+    monkeypatch.setattr(learners, "num_cores", lambda: 2)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    model = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
+    config, modes = settings(num_iters=12, deterministic=False, overlap="auto"), Modes()
+    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "validation": QUESTIONS, "callbacks": modes}
+    with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options) as trainer:
+        history = trainer.fit()
+    kinds = [kind for kind, _ in groupby(modes.seen)]  # a batch that was sampled before as a whole is not counted
+    assert kinds == [(False, 2), (True, 1), *[last] * (last != (True, 1))]
+    assert modes.seen.count((True, 1)) >= 3
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if ", gain " in line]
+    assert line.endswith(f"they {'overlap' if last[0] else 'work in turn'} (inference.overlap=auto)")
+    for figures in history:
+        assert figures["staleness/max"] <= 2
+        assert 0 <= figures["time/waiting"] <= figures["time/rollout_seconds"]
+        assert 0 <= figures["time/idle_engine"] <= figures["time/wall"]
+        assert figures["time/idle_learner"] <= figures["time/wall"]
