@@ -1,7 +1,5 @@
 """Ceilings of lines for each package, for the tests and for the documentation. Raising one needs a reason beside it."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A learner in a process of its own computes what one in this process computes, to the bit, and its end is noticed at once."""
 
-from __future__ import annotations
-
 import copy
 import os
 import signal

@@ -1,7 +1,5 @@
 """Runs a service over a small memory in a thread of this process, with a test client."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

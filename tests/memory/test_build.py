@@ -1,7 +1,5 @@
 import pytest
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
 from midthought.errors import MemoryStoreError
 from midthought.memory.build import build_memory, chunk_all
 from midthought.memory.inspection import summary_rows

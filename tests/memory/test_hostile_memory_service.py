@@ -11,8 +11,6 @@ import time
 
 import pytest
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
 from midthought.errors import MemoryStoreError, NoReplyError
 from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.tool import MemoryRetrievalTool

@@ -1,7 +1,5 @@
 """What the tests of this room share: a tool, an environment, and managers that answer as verl's servers do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
