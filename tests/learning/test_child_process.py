@@ -101,6 +101,17 @@ def test_models_that_cannot_be_pickled_are_named(group, make_policy, batch):
         apart(given, group).score(batch)
 
 
+def test_its_number_of_threads_can_be_changed(group, make_policy, batch):
+    learner = apart(models(make_policy), group)
+    learner.score(batch)
+    tasks = Path(f"/proc/{group.process_id}/task")
+    before = len(list(tasks.iterdir()))
+    group.num_threads = 3
+    learner.score(batch)
+    group.num_threads = 1
+    assert len(list(tasks.iterdir())) == before + 2
+
+
 def test_a_process_that_is_killed_is_noticed_at_once_and_can_be_replaced(group, make_policy, batch):
     learner = apart(models(make_policy), group)
     scored, _ = learner.credit(learner.score(batch)[0])
@@ -125,40 +136,36 @@ def test_what_it_raises_is_raised_here_and_it_is_stopped(group, make_policy, bat
         learner.score(batch)
 
 
-def test_a_process_that_hangs_is_named_within_its_limit_and_can_be_replaced(make_policy, batch):
-    learner = RemoteLearner(models(make_policy), SETTINGS, NO_END, ChildGroup(1, silence_seconds=2.0))
-    words = r"did not answer or compute in 'score' for 2 s and was stopped.*raise ray.silence_timeout_seconds"
-    with closing(learner):
-        for arguments in [(batch,), (batch, b" " * 2**23)]:  # the second one does not fit into the pipe
-            learner.score(batch)
-            os.kill(learner.workers.process_id, signal.SIGSTOP)
-            with pytest.raises(LearnerLostError, match=words):
-                learner.workers.call("score", *arguments)
-            assert learner.start_again()
-        assert learner.score(batch)[1]["logprob_difference_max"] >= 0
-    assert not list(FILES.glob(OURS))
+# -- limits of waiting -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[ChildGroup]:
+    with closing(ChildGroup(1, silence_seconds=2.0)) as group:
+        yield group
 
 
 def takes_long(inputs):
-    until = time.process_time() + 1.5
+    until = time.process_time() + 3.0
     while time.process_time() < until:
         pass
     return -inputs.advantages * inputs.logprobs, {}
 
 
-def test_a_process_that_computes_longer_than_the_limit_is_waited_for(make_policy, batch, monkeypatch):
+def test_a_process_that_computes_longer_than_the_limit_is_waited_for(impatient, make_policy, batch, monkeypatch):
     monkeypatch.setitem(POLICY_LOSSES._functions, "long", takes_long)  # noqa: SLF001
     settings = SETTINGS.model_copy(update={"policy_loss": "long", "mini_batch_size": 6})
-    group = ChildGroup(1, silence_seconds=1.0)
-    with closing(RemoteLearner(models(make_policy), settings, NO_END, group)) as learner:
-        assert improve(learner, batch)["policy_loss"] != 0
+    assert improve(apart(models(make_policy), impatient, settings), batch)["policy_loss"] != 0
 
 
-def test_its_number_of_threads_can_be_changed(make_policy, batch):
-    with closing(apart(models(make_policy))) as learner:
+def test_a_process_that_hangs_is_named_within_its_limit_and_can_be_replaced(impatient, make_policy, batch):
+    learner = apart(models(make_policy), impatient)
+    words = r"did not answer or compute in 'score' for 2 s and was stopped.*raise ray.silence_timeout_seconds"
+    for arguments in [(batch,), (batch, b" " * 2**23)]:  # the second one does not fit into the pipe
         learner.score(batch)
-        tasks = Path(f"/proc/{learner.workers.process_id}/task")
-        before = len(list(tasks.iterdir()))
-        learner.workers.num_threads = 3
-        learner.score(batch)
-        assert len(list(tasks.iterdir())) == before + 2
+        os.kill(impatient.process_id, signal.SIGSTOP)
+        with pytest.raises(LearnerLostError, match=words):
+            impatient.call("score", *arguments)
+        assert not list(FILES.glob(OURS))
+        assert learner.start_again()
+    assert learner.score(batch)[1]["logprob_difference_max"] >= 0
