@@ -3,8 +3,6 @@
 A new interpreter needs 5 to 10 s of CPU time for these imports. The forked process has its own signals, exit code and output.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

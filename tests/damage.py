@@ -1,7 +1,5 @@
 """Random damage to the files of a folder, by seed: what disks, copies and mistakes do to a run."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A module with state of its own, for tests that register names."""
 
-from __future__ import annotations
-
 import importlib.util
 from types import ModuleType
 from typing import Any

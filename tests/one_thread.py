@@ -1,7 +1,5 @@
 """A fixture for folders of small models: with more threads each step is slower. A `conftest.py` that imports it uses it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

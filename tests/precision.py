@@ -4,8 +4,6 @@ The order of a sum depends on the processor: its vector width, its number of cor
 rounding error. A tolerance taken from the result of one processor fails on another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import sqrt
 from typing import Any

@@ -1,7 +1,5 @@
 """The chat templates of tests/chat_templates, with the control tokens of their models, on a small byte-level tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Families of tests of which a few, one for each branch, run in `make test`, and all in `make test-all`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

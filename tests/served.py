@@ -1,18 +1,15 @@
 """An ASGI application served on loopback, in a thread of the test; and single requests to it."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
 
 def plain_server(application: Any) -> Any:
-    uvicorn = pytest.importorskip("uvicorn")
+    import uvicorn
+
     return uvicorn.Server(uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1))
 
 

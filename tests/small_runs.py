@@ -1,7 +1,5 @@
 """Whole runs of a recipe, small, in a process of their own, so that tests can kill them; and what they left behind."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

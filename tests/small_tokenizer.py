@@ -1,7 +1,5 @@
 """A small byte-level tokenizer with merges, control tokens and a chat template, for engines, episodes and verl."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

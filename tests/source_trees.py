@@ -1,7 +1,5 @@
 """Syntax trees of Python files. Each file is parsed once: parsing the whole package takes 3 s."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from pathlib import Path

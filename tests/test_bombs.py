@@ -87,8 +87,9 @@ def test_a_model_with_nested_json_is_refused(tmp_path, name):
 
 def test_a_parquet_file_that_repeats_a_long_value_is_read_in_small_batches(tmp_path):
     """The file has 20 KB and stands for 2 GB: one text of 4 MB in 512 rows."""
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+    from pyarrow import parquet
+
     path = tmp_path / "bomb.parquet"
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 512, pa.int32()), pa.array(["x" * 4_000_000]))
     parquet.write_table(pa.table({"question": texts}), path, compression="zstd", store_schema=False)

@@ -39,7 +39,7 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 56_860, "code of midthought": 38_860, "tests": 52_610}
+TOTALS = {"midthought": 56_860, "code of midthought": 38_860, "tests": 52_170}
 # the plan counts shared prompts (issue 53); limits, timeline and choice of overlap (54)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 202_900, 20  # shared prompts in measured.md; limits of waits

@@ -1,7 +1,5 @@
 """The table of call formats in docs/first_model.md is generated from the templates in tests/chat_templates."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 The README's block is run by tests/examples/test_readme.py, with a tiny model in place of the real one.
 """
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import re

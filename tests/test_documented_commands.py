@@ -1,7 +1,5 @@
 """Every `midthought …` line of the documentation names a command, options and settings that exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`import midthought` exports exactly the documented names, and imports heavy packages only when a name is used."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """What must survive a loss of power is flushed to disk before it gets its name. The other tests do not flush (conftest.py)."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What can be checked of macOS without a Mac: on a system that calls itself `darwin`, every module can be imported."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

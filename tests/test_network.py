@@ -1,7 +1,5 @@
 """Keys go to this machine, over https, or to hosts that the user has named."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 

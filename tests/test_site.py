@@ -1,7 +1,5 @@
 """The documentation: navigation, links, tables, and the names of other packages in them. `make docs` builds it."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import pydoc

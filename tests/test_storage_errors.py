@@ -1,7 +1,5 @@
 """Errors of file systems, as the libraries that write files raise them, become one sentence."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 
@@ -30,7 +28,7 @@ def save_tokenizer(folder: Path) -> None:
 
 
 def write_table(folder: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
     import pyarrow.parquet as parquet
 
     parquet.write_table(pa.table({"x": [1]}), folder / "gone/x.parquet")

@@ -1,7 +1,5 @@
 """The door between our own text and foreign text, on byte-level, metaspace and unigram tokenizers made here."""
 
-from __future__ import annotations
-
 import json
 import re
 from string import ascii_lowercase

@@ -1,7 +1,5 @@
 """Configurations of models with two layers: nothing is downloaded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 VOCABULARY = 48

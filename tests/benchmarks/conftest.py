@@ -1,7 +1,5 @@
 """The real transcripts, read once."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.retrieval import FOLDER

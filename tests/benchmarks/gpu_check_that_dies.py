@@ -1,7 +1,5 @@
 """For the tests of the GPU command: a check that ends its process."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """For the tests of the GPU command: a check that does not end."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """For the tests of the GPU command: a check that takes longer than its share of the time."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

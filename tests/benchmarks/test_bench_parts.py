@@ -1,7 +1,5 @@
 """Every part runs, does the work that it says, and gives its rows; what is timed here means nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The checks of `python -m benchmarks gpu` run on a CPU with tiny shapes, and fail if what they check is wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A learner takes at most what a plan foresees, for a small model in every way that it can be trained."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.memory import STATUS

@@ -1,7 +1,5 @@
 """`python -m benchmarks real`: its problems, demonstrations and game, and a short run of every task with a small model."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

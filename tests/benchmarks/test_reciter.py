@@ -1,7 +1,5 @@
 """The constructed model samples from real logits, but the same number of tokens and the same calls in every system."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

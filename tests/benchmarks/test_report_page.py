@@ -1,7 +1,5 @@
 """The report with 5,000 recorded episodes: first paint within 1 s, every interaction within 100 ms (issue 26)."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

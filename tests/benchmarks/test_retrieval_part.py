@@ -1,7 +1,5 @@
 """The part with a few quotes of the sample episodes; the frozen questions are checked if the transcripts exist."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`python -m benchmarks same`: whatever two runs computed differently is found, and times are not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -56,7 +56,8 @@ def test_stop_ids_that_are_no_control_tokens_of_the_served_tokenizer_are_refused
         assert "stop_token_ids" not in check(server)
 
 
-def test_a_server_that_gives_no_feedback_is_told_with_a_remedy() -> None:
+def test_a_server_that_gives_no_feedback_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midthought.feedback.model.BACKOFF_SECONDS", 0.01)
     faults: dict[int | str, tuple[str, str]] = {
         500: ("status 500: .*out of order", "server's log"),
         "half": ("not what was asked for", "server's log"),

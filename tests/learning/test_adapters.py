@@ -5,8 +5,6 @@ import copy
 import pytest
 import torch
 
-pytest.importorskip("peft")
-
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters, has_adapters

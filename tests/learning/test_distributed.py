@@ -114,8 +114,6 @@ def difference(ones: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -
     ),
 )
 def test_two_ranks_have_the_parameters_of_one_after_updates(way, ranks, make_policy, batch):
-    if WAYS[way].get("lora"):
-        pytest.importorskip("peft")
     options = {"critic_only": True} if WAYS[way].get("critic_only") else {}
     with both(ranks, make_policy, WAYS[way]) as (alone, ranked):
         before = weights(alone)
@@ -181,8 +179,6 @@ def test_supervised_steps_are_those_of_one_process(mixed, ranks, make_policy, ba
     ),
 )
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(num_saving, way, ranks, make_policy, batch, tmp_path):
-    if WAYS[way].get("lora"):
-        pytest.importorskip("peft")
     with both(ranks, make_policy, WAYS[way]) as through:
         saving, other = through if num_saving == 1 else through[::-1]
         iterate(saving, batch)

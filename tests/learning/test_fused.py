@@ -112,7 +112,8 @@ def test_norms_that_compute_the_same_are_replaced_within_the_context(kind, numbe
 
 @pytest.mark.parametrize("changes", [{}, {"use_rslora": True}, {"use_dora": True}])
 def test_lora_layers_are_replaced_unless_they_compute_something_else(changes, make_policy, on_cpu):
-    peft = pytest.importorskip("peft")
+    import peft
+
     config = peft.LoraConfig(
         r=2, lora_alpha=3, target_modules=["q_proj", "down_proj"], init_lora_weights=False, **changes
     )
@@ -136,7 +137,6 @@ def test_lora_layers_are_replaced_unless_they_compute_something_else(changes, ma
 def test_a_learner_with_fused_modules_is_as_near_to_float32(rank, make_policy, make_trajectory, monkeypatch):
     policy = make_policy().bfloat16()
     if rank:
-        pytest.importorskip("peft")
         policy = add_adapters(policy, rank, 2 * rank)
         for name, parameter in policy.named_parameters():
             if "lora_B" in name:

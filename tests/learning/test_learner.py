@@ -345,11 +345,6 @@ def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_zero(schedu
             learning_rate_factor(0, training(lr_schedule=schedule), None)
 
 
-def test_the_step_uses_the_scheduled_rate(make_policy, batch):
-    learner = build_learner(make_policy, critic=None, reference=False, lr_schedule="linear", total_steps=4)
-    assert [learner.sft_step(batch)["learning_rate"] for _ in range(4)] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
-
-
 # -- state -------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,5 @@
 """Tokens that older versions of the policy sampled: the batch knows them, and they are weighed and checked."""
 
-from __future__ import annotations
-
 import copy
 import math
 

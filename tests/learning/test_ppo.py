@@ -122,14 +122,6 @@ def test_an_iteration_rolls_out_scores_credits_updates_and_only_then_hands_the_w
     assert {"time/scoring_seconds", "time/update_seconds", "time/weight_update_seconds"} <= metrics.keys()
 
 
-@pytest.mark.parametrize("start", [1, 3, 5])
-def test_a_run_that_goes_on_from_an_iteration_gets_the_tasks_that_it_would_have_had(start):
-    whole, _, _ = run()
-    rest, _, told = run(start=start)
-    assert rest.asked == whole.asked[start:]
-    assert [done for done, _ in told] == list(range(start + 1, 6))
-
-
 def test_only_the_critic_learns_in_the_first_iterations_also_after_going_on():
     assert run(adv_estimator="gae", critic_warmup_iters=2)[1].critic_only == [True, True, False, False, False]
     assert run(adv_estimator="gae", critic_warmup_iters=2, start=1)[1].critic_only == [True, False, False, False]
@@ -180,12 +172,6 @@ def test_groups_without_spread_are_dropped_and_counted_where_the_plan_says_so():
     metrics = told[0][1]
     assert metrics["batch/num_flat_groups"] == 4 - len(kept) and metrics["batch/num_episodes"] == 2 * len(kept)
     assert metrics["reward/mean"] == pytest.approx((0.5 * len(kept) + 4 - len(kept)) / 4)
-
-
-def test_groups_without_spread_are_kept_where_it_does_not():
-    _, learner, told = run_grouped(1, adv_estimator="reinforce_plus_plus")
-    assert learned(learner) == [[0, 0, 1, 1, 2, 2, 3, 3]]
-    assert "batch/num_flat_groups" not in told[0][1]
 
 
 def test_a_group_of_which_one_episode_is_left_has_no_spread():
@@ -264,12 +250,6 @@ def test_dynamic_sampling_goes_no_further_than_it_may_and_takes_what_there_is():
     assert len(source.asked) == 3
     assert learned(learner) == [[0, 0, 4, 4, 8, 8]]
     assert metrics["batch/num_rollouts"] == 3 and metrics["batch/num_episodes"] == 6
-
-
-def test_a_run_that_goes_on_draws_the_same_further_tasks():
-    whole, _, _ = run_grouped(4, max_dynamic_batches=3)
-    rest, _, _ = run_grouped(4, start=2, max_dynamic_batches=3)
-    assert rest.asked == [asked for asked in whole.asked if asked[0] >= 2]
 
 
 def test_further_batches_pass_over_all_tasks_in_an_order_of_their_own():

@@ -105,8 +105,6 @@ def step(policy, critic, way: dict, batch: TokenBatch) -> tuple[dict, torch.Tens
     ),
 )  # fmt: skip
 def test_loss_and_gradient_do_not_depend_on_how_they_are_computed(critic, way, make_policy, batch):
-    if critic is None:
-        pytest.importorskip("peft")
     policy = make_policy().double()
     plain, plain_gradient, plain_scored = step(policy, critic, {}, batch)
     metrics, gradient, scored = step(policy, critic, WAYS[way], batch)

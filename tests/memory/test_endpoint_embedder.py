@@ -160,7 +160,6 @@ def test_settings_that_cannot_work_are_refused(endpoint):
 
 
 def test_what_was_paid_for_before_a_failure_is_not_asked_for_again(endpoint, tmp_path):
-    pytest.importorskip("lancedb", reason="the memory extra is not installed")
     from midthought.memory.store import MemoryStore
 
     chunks = [Chunk(f"a_{row}", "A", "a", "Ann", text, "00:00:00", row) for row, text in enumerate(TEXTS)]

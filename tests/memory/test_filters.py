@@ -1,8 +1,6 @@
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving import served

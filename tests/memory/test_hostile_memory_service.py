@@ -11,8 +11,6 @@ import time
 
 import pytest
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
 from midthought.errors import MemoryStoreError, NoReplyError
 from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.tool import MemoryRetrievalTool
@@ -100,10 +98,10 @@ def remote(monkeypatch):
     services = []
     monkeypatch.setenv("MEMORY_TOKEN", TOKEN)
 
-    def at(*arguments, **options):
+    def at(*arguments, retries=0, **options):
         services.append(Service(*arguments, **options))
         seconds = 0.25 if options.get("pieces") else 2.0
-        memory = RemoteMemory(services[-1].url, token_env="MEMORY_TOKEN", timeout_seconds=seconds, retries=3)
+        memory = RemoteMemory(services[-1].url, token_env="MEMORY_TOKEN", timeout_seconds=seconds, retries=retries)
         return memory, services[-1]
 
     yield at
@@ -181,9 +179,9 @@ def test_counts_and_chunks_of_another_form_are_refused(remote):
 
 def test_what_may_pass_is_requested_again_and_what_will_not_is_not(remote):
     found = body({"hits": [], "seconds": 0.0, "what": "a newer service says more"})
-    memory, service = remote(body({"detail": "x"}, 429, "Retry-After: 0"), b"", body({}, 503), found)
+    memory, service = remote(body({"detail": "x"}, 429, "Retry-After: 0"), b"", body({}, 503), found, retries=3)
     assert memory.search("yes") == [] and len(service.asked) == 4
-    memory, service = remote(body({"detail": "query: too long"}, 422), found)
+    memory, service = remote(body({"detail": "query: too long"}, 422), found, retries=3)
     with pytest.raises(ValueError, match="query: too long"):
         memory.search("yes")
     assert len(service.asked) == 1

@@ -10,10 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-pytest.importorskip("httpx", reason="needs httpx")
-
 from chat_server import chat
 from command_process import CommandProcess
 from scholar import Scholar, model_at

@@ -3,13 +3,10 @@
 import json
 import os
 
-import pytest
-from representatives import representatives
-
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
 import pyarrow as pa
 import pyarrow.parquet as parquet
+import pytest
+from representatives import representatives
 from word_embedder import WordEmbedder
 
 from midthought.memory import build, embedding, remote

@@ -9,17 +9,15 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import lancedb
 import pytest
 from command_process import FORKS, run_and_kill
 from representatives import representatives
+from word_embedder import WordEmbedder
 
-lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
-from word_embedder import WordEmbedder  # noqa: E402
-
-from midthought.errors import MemoryStoreError  # noqa: E402
-from midthought.memory.chunks import Chunk  # noqa: E402
-from midthought.memory.store import MemoryStore  # noqa: E402
+from midthought.errors import MemoryStoreError
+from midthought.memory.chunks import Chunk
+from midthought.memory.store import MemoryStore
 
 NUM_KILLS = 3
 SECRET = "Xylotheque keepers whisper about quarzbruch lanterns every leap winter."

@@ -7,10 +7,6 @@ import time
 from dataclasses import replace
 
 import pytest
-
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-pytest.importorskip("fastapi", reason="the serve extra is not installed")
-
 from serving import served
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError

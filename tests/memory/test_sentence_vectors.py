@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import chunk_transcript, read_chunks, write_chunks
 from midthought.memory.rows import read_rows, sentences_of_rows, write_rows

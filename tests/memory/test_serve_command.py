@@ -8,9 +8,6 @@ import time
 import pytest
 from command_process import CommandProcess
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-pytest.importorskip("fastapi", reason="the serve extra is not installed")
-
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.store import MemoryStore

@@ -3,10 +3,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import pytest
-
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-pytest.importorskip("fastapi", reason="the serve extra is not installed")
-
 from serving import served
 
 from midthought.memory.service.auth import AccessPolicy

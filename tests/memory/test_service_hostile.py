@@ -4,10 +4,6 @@ import json
 import logging
 
 import pytest
-
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-pytest.importorskip("fastapi", reason="the serve extra is not installed")
-
 from serving import served
 
 from midthought.memory.store import MemoryStore

@@ -3,19 +3,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
+import lancedb
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lancedb.index import FTS
 
-lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
-import pyarrow as pa  # noqa: E402
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from lancedb.index import FTS  # noqa: E402
-
-from midthought.errors import MemoryStoreError, SettingsError, StorageError  # noqa: E402
-from midthought.memory.indices import WORD_INDEX  # noqa: E402
-from midthought.memory.rows import COLUMNS, read_rows, rows_of  # noqa: E402
-from midthought.memory.store import MemoryStore  # noqa: E402
+from midthought.errors import MemoryStoreError, SettingsError, StorageError
+from midthought.memory.indices import WORD_INDEX
+from midthought.memory.rows import COLUMNS, read_rows, rows_of
+from midthought.memory.store import MemoryStore
 
 MODES = ["full_text", "vector", "hybrid"]
 

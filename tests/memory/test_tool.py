@@ -1,7 +1,5 @@
 import pytest
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
 from midthought.errors import SettingsError
 from midthought.memory.tool import NOTHING_FOUND, MemoryRetrievalTool, format_chunk
 

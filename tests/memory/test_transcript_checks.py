@@ -48,7 +48,6 @@ def test_each_check_finds_its_planted_failure_alone(doubts, planted):
 
 
 def test_words_of_a_damaged_cue_and_of_a_field_are_lost_with_a_report(doubts):
-    pytest.importorskip("webvtt")
     cues = "".join(f"00:0{n}.000 --> 00:0{n}.900\n<v {'Ann' if n % 2 else 'Bob'}>The tide rises.\n\n" for n in range(6))
     assert doubts(f"WEBVTT\n\n{cues}", "a.vtt") == ()
     (found,) = doubts(f"WEBVTT\n\n{cues}00:07.000 -- > 00:08.000\nNobody hears this.\n", "a.vtt")
@@ -137,7 +136,6 @@ def test_a_hostile_file_is_read_or_refused_with_its_name_in_little_time(tmp_path
 
 
 def test_entities_of_a_hostile_word_file_stay_small(tmp_path):
-    pytest.importorskip("mammoth")
     laughs = "".join(f"<!ENTITY a{n} '&a{n - 1};&a{n - 1};'>" for n in range(1, 60))
     whole = docx(paragraph("<w:r><w:t>&a59;</w:t></w:r>"), start=f"<!DOCTYPE x [<!ENTITY a0 'ha'>{laughs}]>")
     (tmp_path / "a.docx").write_bytes(whole)
@@ -146,7 +144,6 @@ def test_entities_of_a_hostile_word_file_stay_small(tmp_path):
 
 
 def test_a_damaged_pdf_prints_nothing(tmp_path):
-    pytest.importorskip("pypdf")
     whole = pdf([["Ann: The tide rises.", "Bob: It falls."]])
     (tmp_path / "a.pdf").write_bytes(whole[: whole.index(b"startxref")] + b"startxref\n7\n%%EOF\n")
     program = f"from midthought.memory.transcripts import read_transcript as r; print(len(r({str(tmp_path / 'a.pdf')!r}).turns))"

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("lancedb", reason="the memory extra is not installed")
-
-
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.service.state import ServiceState
 from midthought.memory.splitting import Chunking, num_tokens

@@ -1,7 +1,5 @@
 """What tests of pages in headless Chromium share."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of invented run folders, and of a browser for their pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

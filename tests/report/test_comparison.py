@@ -1,7 +1,5 @@
 """`midthought compare` on run folders whose answers and curves are known."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

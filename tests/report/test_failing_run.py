@@ -3,8 +3,6 @@
 A choice in a list is two clicks: one opens the list. Scrolling, pointing and reading are none.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

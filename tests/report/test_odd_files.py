@@ -1,7 +1,5 @@
 """Pipes, devices, links, endless lines and odd values in place of a run's files: one sentence with the path, and no waiting."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

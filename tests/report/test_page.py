@@ -1,7 +1,5 @@
 """The page's script in a real browser. One browser and one page of a recorded run are shared by all tests of this file."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

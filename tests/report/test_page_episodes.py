@@ -1,7 +1,5 @@
 """Which episodes the page has, and that they survive packing."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

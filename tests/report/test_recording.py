@@ -1,7 +1,5 @@
 """The tokens of recorded episodes with their values, as they are written and read again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

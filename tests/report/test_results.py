@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 from midthought.report.results import arms_table, control_arms_table, duration, more_metrics, signed, verdict

@@ -1,7 +1,5 @@
 """One process writes in a run folder at a time; the lock of a killed process does not block."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

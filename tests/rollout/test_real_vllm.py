@@ -97,8 +97,6 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: int) -> None:
-    if lora_rank:
-        pytest.importorskip("peft")
     config = vllm_settings(3, 3e-3, server_python=PYTHON, server_flags=["--max-model-len", "1024"])
     config = config.merged({"model": {"hidden_size": 64, "num_layers": 2, "vocab_size": 400, "lora_rank": lora_rank}})
     rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]

@@ -1,7 +1,5 @@
 """Small models that were taught what the tests need; nothing is downloaded."""
 
-from __future__ import annotations
-
 import copy
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs of a small model that are interrupted in their last iteration, to be damaged and resumed."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

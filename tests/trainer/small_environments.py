@@ -1,7 +1,5 @@
 """What the trainer's tests train on: a policy that was taught to answer in one word, a tool, worlds easy, hostile and slow."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterable

@@ -5,9 +5,11 @@ import math
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from one_thread import in_one_thread
 from small_environments import COLOURS, Colours, settings, without_clocks
 
 from midthought import BaseEnvironment, RayPPOTrainer, TrainerCallback
@@ -37,28 +39,26 @@ def four_iterations(estimator="gae"):
 
 
 @pytest.fixture(scope="module")
-def _finished(_talker, tokenizer, tmp_path_factory):
+def whole(_talker, tokenizer, tmp_path_factory) -> SimpleNamespace:
+    """A run of four iterations: its folder, settings and metrics. Tests only read it."""
     path = tmp_path_factory.mktemp("runs") / "finished"
     given = {"model": copy.deepcopy(_talker), "tokenizer": tokenizer}
-    with RayPPOTrainer(four_iterations(), Colours, run_path=path, **given) as trainer:
-        trainer.fit()
-    return path
+    with in_one_thread(), RayPPOTrainer(four_iterations(), Colours, run_path=path, **given) as trainer:
+        return SimpleNamespace(path=path, config=trainer.config.to_dict(), history=trainer.fit())
 
 
 @pytest.fixture
-def finished(_finished, tmp_path):
-    """A copy of a run of four iterations."""
-    return Path(shutil.copytree(_finished, tmp_path / "finished"))
+def finished(whole, tmp_path):
+    """A copy of its folder."""
+    return Path(shutil.copytree(whole.path, tmp_path / "finished"))
 
 
 # -- what stands in the folder -------------------------------------------------------------------------------------
 
 
-def test_a_run_folder_holds_settings_metrics_episodes_summary_checkpoints_policy_and_report(talker, tmp_path):
-    run = tmp_path / "run"
-    with RayPPOTrainer(four_iterations(), Colours, run_path=run, **talker) as trainer:
-        history = trainer.fit()
-        assert yaml.safe_load((run / "config.yaml").read_text("utf-8")) == trainer.config.to_dict()
+def test_a_run_folder_holds_settings_metrics_episodes_summary_checkpoints_policy_and_report(whole):
+    run, history = whole.path, whole.history
+    assert yaml.safe_load((run / "config.yaml").read_text("utf-8")) == whole.config
     rows = lines(run / "metrics.jsonl")
     assert [(row["stage"], row["step"]) for row in rows] == [
         ("ppo", 1), ("ppo", 2), ("validation", 2), ("ppo", 3), ("ppo", 4), ("validation", 4)
@@ -113,29 +113,26 @@ def test_the_newest_checkpoints_and_the_best_stay_though_the_run_was_gone_on_wit
 # -- going on ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(_talker, tokenizer, tmp_path):
+def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(whole, _talker, tokenizer, tmp_path):
     """Other ends, on a data set: test_trainer_sft.py, test_disk_errors.py."""
 
-    def trainer(name, **options):
-        options |= {"run_path": tmp_path / name, "model": copy.deepcopy(_talker), "tokenizer": tokenizer}
+    def trainer(**options):
+        options |= {"run_path": tmp_path, "model": copy.deepcopy(_talker), "tokenizer": tokenizer}
         return RayPPOTrainer(four_iterations(), Colours, **options)
 
-    with trainer("whole") as whole:
-        whole.fit()
-    with trainer("stopped", callbacks=[PressCtrlC()]) as stopped, pytest.raises(KeyboardInterrupt):
+    with trainer(callbacks=[PressCtrlC()]) as stopped, pytest.raises(KeyboardInterrupt):
         stopped.fit()
-    assert len(lines(tmp_path / "stopped/metrics.jsonl")) == 4
-    with trainer("stopped", resume=True) as resumed:
+    assert len(lines(tmp_path / "metrics.jsonl")) == 4
+    with trainer(resume=True) as resumed:
         assert resumed.iteration == 3
-        assert len(lines(tmp_path / "stopped/metrics.jsonl")) == resumed.iteration + 1
+        assert len(lines(tmp_path / "metrics.jsonl")) == resumed.iteration + 1
         resumed.fit()
-    assert without_clocks(resumed.metrics_history) == without_clocks(whole.metrics_history)
+    assert without_clocks(resumed.metrics_history) == without_clocks(whole.history)
     for name in ("metrics.jsonl", "trajectories.jsonl"):
-        first, second = (without_clocks(lines(tmp_path / run / name)) for run in ("whole", "stopped"))
+        first, second = (without_clocks(lines(run / name)) for run in (whole.path, tmp_path))
         assert first == second
-    assert (tmp_path / "whole/policy/model.safetensors").read_bytes() == (
-        tmp_path / "stopped/policy/model.safetensors"
-    ).read_bytes()
+    policies = [(run / "policy/model.safetensors").read_bytes() for run in (whole.path, tmp_path)]
+    assert policies[0] == policies[1]
 
 
 def test_a_checkpoint_at_any_place_is_gone_on_from_in_a_fresh_trainer(_talker, tokenizer, tmp_path):

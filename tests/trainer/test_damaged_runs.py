@@ -1,7 +1,5 @@
 """A run whose files are damaged: it continues to the same result, from an earlier checkpoint with a message, or is refused."""
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

@@ -1,7 +1,5 @@
 """Forms of conversations that other libraries write: each becomes the record of the plain form, or is named with its remedy."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors of the disk during a run: one sentence with the path and the remedy, nothing is damaged, and the run is resumed."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

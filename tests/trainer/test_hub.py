@@ -1,7 +1,5 @@
 """Published policies: the model card, files that work elsewhere, and the requests to the hub."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """A trainer finds the model's own call format in its chat template."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,13 +1,12 @@
 """A trainer takes a PEFT model: its adapters learn, and what is sampled is what they compute."""
 
-from __future__ import annotations
-
 import copy
 import json
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from precision import logit_tolerance
@@ -18,8 +17,6 @@ from transformers import AutoModelForCausalLM
 from midthought import RayPPOTrainer, SettingsError, Trainer
 from midthought.errors import ModelPathError
 from midthought.models.pretrained import load_model
-
-peft = pytest.importorskip("peft")
 
 KINDS: dict[str, dict[str, Any]] = {
     "LoRA": {},

@@ -1,7 +1,5 @@
 """A resumed run has the same task: prompts, tools, call format, rows, rewards and environment, or says which of them differ."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

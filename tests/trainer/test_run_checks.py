@@ -1,7 +1,5 @@
 """Runs that cannot learn stop with the cause, healthy runs report nothing. What is wrong is in the settings or the input."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """The trainer replaces `auto` in its settings for its hardware, keeps that in the run folder, and refuses what does not fit."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

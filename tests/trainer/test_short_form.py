@@ -1,7 +1,5 @@
 """The short form: a trainer without a settings object; rewards, data sets and settings by name."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

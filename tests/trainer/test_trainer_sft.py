@@ -1,7 +1,5 @@
 """Supervised steps before reinforcement learning: `Trainer.sft`."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil
@@ -115,8 +113,6 @@ def differs(trajectory: Any) -> float:
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_the_reference_of_the_kl_is_the_policy_after_it_with_its_adapters_merged(lora_rank, make):
-    if lora_rank:
-        pytest.importorskip("peft")
     trainer = make(lora_rank=lora_rank, kl_coef=0.1, rewards=[differs])
     before = weights(trainer)
     trainer.sft(shown, **{**STEPS, "learning_rate": 1e-2})

@@ -1,7 +1,5 @@
 """One Ray cluster for all tests of this folder, and one small model."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator
@@ -21,7 +19,8 @@ def cluster() -> Any:
 
     Ray would give its workers the niceness 15, and other tests would take their processor time.
     """
-    ray = pytest.importorskip("ray")
+    import ray
+
     os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="ERROR")
     return ray

@@ -1,7 +1,5 @@
 """Two Ray nodes on one machine: a run survives a killed worker, and then a killed node."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def nodes() -> Iterator[Any]:
     """A head that holds no worker, and two nodes with room for two workers each."""
-    ray = pytest.importorskip("ray")
+    import ray
     from ray.cluster_utils import Cluster
 
     assert not ray.is_initialized()

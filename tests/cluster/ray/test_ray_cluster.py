@@ -1,7 +1,5 @@
 """The connection to a cluster: what is refused before, what is said where there is no room, what is left as it was."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Learner ranks as Ray actors: what one process learns, two do; one that dies is told with what to do then."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

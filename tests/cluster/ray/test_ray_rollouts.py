@@ -4,8 +4,6 @@ transformers costs a worker that computes with a small model 5 s of CPU time. Tw
 instead. `make test` has test_ray_training.py in place of these tests.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Training with rollouts on Ray: the same run as in this process, with tools, environments and data sets."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os

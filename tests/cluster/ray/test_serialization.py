@@ -1,15 +1,11 @@
 """What travels to workers and what does not: named, with the way to it and the remedy."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import socket
 import threading
 
 import pytest
-
-pytest.importorskip("ray")
 from ray_worlds import HoldsLock, tasks, twice
 
 from midthought.cluster.serialization import deserialize, serialize
@@ -74,7 +70,6 @@ def test_code_that_is_missing_there_is_an_error_with_the_remedy():
 
 
 def test_the_memory_tool_is_opened_anew_where_it_arrives(tmp_path, monkeypatch):
-    pytest.importorskip("lancedb")
     from midthought.memory.chunks import Chunk
     from midthought.memory.store import MemoryStore
 
@@ -93,7 +88,6 @@ def test_the_memory_tool_is_opened_anew_where_it_arrives(tmp_path, monkeypatch):
 
 
 def test_a_memory_that_another_machine_does_not_see_is_said_at_once(tmp_path):
-    pytest.importorskip("lancedb")
     from midthought.errors import MemoryStoreError
     from midthought.memory.store import MemoryStore
 

@@ -3,8 +3,6 @@
 The GPUs are resources that Ray counts; none is used.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from midthought.config import RayConfig

@@ -1,14 +1,10 @@
 """A model as bytes: its modules without their tensors, its tensors in pieces, digests that tell what arrived."""
 
-from __future__ import annotations
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-pytest.importorskip("ray")
 from midthought.cluster.serialization import deserialize, serialize
 from midthought.cluster.weights import (
     buckets,

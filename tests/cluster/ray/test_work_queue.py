@@ -1,7 +1,5 @@
 """Episodes are shared out by whole groups; what dead workers leave is run again, alone where it kills."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

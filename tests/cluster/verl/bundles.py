@@ -1,7 +1,5 @@
 """Bundles of both recipes over small data, written by the command line, and what they hold."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small tokenizer with a chat template and a small Qwen3 in a folder, as verl wants them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The bundle: what is in it, that it is whole, and that nothing is written where something is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

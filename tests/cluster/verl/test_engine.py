@@ -1,7 +1,5 @@
 """The engine over whole answers: stops where a call ends, cuts what is beyond, goes on where none ended."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`midthought train RECIPE --engine verl`: the bundles for RL and for the warm-up, and every mistake as one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One table from our settings to verl's keys; what verl cannot do is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The tests that need a really installed verl, run by the interpreter of an environment that has it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

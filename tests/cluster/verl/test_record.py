@@ -1,7 +1,5 @@
 """The token side, the record that rewards read, and tasks from rows."""
 
-from __future__ import annotations
-
 import json
 import math
 

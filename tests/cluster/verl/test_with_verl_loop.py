@@ -14,7 +14,7 @@ pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_V
 import worlds
 from verl.workers.rollout.replica import TokenOutput
 from with_verl import batch_of, configured, generate, require_equal
-from worlds import EveryFew, Manager, parts, task
+from worlds import Manager, every_few, parts, task
 
 from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, rows_of
@@ -56,7 +56,7 @@ def local(model: Any, renderer: Renderer) -> LocalEngine:
 def test_its_output_is_our_trajectory_over_a_real_engine(
     model: Any, model_path: Path, renderer: Renderer, tmp_path: Path, temperature: float, replies: tuple[str, ...]
 ) -> None:
-    expected = at_home(local(model, renderer), renderer, EveryFew(), replies, temperature=temperature)
+    expected = at_home(local(model, renderer), renderer, every_few(), replies, temperature=temperature)
     manager = Manager(local(model, renderer), TokenOutput, seed=5)
     options = OPTIONS | {"supply_options": {"every_few": True, "replies": list(replies)}}
     config = configured(tmp_path, model_path, options, f"actor_rollout_ref.rollout.temperature={temperature}")

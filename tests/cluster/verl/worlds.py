@@ -1,21 +1,17 @@
 """What the tests of this room share: a tool, an environment, and managers that answer as verl's servers do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from playing import EveryFew, Host, parts_of
+
 from midthought.cluster.verl.job import EpisodeSetup, QuestionEnvironment
-from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
 from midthought.rollout.episode import RolloutParts
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
-from midthought.types import Completion, ParsedAction, Reward, Task, ToolEvent, Trajectory
+from midthought.types import Completion, Reward, Task, Trajectory
 
 
 class Look(Tool):
@@ -27,62 +23,24 @@ class Look(Tool):
         return f"{word} is found.</think>"
 
 
-class Judge:
+def judge(replies: Sequence[str] = ()) -> Host:
     """Pays for calls and for policy tokens; replies as often as it is told to."""
 
-    def __init__(self, replies: Sequence[str] = ()) -> None:
-        self._replies = list(replies)
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return self._replies.pop(0) if self._replies else None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
+    def score(trajectory: Trajectory) -> Reward:
         return Reward(parts={"calls": float(trajectory.num_calls), "tokens": trajectory.num_sampled / 64})
+
+    return Host(replies, score)
+
+
+def every_few() -> EveryFew:
+    """Three calls in an episode."""
+    return EveryFew(num_calls=3)
 
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:
-    """For `agent_loop.yaml`: the judge above, and perhaps the call format below."""
-    call_format = EveryFew() if options.get("every_few") else None
-    return EpisodeSetup(environment=lambda task: Judge(options.get("replies", ())), call_format=call_format)
-
-
-class EveryFew:
-    """A call format for models that know none: a call "ends" after every fifth piece of text, three times."""
-
-    name = "every_few"
-    think_tags = ("<think>", "</think>")
-    stops_at_call = True
-
-    def __init__(self) -> None:
-        self._num_pieces, self._num_calls = 5, 3
-
-    def scanner(self, *, in_thought: bool) -> EveryFew:
-        return EveryFew()
-
-    def feed(self, piece: str) -> bool:
-        self._num_pieces -= 1
-        return self._num_pieces == 0 and self._num_calls > 0
-
-    def take(self) -> list[ParsedAction]:
-        if self._num_pieces > 0 or self._num_calls == 0:
-            return []
-        self._num_pieces, self._num_calls = 6, self._num_calls - 1
-        return [ParsedAction(tool_name="look", parameters={"word": "tide"}, raw_text="", success=True)]
-
-    def resume(self) -> None:
-        pass
-
-    def parse_all(self, text: str, *, in_thought: bool = True) -> list[ParsedAction]:
-        return []
-
-    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        return ""
-
-    def render_results(self, events: Sequence[ToolEvent]) -> str:
-        return "".join(f"[{event.call.result}]" for event in events)
-
-    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        return ""
+    """For `agent_loop.yaml`: the judge above, and perhaps the call format above."""
+    call_format = every_few() if options.get("every_few") else None
+    return EpisodeSetup(environment=lambda task: judge(options.get("replies", ())), call_format=call_format)
 
 
 class _StopAt:
@@ -139,14 +97,14 @@ def parts(
     engine: Any, renderer: Renderer, call_format: Any = None, system: str = "", replies: Any = None, **limits: Any
 ) -> RolloutParts:
     """The parts of episodes without verl. Without replies nothing is judged."""
-    return RolloutParts(
-        engine=engine,
-        renderer=renderer,
-        call_format=call_format or InThoughtFormat(),
-        executor=ToolExecutor(ToolRegistry([Look()])),
+    return parts_of(
+        engine,
+        renderer,
+        call_format=call_format,
+        tools=[Look()],
         messages=lambda task: task.messages(system),
-        environment=lambda task: QuestionEnvironment() if replies is None else Judge(replies),
-        inference=InferenceConfig(**limits),
+        environment=lambda task: QuestionEnvironment() if replies is None else judge(replies),
+        **{"max_tokens": 2048, **limits},
     )
 
 
