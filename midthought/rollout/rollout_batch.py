@@ -147,13 +147,18 @@ def _in_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, itera
 # -- from the stream ----------------------------------------------------------------------------------------------
 
 
+class RolloutStopped(KeyboardInterrupt):
+    """A stop was requested while a batch waited for episodes. They remain open, those it had taken, too."""
+
+
 def _from_stream(
     stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConfig, iteration: int, num_left: int | None
 ) -> RolloutBatch:
     """Takes finished groups until the batch is complete (`Pace`); others go on in later iterations. Each is taken whole and once.
 
     A zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section 2.6.2),
-    AReaL (arXiv 2505.24298). Metrics: `staleness`, `staleness/num_open` (groups left for later iterations, finished or not).
+    AReaL (arXiv 2505.24298). Metrics: `staleness`, `staleness/num_open` (groups left for later iterations, finished or not),
+    `staleness/num_dropped` (groups that start again: too old, or of weights that are lost).
     """
     pace, size, batch = stream.pace, config.training.episodes_per_task, stream.policy_version
     stream.next_position = max(stream.next_position, iteration * pace.num_groups)
@@ -162,7 +167,7 @@ def _from_stream(
     data = RolloutData(policy_version=batch)
     num_kept = num_taken = 0
     started = time.perf_counter()
-    stream.begin_batch()
+    stream.begin_batch(iteration)
     try:
         while True:
             room = pace.room(num_kept, num_taken)
@@ -170,7 +175,9 @@ def _from_stream(
                 stream.begin(draw, size)
             if not room:  # what was begun now runs while the learner works
                 break
-            for group in stream.take(batch, room):
+            if not (groups := stream.take(batch, room)):
+                raise RolloutStopped
+            for group in groups:
                 num_taken += 1
                 data.trajectories += group
                 shape_rewards(group, config)
@@ -182,7 +189,9 @@ def _from_stream(
         if not stream.overlaps:
             stream.pause()
     data.seconds = time.perf_counter() - started
-    chosen = select(data, config.training, RolloutBatch(data=data, metrics={"staleness/num_open": stream.num_open}))
+    counts = {"staleness/num_open": stream.num_open, "staleness/num_dropped": stream.num_dropped}
+    stream.num_dropped = 0
+    chosen = select(data, config.training, RolloutBatch(data=data, metrics={**counts}))
     return replace(chosen, metrics=chosen.metrics | staleness(chosen.usable, batch))
 
 

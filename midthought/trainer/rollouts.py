@@ -19,6 +19,7 @@ from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
 from midthought.rollout.in_flight import InFlightEpisodes
+from midthought.rollout.journal import Journal
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.rollout.pace import Pace
 from midthought.tokenization import Renderer
@@ -162,6 +163,12 @@ async def _use_threads(number: int) -> None:
     torch.set_num_threads(number)
 
 
+def _checksum(policy: Any) -> int:
+    """Returns the sum of the trained weights, read as integers of 16 bits. It does not depend on the order of summation."""
+    trained = [weights.data for weights in policy.parameters() if weights.requires_grad]
+    return sum(int(weights.flatten().view(torch.int16).sum(dtype=torch.int64)) for weights in trained)
+
+
 def open_sources(
     policy: Any,
     learned: Any,
@@ -173,12 +180,14 @@ def open_sources(
     model_path: str = "",
     overlaps: bool = False,
     longest_prompt: int | None = None,
+    journal: Journal | None = None,
 ) -> tuple[TrainedEngine, Rollouts, Rollouts]:
     """Creates an engine, and the sources of training and of held-out episodes, which share it. Close one of them after use.
 
     `learned`: what the learner trains, the policy itself or the policy with adapters; None: the policy is not trained here.
     `model_path`: folder with the weights of `policy`, if any. `overlaps`: training episodes also run while the learner works.
     `longest_prompt`: its tokens, if they were counted before.
+    `journal`: of the training episodes (`InFlightEpisodes`).
     """
     inference, ray, seed = config.inference, config.ray, config.training.seed
     longest = longest_prompt or tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
@@ -207,7 +216,8 @@ def open_sources(
             return RayRollouts(parts, engine, workers, seed=seed)
         stream = None
         if loop is not None:
-            options = {"overlaps": overlaps, "deterministic": inference.deterministic}
+            options: dict[str, Any] = {"overlaps": overlaps, "deterministic": inference.deterministic}
+            options |= {"journal": journal, "checksum": functools.partial(_checksum, learned)}
             stream = InFlightEpisodes(parts, loop, Pace.of(config), seed=seed, **options)
         return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
 
