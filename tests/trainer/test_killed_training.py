@@ -118,12 +118,14 @@ class KilledRun:
         self.check_nothing_is_left()
 
     def check_nothing_is_left(self) -> None:
-        """Neither a process nor memory, which the learner removes if its parent was killed."""
+        """Neither a process nor memory, which the learner releases if its parent was killed. If both were, an empty folder is."""
         deadline = time.monotonic() + 30
         while any(Path(f"/proc/{number}").exists() for number in self.processes) and time.monotonic() < deadline:
             time.sleep(0.1)
         left = [number for number in self.processes if Path(f"/proc/{number}").exists()]
-        left += [file for number in self.processes for file in Path("/dev/shm").glob(f"midthought-learner-{number}-*")]
+        left += [
+            file for number in self.processes for file in Path("/dev/shm").glob(f"midthought-learner-{number}-*/*")
+        ]
         assert left == []
 
 

@@ -24,6 +24,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.models.small_model import make_policy
 from midthought.trainer import learners
+from midthought.trainer.checkpoint import CheckpointManager
 
 QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
 
@@ -352,13 +353,23 @@ class Kill(TrainerCallback):
 
 
 @pytest.mark.slow
-def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(_untaught, tokenizer, tmp_path, caplog):
+def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(
+    _untaught, tokenizer, tmp_path, caplog, monkeypatch
+):
     config = settings(num_iters=6, deterministic=False, overlap=True)
     config.checkpoint.save_interval = 2
     options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
     model = copy.deepcopy(_untaught)
+    sampling, restore = [], CheckpointManager.restore
+
+    def restored(*arguments):
+        sampling.append(trainer.source.stream._pausable_engine.is_running)  # noqa: SLF001
+        return restore(*arguments)
+
+    monkeypatch.setattr(CheckpointManager, "restore", restored)
     with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options, callbacks=Kill(3, 5)) as trainer:
         history = trainer.fit()
+    assert sampling == [False, False]  # nothing is sampled while its weights change
     assert caplog.text.count("the learner's process was lost in 'score' (exit code -9)") == 2
     assert [figures["iteration"] for figures in history] == [1, 2, 3, 4, 5, 6]
     rows = [json.loads(line) for line in (tmp_path / "run/trajectories.jsonl").open()]
