@@ -33,6 +33,7 @@ FORKED = (
     "tests/memory/test_llm_questions.py",
     "tests/memory/test_memory_growth.py",
     "tests/memory/test_serve_command.py",
+    "tests/trainer/test_killed_training.py",
 )
 TOGETHER = (
     (RAY_TESTS,),  # one cluster

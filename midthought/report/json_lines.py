@@ -142,5 +142,9 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [json_value(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+        items = sorted(value) if isinstance(value, set | frozenset) else list(value)
+        kinds = set(map(type, items))
+        if kinds == {int} or (kinds == {float} and all(map(math.isfinite, items))):  # long lists of tokens
+            return items
+        return list(map(json_value, items))
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written as JSON")

@@ -18,6 +18,7 @@ import torch
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, run_episode
+from midthought.rollout.journal import Journal
 from midthought.rollout.pace import Pace
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop, SilenceError, silence_check
@@ -27,6 +28,8 @@ from midthought.types.task import number_of
 T = TypeVar("T")
 
 _MAX_GROUP_SIZE = 1 << 20
+_POLL_SECONDS = 0.5
+"""Time after which `take` sees that the run is stopping."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,21 @@ class _Group:
     """Version of the policy at its start: no token of it is older."""
     episodes: list[Trajectory]
     num_running: int = 0
+    taken: tuple[int, int] | None = None
+    """Iteration and version of the batch that takes it, if that has done it before: in a process that was killed, or
+    interrupted."""
+    newest: int = -1
+    """Newest version of a token when it was restored."""
+
+    def to_json(self) -> dict[str, Any]:
+        episodes = [trajectory_to_json(trajectory) for trajectory in self.episodes]
+        return {"position": self.position, "version": self.version, "episodes": episodes}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> _Group:
+        episodes = [trajectory_from_json(episode) for episode in row["episodes"]]
+        newest = max(trajectory.policy_version for trajectory in episodes)
+        return cls(row["position"], row["version"], episodes, newest=newest)
 
 
 class InFlightEpisodes:
@@ -56,6 +74,10 @@ class InFlightEpisodes:
             round starts only if that is not enough.
         silence_seconds: every wait raises `EngineError` if the engine samples no token for this long. Tools and environments have
             limits of their own.
+        journal: where finished groups and the batches that take them are written. None: nowhere; in deterministic mode a
+            resumed run plays the same episodes again.
+        checksum: of the policy's weights. A resumed run repeats updates; if one has another result, groups with tokens of the
+            version that is lost start again.
     """
 
     def __init__(
@@ -67,6 +89,8 @@ class InFlightEpisodes:
         seed: int,
         deterministic: bool = False,
         silence_seconds: float = math.inf,
+        journal: Journal | None = None,
+        checksum: Callable[[], int] = lambda: 0,
     ) -> None:
         self.pace, self.overlaps = pace, False
         """`overlaps`: episodes also run while the learner works, until new weights arrive."""
@@ -74,6 +98,16 @@ class InFlightEpisodes:
         """Number of the group that is started next."""
         self._postponed: list[int] = []
         """Numbers of groups that a resumed run must start again; they come first."""
+        self.is_stopping: Callable[[], bool] = lambda: False
+        """Whether `take` no longer waits."""
+        self.num_dropped = 0
+        """Groups that start again because they were too old, or because the weights that sampled them are lost."""
+        self.journal, self._checksum = None if deterministic else journal, checksum
+        self._written: Journal | None = None
+        """The journal, from `restore` to `drop`, but after groups had to start again only from the next checkpoint on."""
+        self._checksums: dict[int, int] = {}
+        """Of the weights by version, as in the journal."""
+        self._iteration = 0
         self._loop = loop
         self._seed = seed
         self._deterministic = deterministic
@@ -100,14 +134,20 @@ class InFlightEpisodes:
         return self._pausable_engine.policy_version
 
     @property
+    def needs_checkpoint(self) -> bool:
+        """Whether the journal cannot be written before there is a checkpoint."""
+        return self.journal is not None and self._written is None
+
+    @property
     def num_open(self) -> int:
         """Groups that were started and not taken."""
         return len(self._groups)
 
     @property
     def deadlines(self) -> list[int]:
-        """Those of the open groups (`Pace.deadline`)."""
-        return [self.pace.deadline(group.version) for group in self._groups.values()]
+        """Those of the open groups (`Pace.deadline`); a group whose batch is known has its version."""
+        groups = self._groups.values()
+        return [group.taken[1] if group.taken else self.pace.deadline(group.version) for group in groups]
 
     @property
     def num_unfinished(self) -> int:
@@ -145,16 +185,16 @@ class InFlightEpisodes:
 
     # -- an iteration ------------------------------------------------------------------------------------------
 
-    def begin_batch(self) -> None:
+    def begin_batch(self, iteration: int) -> None:
         """Forgets the groups of the last batch, which is trained on, and goes on sampling if that overlaps."""
-        self._taken = []
+        self._taken, self._iteration = [], iteration
         if self.overlaps and self._groups:
             self.resume()
 
     def put_back(self) -> None:
-        """Opens the taken groups again, because the batch was not completed."""
+        """Opens the taken groups again, because the batch was not completed. The iteration's next `take` returns them."""
         self._groups |= {group.position: group for group in self._taken}
-        self._ready, self._taken = [*self._taken, *self._ready], []
+        self._taken = []
 
     def begin(self, draw: Callable[[int], Task], group_size: int) -> None:
         """Starts the next group: `group_size` episodes of the task that `draw` returns for the group's number.
@@ -174,7 +214,8 @@ class InFlightEpisodes:
 
     def take(self, batch: int, room: int) -> list[list[Trajectory]]:
         """Waits until the batch with this `room` may take a finished group (`Pace.may_take`), removes as many as it may, the
-        earliest deadlines first, and returns the episodes of each, with rewards. Raises `EngineError` if no group is open."""
+        earliest deadlines first, and returns the episodes of each, with rewards. Returns none if the run `is_stopping`, except in
+        deterministic mode. Raises `EngineError` if no group is open."""
         return self._wait_for(self._take(batch, room))
 
     def pause(self) -> None:
@@ -190,6 +231,7 @@ class InFlightEpisodes:
         """Interrupts all episodes meanwhile, for new weights."""
         self.pause()
         yield
+        self._loop.run(self._note_weights())
         if self.overlaps and self._groups:
             self.resume()
 
@@ -209,6 +251,8 @@ class InFlightEpisodes:
         group.num_running -= 1
         if not group.num_running:
             self._ready.append(group)
+            if self._written is not None:
+                self._written.write(group.to_json())
 
     def _look_at(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -217,7 +261,10 @@ class InFlightEpisodes:
         self._change.set()
 
     async def _take(self, batch: int, room: int) -> list[list[Trajectory]]:
-        found: list[list[Trajectory]] = []
+        found = [group for group in self._groups.values() if group.taken and group.taken[0] == self._iteration]
+        if found:
+            self._taken += [self._groups.pop(group.position) for group in found]
+            return [group.episodes for group in found]
         while room > len(found):
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -225,15 +272,24 @@ class InFlightEpisodes:
             first, left = min(self._ready, key=lambda group: group.version, default=None), room - len(found)
             if first and self.pace.may_take(self.deadlines, self.pace.deadline(first.version), batch, left):
                 self._ready.remove(first)
+                first.taken = self._iteration, batch
                 self._taken.append(self._groups.pop(first.position))
-                found.append(first.episodes)
+                found.append(first)
                 continue
             if found:
                 break
+            if self.is_stopping() and not self._deterministic:
+                return []
             if not self._running:
                 raise EngineError("there is no group to wait for: start one first with `begin`")
             await self._go_on()
-        return found
+        self._write_taken(found)
+        return [group.episodes for group in found]
+
+    def _write_taken(self, groups: list[_Group]) -> None:
+        if self._written is not None:
+            for group in groups:
+                self._written.write({"position": group.position, "taken": group.taken})
 
     async def _resume(self) -> None:
         if self._rollout is None:
@@ -247,7 +303,8 @@ class InFlightEpisodes:
         self._change.clear()
         await self._resume()
         if not self._deterministic:
-            await self._change.wait()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._change.wait(), _POLL_SECONDS)
             return
         await self._settle()
         self._pausable_engine.resume()
@@ -275,48 +332,82 @@ class InFlightEpisodes:
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
-    def state(self, *, with_taken: bool = False) -> dict[str, Any]:
-        """Returns the state for `restore` as JSON values. `with_taken`: the last batch is not trained on yet."""
-        return self._wait_for(self._state(self._taken if with_taken else []))
+    def state(self, *, with_taken: bool = False, in_run: bool = False) -> dict[str, Any]:
+        """Returns the state for `restore` as JSON values. `with_taken`: the last batch is not trained on yet. `in_run`: it is for
+        the run's newest checkpoint, so the journal continues in another file; after saving, call `Journal.keep`."""
+        return self._wait_for(self._state(with_taken, in_run))
 
-    async def _state(self, taken: list[_Group]) -> dict[str, Any]:
+    async def _state(self, with_taken: bool, in_run: bool) -> dict[str, Any]:
+        taken = [*(self._taken if with_taken else []), *(group for group in self._groups.values() if group.taken)]
         unfinished = [group for group in self._groups.values() if group.num_running]
         groups = [*taken, *self._ready, *sorted(unfinished, key=lambda group: group.position)]
+        number = None
+        if in_run and self.journal is not None:
+            self._written, number = self.journal, self.journal.begin()
+            self._write_taken(taken)
         return {
             "next_position": self.next_position,
             "postponed": self._postponed,
-            "groups": [
-                {
-                    "position": group.position,
-                    "version": group.version,
-                    "episodes": [trajectory_to_json(trajectory) for trajectory in group.episodes],
-                }
-                for group in groups
-            ],
+            "groups": [group.to_json() for group in groups],
+            "journal": number,
         }
 
     def restore(self, state: Mapping[str, Any], draw: Callable[[int], Task]) -> int:
-        """Continues from `state`; all groups that are open now are dropped. `draw` returns the task of a group's number.
+        """Continues from `state` and the events that follow it in the journal; all groups that are open now are dropped. `draw`
+        returns the task of a group's number.
 
-        Returns the number of groups that must start again, because the run now has a smaller staleness or batch.
+        A finished group is not played again, and is taken by the same batch as before. Returns the number of groups that must
+        start again, because the run now has a smaller staleness or batch.
         An unfinished episode is replayed from its record, and a tool call that was running is repeated. If the environment
         (no `follows_from_record`) or a tool that the episode called (`is_stateful`) has its own state, the unfinished
         episodes of the group restart from their task; if the task's prompt has changed, the whole group restarts.
         """
         self.drop()
-        self.next_position, self._postponed = int(state["next_position"]), list(state["postponed"])
-        batch, num_again = self.policy_version, 0
-        for row in sorted(state["groups"], key=lambda row: int(row["version"])):
-            deadlines = [*self.deadlines, self.pace.deadline(row["version"])]
-            if not self.pace.is_kept(deadlines, batch, self.pace.num_groups):
-                self._postponed.append(row["position"])
-                num_again += 1
-                continue
-            episodes = [trajectory_from_json(episode) for episode in row["episodes"]]
-            group = self._groups[row["position"]] = _Group(row["position"], row["version"], episodes)
-            self._loop.run(self._begin(group, self._again(group, draw)))
+        groups = {row["position"]: _Group.from_json(row) for row in state["groups"]}
+        for event in self.journal.read(state.get("journal")) if self.journal is not None else ():
+            if "episodes" in event:
+                groups[event["position"]] = _Group.from_json(event)
+            elif "taken" in event:  # the last one in the dictionary is the last of its batch
+                groups[event["position"]] = replace(groups.pop(event["position"]), taken=tuple(event["taken"]))
+            else:
+                self._checksums[event["version"]] = event["checksum"]
+        self._written, self._postponed, self.num_dropped = self.journal, list(state["postponed"]), 0
+        for group in sorted((each for each in groups.values() if not each.taken), key=lambda group: group.version):
+            deadlines = [*self.deadlines, self.pace.deadline(group.version)]
+            if self.pace.is_kept(deadlines, self.policy_version, self.pace.num_groups):
+                self._groups[group.position] = group
+                self._loop.run(self._begin(group, self._again(group, draw)))
+            else:
+                self._start_again(group)
+        self._groups |= {position: group for position, group in groups.items() if group.taken}
         self._loop.run(asyncio.sleep(0))  # replays never wait, so one turn of the loop finishes all of them
-        return num_again
+        first = int(state["next_position"])
+        self.next_position = max([first, *(1 + position for position in [*groups, *self._postponed])])
+        self._postponed = sorted({*self._postponed, *range(first, self.next_position)} - self._groups.keys())
+        if self.num_dropped:
+            self._written = None
+        self._loop.run(self._note_weights())
+        return self.num_dropped
+
+    async def _note_weights(self) -> None:
+        """Writes the checksum of a version. If the journal has another one, the batches that followed are forgotten, and groups
+        whose tokens those weights sampled start again."""
+        if self._written is None:
+            return
+        version, checksum = self.policy_version, self._checksum()
+        if self._checksums.get(version, checksum) == checksum:
+            self._written.write({"version": version, "checksum": checksum})
+        else:
+            for group in list(self._groups.values()):
+                group.taken = None
+                if group.newest >= version:
+                    self._start_again(self._groups.pop(group.position))
+            self._ready = [group for group in self._groups.values() if not group.num_running]
+            self._written = None
+
+    def _start_again(self, group: _Group) -> None:
+        self._postponed.append(group.position)
+        self.num_dropped += 1
 
     def drop(self) -> None:
         """Cancels and removes all open groups."""
@@ -326,6 +417,7 @@ class InFlightEpisodes:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        self._written, self._checksums = None, {}
         self._groups.clear()
         self._ready.clear()
         self._taken, self._failure = [], None

@@ -147,6 +147,10 @@ def _in_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, itera
 # -- from the stream ----------------------------------------------------------------------------------------------
 
 
+class RolloutStopped(KeyboardInterrupt):
+    """A stop was requested while a batch waited for episodes. They remain open, those it had taken, too."""
+
+
 def _from_stream(
     stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConfig, iteration: int, num_left: int | None
 ) -> RolloutBatch:
@@ -154,7 +158,8 @@ def _from_stream(
 
     A zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section 2.6.2),
     AReaL (arXiv 2505.24298). Metrics: `staleness`, `staleness/num_open` (groups left for later iterations, finished or not),
-    `time/waiting` (seconds in which nothing was sampled, because every episode waited for a tool or its environment).
+    `staleness/num_dropped` (groups that start again: too old, or of weights that are lost), `time/waiting` (seconds in which
+    nothing was sampled, because every episode waited for a tool or its environment).
     """
     pace, size, batch = stream.pace, config.training.episodes_per_task, stream.policy_version
     stream.next_position = max(stream.next_position, iteration * pace.num_groups)
@@ -163,7 +168,7 @@ def _from_stream(
     data = RolloutData(policy_version=batch)
     num_kept = num_taken = 0
     started, busy_before = time.perf_counter(), stream.busy_seconds
-    stream.begin_batch()
+    stream.begin_batch(iteration)
     try:
         while True:
             room = pace.room(num_kept, num_taken)
@@ -171,7 +176,9 @@ def _from_stream(
                 stream.begin(draw, size)
             if not room:  # what was begun now runs while the learner works
                 break
-            for group in stream.take(batch, room):
+            if not (groups := stream.take(batch, room)):
+                raise RolloutStopped
+            for group in groups:
                 num_taken += 1
                 data.trajectories += group
                 shape_rewards(group, config)
@@ -183,8 +190,9 @@ def _from_stream(
         if not stream.overlaps:
             stream.pause()
     data.seconds = time.perf_counter() - started
-    waiting = max(0.0, data.seconds - (stream.busy_seconds - busy_before))
-    metrics = {"staleness/num_open": stream.num_open, "time/waiting": waiting}
+    metrics = {"staleness/num_open": stream.num_open, "staleness/num_dropped": stream.num_dropped}
+    metrics["time/waiting"] = max(0.0, data.seconds - (stream.busy_seconds - busy_before))
+    stream.num_dropped = 0
     chosen = select(data, config.training, RolloutBatch(data=data, metrics=metrics))
     return replace(chosen, metrics=chosen.metrics | staleness(chosen.usable, batch))
 

@@ -14,6 +14,9 @@ from midthought.types import RolloutData, StopReason, Trajectory
 
 _log = logging.getLogger(__name__)
 
+NOTHING_OPEN: Mapping[str, Any] = {"next_position": 0, "postponed": [], "groups": [], "journal": 0}
+"""State of a stream at the start of a run; what follows is in the journal."""
+
 
 def as_rollout(data: RolloutData | Iterable[Trajectory], policy_version: int = 0) -> RolloutData:
     """Returns a trainer's episodes, given as a rollout, or one by one (then trained on from this version).
@@ -45,7 +48,7 @@ def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]
                 num_dropped,
             )
         return
-    found = found or {"next_position": 0, "postponed": [], "groups": []}
+    found = found or {**NOTHING_OPEN, "journal": None}
     if num_again := source.stream.restore(found, functools.partial(task_of_group, tasks)):
         _log.warning(
             "%d groups of the checkpoint start again: they are too old for this training.max_staleness", num_again

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
 from midthought.rollout.in_flight import InFlightEpisodes
+from midthought.rollout.journal import Journal
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.rollout.pace import Pace
 from midthought.tokenization import Renderer
@@ -155,6 +155,12 @@ def make_worker_group(
     return RolloutWorkerGroup(ray, policy, engine, is_deterministic=inference.deterministic)
 
 
+def _checksum(policy: Any) -> int:
+    """Returns the sum of the trained weights, read as integers of 16 bits. It does not depend on the order of summation."""
+    trained = [weights.data for weights in policy.parameters() if weights.requires_grad]
+    return sum(int(weights.flatten().view(torch.int16).sum(dtype=torch.int64)) for weights in trained)
+
+
 def open_sources(
     policy: Any,
     learned: Any,
@@ -165,11 +171,13 @@ def open_sources(
     *,
     model_path: str = "",
     longest_prompt: int | None = None,
+    journal: Journal | None = None,
 ) -> tuple[TrainedEngine, Rollouts, Rollouts]:
     """Creates an engine, and the sources of training and of held-out episodes, which share it. Close one of them after use.
 
     `learned`: what the learner trains, the policy itself or the policy with adapters; None: the policy is not trained here.
     `model_path`: folder with the weights of `policy`, if any. `longest_prompt`: its tokens, if they were counted before.
+    `journal`: of the training episodes (`InFlightEpisodes`).
     """
     inference, ray, seed = config.inference, config.ray, config.training.seed
     longest = longest_prompt or tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
@@ -196,15 +204,11 @@ def open_sources(
             return RayRollouts(parts, engine, workers, seed=seed)
         stream = None
         if loop is not None:
-            has_own_limits = inference.engine != "local"
-            stream = InFlightEpisodes(
-                parts,
-                loop,
-                Pace.of(config),
-                seed=seed,
-                deterministic=inference.deterministic,
-                silence_seconds=math.inf if has_own_limits else ray.silence_timeout_seconds,
-            )
+            options: dict[str, Any] = {"deterministic": inference.deterministic, "journal": journal}
+            options |= {"checksum": functools.partial(_checksum, learned)}
+            if inference.engine == "local":  # servers have limits of their own
+                options["silence_seconds"] = ray.silence_timeout_seconds
+            stream = InFlightEpisodes(parts, loop, Pace.of(config), seed=seed, **options)
         return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
 
     return engine, source(tasks.episode), source(tasks.held_out_episode)

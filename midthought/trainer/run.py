@@ -134,6 +134,11 @@ class Run:
             self.folder.unlock()
             raise
 
+    @property
+    def learns_otherwise(self) -> bool:
+        """Whether the run was resumed with changes that alter what it learns."""
+        return any(not change.is_harmless for change in self._changes)
+
     def record_settings(self, stage: str, step: int) -> list[Change]:
         """Writes what `require_same` was given, once. Call it after every check. Returns what changed; `step`: when."""
         if self.folder is None or self._is_recorded:

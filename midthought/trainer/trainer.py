@@ -36,7 +36,7 @@ from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.pace import Pace
-from midthought.rollout.rollout_batch import ShuffledTasks, collect, select
+from midthought.rollout.rollout_batch import RolloutStopped, ShuffledTasks, collect, select
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ActionParser
@@ -44,7 +44,7 @@ from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
-from midthought.trainer.episodes import as_rollout, restore_stream, tell_failures
+from midthought.trainer.episodes import NOTHING_OPEN, as_rollout, restore_stream, tell_failures
 from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
 from midthought.trainer.learners import beside_engine, make_learner
@@ -228,6 +228,8 @@ class Trainer:
         if not self._run.is_shared or self._sft.is_done:  # a recipe begins with `sft`, which needs neither
             self._opened()
         self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)
+        if self._run.checkpoints.journal is not None and self._run.learns_otherwise:
+            self._run.checkpoints.journal.clear()
         if self._run.newest is not None:
             self.load_checkpoint(self._run.newest)
         with self._run.disk():
@@ -243,6 +245,7 @@ class Trainer:
             learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters(), apart=apart)
             given = self._policy.prompts, self._tasks, self._settings
             options: dict[str, Any] = {"model_path": self._policy.path, "longest_prompt": self._longest_prompt}
+            options["journal"] = self._run.checkpoints.journal
             sources = open_sources(self.model, learner.policy, self.renderer, *given, **options)
             self._parts = _Parts(learner, *sources)
             if (stream := self._parts.source.stream) is not None:
@@ -368,7 +371,7 @@ class Trainer:
         many seconds instead (the sum of `time/seconds`: rollouts and updates, no validation; with `training.max_staleness` that
         of `time/wall`, validation included): the number of iterations, and with it the learning rate's schedule, follows from the
         mean seconds of the iterations so far. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run
-        folder.
+        folder; with `training.max_staleness` also while episodes are awaited.
         Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped"), and StorageError if the
         run folder's disk is full, read-only or gone; the run can then be resumed.
         """
@@ -394,6 +397,8 @@ class Trainer:
             )
         if stream is not None:
             stream.pace = Pace.of(self._settings)
+            if not self.iteration and not stream.next_position:  # a kill may have come before the first checkpoint
+                restore_stream(self.source, self._tasks.stream, {"stream": NOTHING_OPEN})
 
     def _train(self, num_iters: int, max_seconds: float | None) -> None:
         """The training loop; then saves the policy and writes the report. A stop takes effect after an iteration and its
@@ -404,9 +409,9 @@ class Trainer:
         title, stop = f"Training ({training.algorithm or training.adv_estimator})", self._run.stop
         with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
             bar.start_at(self.iteration)
-            stream = self.source.stream
             self._is_fitting = True
-            if stream is not None:
+            if (stream := self.source.stream) is not None:
+                stream.is_stopping = lambda: stop.requested
                 self._stages.start()
             try:
                 while self.iteration < self._last:
@@ -420,11 +425,16 @@ class Trainer:
                             self._last = bar.total = self._end_schedule(self._last, max_seconds)
                         is_best = self._validation_is_due() and self._is_best(self.evaluate())
                         is_needed = is_best or stop.requested or self.iteration == self._last
+                        is_needed |= stream is not None and stream.needs_checkpoint
                         if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
                             self.save_checkpoint()
                     except LearnerLostError as lost:
                         self._begin_again(lost)
                         bar.start_at(self.iteration)
+                    except RolloutStopped:
+                        if self._run.path is not None:
+                            self.save_checkpoint()
+                        raise
                     stop.check()
             except TrainingStoppedError:
                 self._run.report()
@@ -610,11 +620,13 @@ class Trainer:
         state: dict[str, Any] = {"iteration": self.iteration, "metrics_history": self.metrics_history}
         state |= {"best": self._best, "policy_version": self._engine.policy_version}
         if stream is not None:
-            state["stream"] = stream.state(with_taken=self._rollouts is not None)
+            state["stream"] = stream.state(with_taken=self._rollouts is not None, in_run=path is None)
         best = self._best[1]
         target = self._run.checkpoints.save(
             self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best
         )
+        if stream is not None and stream.journal is not None and (number := state["stream"]["journal"]) is not None:
+            stream.journal.keep(number)
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
@@ -626,6 +638,8 @@ class Trainer:
         Raises CheckpointError if it is damaged, or of another model or tokenizer, or was not written by a trainer.
         """
         self._require_open()
+        if self.source.stream is not None:  # nothing is sampled while weights change
+            self.source.stream.pause()
         state = self._run.checkpoints.restore(self.learner, self.tokenizer, path, "metrics_history")
         with value_errors(f"checkpoint {path}"):
             self.iteration, rows = int(state["iteration"]), state["metrics_history"]
@@ -633,6 +647,8 @@ class Trainer:
             value, iteration = state["best"]
             self._best = -math.inf if value is None else value, iteration
         self._rollouts = None
+        if self.source.stream is not None:
+            self.source.stream.drop()
         self.source.update_weights()
         self._engine.policy_version = int(state.get("policy_version", self.iteration))
         restore_stream(self.source, self._tasks.stream, state)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import threading
 import time
 from collections import defaultdict
@@ -40,6 +39,8 @@ class Writer:
         self.policy_version = 0
         self.eos_token_ids = renderer.eos_token_ids
         self.log = defaultdict(list)
+        self.weights, self.written_by = 0, {}
+        """Weights, and which of them wrote the token of a seed and place, whatever version it has."""
         self._renderer = renderer
         event = ToolEvent(call=ToolCall(tool_name="look", success=True, result=RESULT), outcome=ToolOutcome.OK)
         self._result = renderer.foreign(CALL_FORMAT.render_results([event]))
@@ -68,6 +69,7 @@ class Writer:
             place = len(token_ids) + len(written)
             written.append(script[place])
             self.log[sampling.seed].append((place, self.policy_version))
+            self.written_by[sampling.seed, place] = self.weights
             if written[-1] in self.eos_token_ids:
                 finish = Finish.END
             elif stopper.feed(written[-1]):
@@ -103,17 +105,7 @@ def task(number, words):
 class Bench:
     """A stream with its engine, loop and tool."""
 
-    def __init__(
-        self,
-        renderer,
-        *,
-        deterministic=False,
-        seconds=0.0,
-        environment=Question,
-        other_tool=None,
-        max_staleness=2,
-        silence_seconds=math.inf,
-    ):
+    def __init__(self, renderer, *, seconds=0.0, environment=Question, other_tool=None, max_staleness=2, **options):
         self.asked, self.found = 0, []
         self.engine = Writer(renderer)
         self.loop = BackgroundLoop("test-stream")
@@ -138,7 +130,7 @@ class Bench:
             max_segment_length=32,
         )
         pace = Pace(num_groups=4, max_staleness=max_staleness, max_open=6, max_taken=4)
-        options = {"deterministic": deterministic, "silence_seconds": silence_seconds}
+        options["checksum"] = lambda: self.engine.weights
         self.stream = InFlightEpisodes(parts, self.loop, pace, seed=1, **options)
 
     def close(self):

@@ -27,7 +27,7 @@ class FakeStream:
     """Groups that take `ticks(position)` to finish, one token a tick, side by side. The clock runs while one is taken, and in
     `learn` if sampling and learning overlap."""
 
-    policy_version = next_position = most_open = 0
+    policy_version = next_position = most_open = num_dropped = 0
     busy_seconds = 0.0
 
     def __init__(self, config, ticks, pay=lambda position, member: float(member), fails=(), overlaps=False):
@@ -47,7 +47,7 @@ class FakeStream:
         self._versions[position], self._left[position] = self.policy_version, self._ticks(position)
         self.most_open = max(self.most_open, len(self.groups))
 
-    def begin_batch(self):
+    def begin_batch(self, iteration):
         pass
 
     def put_back(self):

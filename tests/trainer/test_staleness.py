@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from interrupted_runs import DEMONSTRATIONS
 from precision import logit_tolerance
 from small_environments import QUESTIONS, Colours, weights, without_clocks
 
@@ -23,6 +24,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.models.small_model import make_policy
 from midthought.trainer import learners
+from midthought.trainer.checkpoint import CheckpointManager
 
 QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
 
@@ -267,6 +269,42 @@ def test_after_a_restart_with_a_smaller_staleness_what_is_too_old_starts_again(_
     assert sorted(groups) == list(range(20)) and set(groups.values()) == {1}
 
 
+class Fall(TrainerCallback):
+    """Ends the process without a checkpoint."""
+
+    def on_step(self, trainer, metrics):
+        if trainer.iteration == 2:
+            raise RuntimeError("killed")
+
+
+@pytest.mark.parametrize("is_changed", [False, True], ids=["the same", "another learning rate"])
+def test_a_run_killed_before_its_first_checkpoint_plays_nothing_again_unless_it_learns_otherwise_now(
+    is_changed, _untaught, tokenizer, tmp_path
+):
+    scored = []
+
+    def by_length_once(trajectory):
+        scored.append(trajectory.group)
+        return by_length(trajectory)
+
+    def trainer(**options):
+        config = settings(num_iters=5, deterministic=False, overlap=False)
+        config.training.learning_rate = 2e-3 if is_changed and "resume" in options else 3e-3
+        options |= {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length_once, "run_path": tmp_path / "run"}
+        return RayPPOTrainer(config, model=copy.deepcopy(_untaught), tokenizer=tokenizer, **options)
+
+    with trainer(callbacks=Fall()) as first, pytest.raises(RuntimeError, match="killed"):
+        first.fit()
+    known = [without_clocks(first.metrics_history)[0]["reward/mean"], set(scored)]
+    with trainer(resume=True, allow_changes=True) as second:
+        assert second.iteration == 0
+        history = second.fit()
+    again = {group for group, number in Counter(scored).items() if number > 1}
+    assert again == (known[1] if is_changed else set())
+    assert len(history) == 5 and (is_changed or history[0]["reward/mean"] == known[0])
+    assert sorted(set(scored)) == list(range(20)) and not any(row["staleness/num_dropped"] for row in history)
+
+
 def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(_untaught, tokenizer, tmp_path):
     def trainer(**options):
         config, model = settings(num_iters=5), copy.deepcopy(_untaught)
@@ -324,13 +362,23 @@ class Kill(TrainerCallback):
 
 
 @pytest.mark.slow
-def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(_untaught, tokenizer, tmp_path, caplog):
+def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(
+    _untaught, tokenizer, tmp_path, caplog, monkeypatch
+):
     config = settings(num_iters=6, deterministic=False, overlap=True)
     config.checkpoint.save_interval = 2
     options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
     model = copy.deepcopy(_untaught)
+    sampling, restore = [], CheckpointManager.restore
+
+    def restored(*arguments):
+        sampling.append(trainer.source.stream._pausable_engine.is_running)  # noqa: SLF001
+        return restore(*arguments)
+
+    monkeypatch.setattr(CheckpointManager, "restore", restored)
     with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options, callbacks=Kill(3, 5)) as trainer:
         history = trainer.fit()
+    assert sampling == [False, False]  # nothing is sampled while its weights change
     assert caplog.text.count("the learner's process was lost in 'score' (exit code -9)") == 2
     assert [figures["iteration"] for figures in history] == [1, 2, 3, 4, 5, 6]
     rows = [json.loads(line) for line in (tmp_path / "run/trajectories.jsonl").open()]
@@ -347,6 +395,25 @@ def test_a_learner_that_is_killed_before_the_first_checkpoint_ends_the_run_with_
         pytest.raises(LearnerLostError, match=r"exit code -9.*continue from the last checkpoint"),
     ):
         trainer.fit()
+
+
+@pytest.mark.slow
+def test_supervised_steps_are_taken_here_and_the_learner_apart_goes_on_with_their_policy(_untaught, tokenizer):
+    """Nothing is sampled meanwhile, so they have all cores of this process."""
+    policies, demonstrations = [], {"num_steps": 2, "batch_tokens": 300, "warmup_steps": 0}
+    for max_staleness in (2, 0):
+        config = settings(num_iters=1, max_staleness=max_staleness, deterministic=False)
+        options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "model": copy.deepcopy(_untaught)}
+        with RayPPOTrainer(config, tokenizer=tokenizer, **options) as trainer:
+            process_id = trainer.learner.workers.process_id if max_staleness else None
+            trainer.sft(DEMONSTRATIONS, **demonstrations)
+            policies.append(weights(trainer))
+            if max_staleness:
+                assert not Path(f"/proc/{process_id}").exists()
+                assert trainer.learner.workers.process_id != process_id
+                trainer.fit()
+                assert not torch.equal(weights(trainer), policies[0])
+    assert torch.equal(*policies)
 
 
 def test_cleaning_up_ends_the_open_episodes_and_the_learner(untaught):

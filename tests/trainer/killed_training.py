@@ -1,0 +1,58 @@
+"""A training run with `training.max_staleness` in a process of its own, to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from midthought import Trainer, create_default_config
+from midthought.models.small_model import make_policy, make_tokenizer
+
+QUESTIONS = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
+MAX_STALENESS, GROUP_SIZE, NUM_GROUPS = 2, 2, 3
+HELD = 4
+"""Number of the group that does not finish while there is a file `hold`."""
+
+
+def settings(num_iters: int, *, overlap: bool) -> Any:
+    config = create_default_config(
+        preset="tiny",
+        inference={"max_tokens": 48, "deterministic": False, "overlap": overlap},
+        training={
+            "adv_estimator": "grpo",
+            "group_size": GROUP_SIZE,
+            "batch_size": GROUP_SIZE * NUM_GROUPS,
+            "mini_batch_size": 4,
+            "max_dynamic_batches": 2,
+            "num_train_iters": num_iters,
+            "validate_every": 0,
+            "learning_rate": 1e-3,
+            "max_staleness": MAX_STALENESS,
+        },
+    )
+    config.checkpoint.save_interval, config.checkpoint.save_minutes, config.checkpoint.keep_episodes = 3, 1e9, True
+    return config
+
+
+def train(folder: str, num_iters: int, overlap: bool, started: Any) -> None:
+    """Trains in `folder/run`, or continues there. Every scored episode is a line of `folder/scored`."""
+    torch.set_num_threads(1)
+    tokenizer = make_tokenizer(["Say red blue green 0 1 2 3 4."] * 20, 300)
+    policy = make_policy(tokenizer, hidden_size=32, num_layers=1, num_heads=2, max_length=256, seed=0)
+    scored = os.open(Path(folder, "scored"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    async def reward(trajectory: Any) -> float:
+        while trajectory.group == HELD and Path(folder, "hold").exists():
+            await asyncio.sleep(0.05)
+        os.write(scored, f"{os.getpid()} {trajectory.group} {trajectory.seed}\n".encode())
+        return float(sum(trajectory.token_ids) % 3)
+
+    options: dict[str, Any] = {"run_path": Path(folder, "run"), "resume": True, "progress": False}
+    config = settings(num_iters, overlap=overlap)
+    with Trainer(config, None, reward, QUESTIONS, model=policy, tokenizer=tokenizer, **options) as trainer:
+        started.set()
+        trainer.fit()
