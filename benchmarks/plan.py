@@ -38,7 +38,7 @@ SIZES = {
     "tie_embeddings=true",
     "159 M": "hidden_size=768 num_layers=12 num_heads=12 num_kv_heads=4 head_dim=64 intermediate_size=2304 vocab_size=50000",
 }
-SHARED = "group_size=8 prompt_tokens=400 max_tokens=64 micro_batch_tokens=1319 batch_size=16"
+SHARED = "num_sharing=8 prompt_tokens=400 max_tokens=64 micro_batch_tokens=1319 batch_size=16"
 WAYS = {
     "plain": "dtype=float32",
     "with gradient checkpointing": "dtype=float32 gradient_checkpointing=true",
@@ -155,7 +155,7 @@ def iterate(plan: Memory, device: str | torch.device = "cpu") -> dict[str, float
             mini_batch_size=plan.batch_size,
             ppo_epochs=2,
             micro_batch_tokens=plan.micro_batch_tokens,
-            packing="shared" if plan.group_size > 1 else True,
+            packing="shared" if plan.num_sharing > 1 else True,
             logits_mib=plan.logits_mib,
             gradient_checkpointing=plan.gradient_checkpointing,
             offload_reference=plan.offload_reference,
@@ -195,7 +195,7 @@ def make_trajectories(plan: Memory) -> Sequence[Any]:
     def ids(number: int) -> list[int]:
         return [draw.randrange(3, plan.shape.vocab_size) for _ in range(number)]
 
-    size, found = max(2, plan.group_size), []
+    size, found = max(2, plan.num_sharing), []
     prompts = [ids(plan.prompt_tokens) for _ in range(0, plan.batch_size, size)]
     for number in range(plan.batch_size):
         group = number // size

@@ -47,7 +47,7 @@ def fitted(plan: Memory, names: Collection[str]) -> tuple[dict[str, Any], Memory
 
     Changes only the settings in `names` (`section.key`).
     """
-    group = plan.tokens_together(plan.group_size) if plan.pays(plan.group_size) else 0
+    group = plan.tokens_together(plan.num_sharing) if plan.pays(plan.num_sharing) else 0
     fastest = {
         "training.gradient_checkpointing": False,
         MICRO: max(FAST_TOKENS[plan.device][1], group),

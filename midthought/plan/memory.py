@@ -84,7 +84,7 @@ class Memory:
     prompt_tokens: int = 1024
     """Of the longest prompt; the default is an assumption."""
     max_tokens: int = 2048
-    group_size: int = 1
+    num_sharing: int = 1
     """Samples of a prompt that share it in a pass (`learning.shared_prompts`); 1: no prompt is shared."""
 
     @classmethod
@@ -106,7 +106,7 @@ class Memory:
             "micro_batch_tokens": training.max_micro_batch_tokens,
             "backend": "apart" if is_apart else "vllm" if in_process else "local",
             "max_num_seqs": settled(inference.max_num_seqs),
-            "group_size": 1 if shape.has_window else shared_samples(config),
+            "num_sharing": 1 if shape.has_window else shared_samples(config),
         }
         return cls(shape=shape, **{**values, **fixed})
 
@@ -144,14 +144,14 @@ class Memory:
     @property
     def samples_together(self) -> int:
         """The most samples that share their prompt in a pass."""
-        sizes = range(self.group_size, 1, -1)
+        sizes = range(self.num_sharing, 1, -1)
         return next((n for n in sizes if self.tokens_together(n) <= self.micro_batch_tokens and self.pays(n)), 1)
 
     @property
     def tokens_of_group(self) -> int:
         """Tokens that are computed for a group; its prompt is computed once for `samples_together`."""
-        num_prompts = -(-self.group_size // self.samples_together)
-        return num_prompts * (self.prompt_tokens - 1) + self.group_size * (self.max_tokens + 1)
+        num_prompts = -(-self.num_sharing // self.samples_together)
+        return num_prompts * (self.prompt_tokens - 1) + self.num_sharing * (self.max_tokens + 1)
 
     # -- the learner -------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,8 @@ class _Group:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> _Group:
         episodes = [trajectory_from_json(episode) for episode in row["episodes"]]
-        newest = max(trajectory.policy_version for trajectory in episodes)
+        versions = (segment.policy_versions for trajectory in episodes for segment in trajectory.segments)
+        newest = max(map(max, filter(None, versions)), default=-1)
         return cls(row["position"], row["version"], episodes, newest=newest)
 
 

@@ -190,7 +190,7 @@ def _from_stream(
         if not stream.overlaps:
             stream.pause()
     data.seconds = time.perf_counter() - started
-    metrics = {"staleness/num_open": stream.num_open, "staleness/num_dropped": stream.num_dropped}
+    metrics: dict[str, float] = {"staleness/num_open": stream.num_open, "staleness/num_dropped": stream.num_dropped}
     metrics["time/waiting"] = max(0.0, data.seconds - (stream.busy_seconds - busy_before))
     stream.num_dropped = 0
     chosen = select(data, config.training, RolloutBatch(data=data, metrics=metrics))

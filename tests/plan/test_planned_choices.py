@@ -114,7 +114,7 @@ def test_a_pass_holds_a_whole_group_with_the_longest_prompt(num_prompt):
     config = auto(training=SHARED, inference={"max_tokens": 300 if num_prompt < 1000 else 512})
     choice = resolve(config, CPU, source="Qwen/Qwen3-0.6B", prompt_tokens=num_prompt)
     size, num_sampled = choice.config.training.micro_batch_tokens, config.inference.max_tokens
-    sizes = f"group_size=8 batch_size=8 prompt_tokens={num_prompt} max_tokens={num_sampled}"
+    sizes = f"num_sharing=8 batch_size=8 prompt_tokens={num_prompt} max_tokens={num_sampled}"
     batch = TokenBatch.from_trajectories(make_trajectories(memory_of(SMALLEST, sizes)))
     assert len(batch.micro_batch_rows(size, packed="shared")) == 1
     assert size == 4096 or len(batch.micro_batch_rows(size - 1, packed="shared")) == 2
