@@ -74,8 +74,9 @@ class Run:
         training = {"adv_estimator": "grpo", "group_size": 2, "batch_size": 2 * num_groups, "max_dynamic_batches": 2}
         config = RecipeConfig(training={**training, "max_staleness": max_staleness}).frozen()
         disk, (history, state) = Disk(self._folder, num_events), copy.deepcopy(self._saved)
-        bench = Bench(self._renderer, environment=Paying, overlaps=True, journal=disk)
+        bench = Bench(self._renderer, environment=Paying, journal=disk)
         stream, engine, weights = bench.stream, bench.engine, history["weights"]
+        stream.overlaps = True
         if self._pace not in (None, Pace.of(config)):  # as `Trainer` does
             disk.clear()
         self._pace = Pace.of(config)
