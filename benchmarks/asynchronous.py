@@ -51,7 +51,7 @@ class Never(Waits):
 def measure(options: Options) -> Iterator[Row]:
     if options.device != "cpu" or torch.get_num_threads() < 2:
         return
-    num_iters = 2 * SKIPPED + (2 if options.quick else 20)
+    num_iters = 2 * SKIPPED + (2 if options.quick else 12)
     alone = run(Never, num_iters, num_threads=1)
     learning = mean(alone, "time/scoring_seconds") + mean(alone, "time/update_seconds")
     stages = {"sampling": mean(alone, "time/rollout_seconds"), "learning": learning}
