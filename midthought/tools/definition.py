@@ -67,13 +67,14 @@ class ToolParameter:
 class ToolDefinition:
     """A tool's name, its purpose, and its parameters, in order. `parameters` may also be the JSON Schema of the arguments object.
 
-    That schema is then in `schema`: arguments are checked against it, and `parameters` only describes them in prompts.
+    That schema is then in `schema`, also of a copy (`dataclasses.replace`): arguments are checked against it, and `parameters`
+    only describes them in prompts.
     """
 
     name: str
     description: str
     parameters: Sequence[ToolParameter] = ()
-    schema: Mapping[str, Any] | None = field(default=None, init=False)
+    schema: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         given: Any = self.parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,6 +59,7 @@ def test_parameters_may_be_written_as_a_json_schema(parameters: Any) -> None:
     ]
     schema = definition.parameters_schema()
     assert schema["properties"]["query"] == STRING and schema["required"] == ["query"]
+    assert replace(definition, name="find").parameters_schema() == schema
 
 
 def test_a_parameter_of_another_form_is_an_error_that_names_it() -> None:
