@@ -141,6 +141,16 @@ def _read(row: Row, read: Callable[[Row], Task], where_of: Mapping[str, str]) ->
     return task
 
 
+class _Labels(dict[str, Any]):
+    """A task's labels; says how a column becomes one."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(
+            f"the task has no label {name!r}; columns of a data set become labels if they are named: "
+            f"dataset=load_tasks(…, label_keys=[{name!r}])"
+        )
+
+
 @dataclass
 class _TaskReader:
     """Converts the rows of one source to tasks; remembers the columns. The first fields are arguments of `load_tasks`."""
@@ -202,7 +212,7 @@ class _TaskReader:
             prompt=prompt,
             answer=answer,
             aliases=(*aliases, *_texts(value, "aliases")),
-            labels=chosen | own_labels | {key: plain(_at(value, key)) for key in self.label_keys},
+            labels=_Labels(chosen | own_labels | {key: plain(_at(value, key)) for key in self.label_keys}),
             evidence=_texts(value, "evidence"),
             before=tuple(with_system(beside.get("system", ""), before or _before(value, question))),
         )

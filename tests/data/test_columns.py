@@ -64,6 +64,8 @@ def test_a_column_that_becomes_a_label_counts_as_used_and_later_rows_count_too(c
     (task, _) = load_tasks([row, row | {"late": 1, "id": 8}], label_keys=["meta.kind", "source", "a.b"])
     assert task.labels == {"meta.kind": "x", "source": "s", "a.b": "c"} and unused(caplog) == "late"
     assert copy.deepcopy(task) == task and Task.from_dict(task.to_dict()) == task and task.task_id == "7"
+    with pytest.raises(KeyError, match=r"no label 'late'.*load_tasks\(…, label_keys=\['late'\]\)"):
+        copy.deepcopy(task).labels["late"]
 
 
 MAPPED = [
