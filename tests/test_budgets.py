@@ -17,8 +17,8 @@ LINES = {
     "cli": 1115,
     "cluster": 3100,
     "config": 1525,
-    "data": 1100,
-    "engines": 8765,  # a stopper that two threads may use (in-process vLLM)
+    "data": 1110,  # a missing label names the argument that makes it one
+    "engines": 8770,  # a stopper that two threads may use (in-process vLLM); the remedy when memory runs out
     "env": 2755,
     "errors": 145,
     "feedback": 1480,
@@ -39,8 +39,9 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_060, "code of midthought": 38_990, "tests": 52_650}
+TOTALS = {"midthought": 57_070, "code of midthought": 39_000, "tests": 52_665}
 # the plan counts shared prompts, and prompts are counted before it (issue 53); the journal and its tests of kills (issue 54)
+# remedies of a missing label and of memory that runs out
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 # shared prompts in measured.md; kills and stops in algorithms.md
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 204_300, 20

@@ -305,6 +305,16 @@ def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(i
     assert asyncio.run(run(*long, fails_later=True)) == [EngineError] * 2
 
 
+def test_when_memory_runs_out_the_error_names_the_remedy(monkeypatch):
+    def out_of_memory(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    model = make_model()
+    monkeypatch.setattr(model.model, "forward", out_of_memory)
+    with pytest.raises(EngineError, match="no memory; lower max_num_seqs"):
+        sample_all(LocalEngine(model, eos_token_ids=[]), [prompt(3)], max_tokens=2)
+
+
 @BOTH_SCHEDULES
 def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_later):
     model, prompts = make_model(), [prompt(8, seed=number) for number in range(3)]

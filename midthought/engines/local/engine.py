@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+import torch
 from transformers import PreTrainedModel
 
 from midthought.engines.engine import Sampling, Stopper
@@ -234,8 +235,10 @@ class LocalEngine:
         requests = list(self._scheduler)
         self._scheduler.keep(lambda request: False)
         self._cache_manager.slots.forget_tokens()
+        remedy = "; lower max_num_seqs" if isinstance(error, torch.OutOfMemoryError) else ""
+        reason = f"the model failed: {type(error).__name__}: {error}{remedy}"
         for request in requests:
             if not request.future.done():
-                failure = EngineError(f"episode {request.episode}: the model failed: {type(error).__name__}: {error}")
+                failure = EngineError(f"episode {request.episode}: {reason}")
                 failure.__cause__ = error
                 request.future.set_exception(failure)
