@@ -39,7 +39,7 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_070, "code of midthought": 39_000, "tests": 52_665}
+TOTALS = {"midthought": 57_070, "code of midthought": 39_000, "tests": 52_670}
 # the plan counts shared prompts, and prompts are counted before it (issue 53); the journal and its tests of kills (issue 54)
 # remedies of a missing label and of memory that runs out
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
