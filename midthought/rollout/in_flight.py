@@ -348,7 +348,7 @@ class InFlightEpisodes:
             self._write_taken(taken)
         return {
             "next_position": self.next_position,
-            "postponed": self._postponed,
+            "postponed": list(self._postponed),
             "groups": [group.to_json() for group in groups],
             "journal": number,
         }
