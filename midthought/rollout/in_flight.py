@@ -189,6 +189,10 @@ class InFlightEpisodes:
     def begin_batch(self, iteration: int) -> None:
         """Forgets the groups of the last batch, which is trained on, and goes on sampling if that overlaps."""
         self._taken, self._iteration, self._is_silent = [], iteration, False
+        for group in self._groups.values():
+            if group.taken and group.taken[0] < iteration:  # which was done with other episodes
+                group.taken = None
+                self._ready.append(group)
         if self.overlaps and self._groups:
             self.resume()
 
