@@ -79,7 +79,7 @@ class ChildGroup:
         in_memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
         folder = tempfile.mkdtemp(prefix=f"midthought-learner-{os.getpid()}-", dir=in_memory)
         ours, theirs = socket.socketpair()
-        limit = struct.pack("ll", math.ceil(self._silence_seconds), 0)
+        limit = struct.pack("ll", math.ceil(min(self._silence_seconds, 1e9)), 0)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         with theirs:
             command = [sys.executable, "-P", "-m", "midthought.cluster.child", str(theirs.fileno()), folder]

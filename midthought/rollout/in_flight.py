@@ -188,7 +188,11 @@ class InFlightEpisodes:
 
     def begin_batch(self, iteration: int) -> None:
         """Forgets the groups of the last batch, which is trained on, and goes on sampling if that overlaps."""
-        self._taken, self._iteration = [], iteration
+        self._taken, self._iteration, self._is_silent = [], iteration, False
+        for group in self._groups.values():
+            if group.taken and group.taken[0] < iteration:  # which was done with other episodes
+                group.taken = None
+                self._ready.append(group)
         if self.overlaps and self._groups:
             self.resume()
 
@@ -253,7 +257,7 @@ class InFlightEpisodes:
         if not group.num_running:
             self._ready.append(group)
             if self._written is not None:
-                self._written.write(group.to_json())
+                self._write(group.to_json())
 
     def _look_at(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -288,9 +292,17 @@ class InFlightEpisodes:
         return [group.episodes for group in found]
 
     def _write_taken(self, groups: list[_Group]) -> None:
-        if self._written is not None:
-            for group in groups:
-                self._written.write({"position": group.position, "taken": group.taken})
+        for group in groups:
+            self._write({"position": group.position, "taken": group.taken})
+
+    def _write(self, event: Mapping[str, Any]) -> None:
+        """Writes an event. After an error the journal lacks it, so nothing follows until the next checkpoint."""
+        try:
+            if self._written is not None:
+                self._written.write(event)
+        except BaseException:
+            self._written = None
+            raise
 
     async def _resume(self) -> None:
         if self._rollout is None:
@@ -397,14 +409,14 @@ class InFlightEpisodes:
             return
         version, checksum = self.policy_version, self._checksum()
         if self._checksums.get(version, checksum) == checksum:
-            self._written.write({"version": version, "checksum": checksum})
+            self._write({"version": version, "checksum": checksum})
         else:
             for group in list(self._groups.values()):
                 group.taken = None
                 if group.newest >= version:
                     self._start_again(self._groups.pop(group.position))
             self._ready = [group for group in self._groups.values() if not group.num_running]
-            self._written = None
+            self._written, self._checksums = None, {}
 
     def _start_again(self, group: _Group) -> None:
         self._postponed.append(group.position)

@@ -20,6 +20,7 @@ from midthought.report.html import write_report
 from midthought.report.recorded_episodes import TRAINING_ARM, token_values
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
+from midthought.rollout.journal import Journal
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint import CheckpointManager, what_is_saved
@@ -145,6 +146,8 @@ class Run:
             return []
         assert self._record is not None
         self.progress.save()
+        if self.is_shared and self.learns_otherwise:  # otherwise a trainer has done it, before it loaded a checkpoint
+            Journal(self.folder.checkpoints_path / "ppo" / "journal").clear()
         self.folder.record_settings(self._config, self._changes, stage, step)
         self._record.write(self.folder)
         self._is_recorded = True

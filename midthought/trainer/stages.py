@@ -76,7 +76,7 @@ def forecast(in_turn: Sequence[Metrics], at_once: Sequence[Metrics]) -> tuple[fl
     num_tokens = fmean(map(_num_tokens, (turn, *at_once)))
     sampling = num_tokens / fmean(batch["time/engine_tokens_per_second"] for batch in in_turn)
     learning = num_tokens / _num_tokens(turn) * _learning(turn)
-    waiting = fmean(batch["time/waiting"] for batch in in_turn)
+    waiting = fmean(batch.get("time/waiting", 0.0) for batch in in_turn)  # none: of other episodes than the stream's
     rest = turn["time/seconds"] - turn["time/rollout_seconds"] - _learning(turn)
     before, now = sampling + learning + waiting + rest, fmean(batch["time/seconds"] for batch in at_once)
     busy = fmean(batch["time/wall"] - batch["time/idle_engine"] for batch in at_once), fmean(map(_learning, at_once))

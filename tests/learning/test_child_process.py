@@ -1,6 +1,7 @@
 """A learner in a process of its own computes what one in this process computes, to the bit, and its end is noticed at once."""
 
 import copy
+import math
 import os
 import signal
 import threading
@@ -39,7 +40,7 @@ def batch(make_trajectory) -> TokenBatch:
 @pytest.fixture(scope="module")
 def group() -> Iterator[ChildGroup]:
     """One process for the learners of this file, one after another: its imports take seconds."""
-    with closing(ChildGroup(1)) as group:
+    with closing(ChildGroup(1, silence_seconds=math.inf)) as group:
         yield group
 
 

@@ -447,3 +447,14 @@ def test_seconds_in_which_every_episode_waits_for_its_tool_are_waiting(make_benc
     assert 0.45 <= played.metrics["time/waiting"] < played.data.seconds
     ends = 4  # the engine ends an episode without asking the stopper
     assert stream.num_tokens == sum(trajectory.num_sampled for trajectory in played.data) - ends
+
+
+def test_a_batch_that_was_put_back_is_open_to_a_later_iteration_if_its_own_was_done_with_other_episodes(make_bench):
+    bench = make_bench()
+    bench.stream.begin_batch(0)
+    bench.begin(task(0, "5"), task(1, "5"))
+    assert sorted(group[0].group for group in bench.stream.take(0, 2)) == [0, 1]
+    bench.stream.put_back()
+    bench.engine.policy_version = 1
+    bench.stream.begin_batch(1)
+    assert sorted(group[0].group for group in bench.stream.take(1, 2)) == [0, 1]

@@ -177,3 +177,57 @@ def test_with_another_staleness_or_batch_what_does_not_fit_starts_again(num_even
     run.live(12, **changes)  # killed soon, unless it waits for its next checkpoint to write the journal
     assert not run.live(**changes)[0]
     run.check_groups()
+
+
+NOTHING = {"next_position": 0, "postponed": [], "groups": [], "journal": 0}
+
+
+def update(bench, weights):
+    with bench.stream.between_tokens():
+        bench.engine.policy_version += 1
+        bench.engine.weights = weights
+
+
+def test_after_weights_that_are_lost_one_checkpoint_is_enough(tmp_path, renderer):
+    for weights, needs in (([1, 2, 3], [False, False, False]), ([7, 8, 9], [True, False, False])):
+        bench = Bench(renderer, journal=Journal(tmp_path))
+        try:
+            bench.stream.restore(NOTHING, some)
+            for number, need in zip(weights, needs, strict=True):
+                update(bench, number)
+                assert bench.stream.needs_checkpoint == need
+                if need:
+                    bench.stream.state(in_run=True)
+        finally:
+            bench.close()
+
+
+class Full(Journal):
+    """A disk without room for one event."""
+
+    has_room = True
+
+    def write(self, event):
+        if "episodes" in event and self.has_room:
+            self.has_room = False
+            raise OSError("no space left on device")
+        super().write(event)
+
+
+def test_after_an_event_that_could_not_be_written_the_journal_waits_for_a_checkpoint(tmp_path, renderer):
+    bench, other = (Bench(renderer, journal=journal) for journal in (Full(tmp_path), Journal(tmp_path)))
+    try:
+        bench.stream.restore(NOTHING, some)
+        bench.stream.begin_batch(0)
+        bench.stream.begin(some, 1)
+        with pytest.raises(OSError, match="no space left"):
+            bench.stream.take(0, 4)
+        assert [group[0].group for group in bench.stream.take(0, 4)] == [0]
+        assert bench.stream.needs_checkpoint
+        bench.stream.pause()
+        assert other.stream.restore(NOTHING, some) == 0
+        other.stream.begin(some, 1)
+        assert [group[0].group for group in other.stream.take(0, 4)] == [0]
+    finally:
+        bench.close()
+        other.close()

@@ -4,9 +4,13 @@ import time
 
 import pytest
 
+from midthought.config import RecipeConfig
 from midthought.errors import CheckpointError
 from midthought.report.run_folder import RunFolder
+from midthought.rollout.journal import Journal
 from midthought.trainer.progress import FILE_NAME, RunProgress
+from midthought.trainer.prompt_record import PromptRecord
+from midthought.trainer.run import Run
 
 
 @pytest.fixture
@@ -66,3 +70,20 @@ def test_the_most_memory_that_any_process_of_the_run_held_is_kept(run):
     fresh = RunProgress(run)
     fresh.save()
     assert 10 < fresh.peak_rss_mib < 1e6
+
+
+def test_a_recipe_that_records_other_settings_has_dropped_what_the_journal_has_of_earlier_ones(tmp_path):
+    """A kill before its trainer exists would leave it for a process that sees no change."""
+    for resume, rate in ((False, 1e-5), (True, 2e-5)):
+        config = RecipeConfig(training={"learning_rate": rate})
+        run = Run(tmp_path / "run", config, resume=resume, allow_changes=True, is_shared=True)
+        run.require_same(config, PromptRecord())
+        run.create()
+        run.find_checkpoints()
+        run.record_settings("beginning", 0)
+        journal = run.checkpoints.journal
+        if not resume:
+            journal.begin()
+            journal.write({"version": 0, "checksum": 1})
+        run.close()
+    assert [*Journal(journal._folder).read(0)] == []  # noqa: SLF001

@@ -55,6 +55,11 @@ def test_neither_what_is_sampled_ahead_nor_the_learners_start_nor_a_longer_batch
     assert forecast([batch(), batch(**longer)], overlapping(6.0, **longer))[0] == expected
 
 
+def test_batches_of_given_episodes_have_no_waiting():
+    given = [{name: value for name, value in batch().items() if name != "time/waiting"}] * 2
+    assert forecast(given, overlapping(2.0)) == forecast([batch(), batch()], overlapping(2.0))
+
+
 class Modes(TrainerCallback):
     """Whether the next batch is sampled while the learner works, and the threads of both."""
 
