@@ -30,7 +30,7 @@ LARGE_DIFFERENCE, WRONG_DIFFERENCE = 0.05, 0.5
 STALE_FACTOR, STALE_FLOOR = 10.0, 1e-4
 """With `training.max_staleness`, tokens differ too much from this many times what the newest ones of earlier iterations did, plus
 the floor in nats: episodes go on while weights change, so a fault in that shows as a jump."""
-MIN_STALE = 32
+MIN_STALE = 128
 """Tokens below which their mean is not judged so: single differences in bfloat16 are large."""
 NO_SIGNAL_ITERS = 10
 """Iterations without a training signal (all rewards equal) that end a run: its first ones, or as many in a row later."""
