@@ -73,7 +73,7 @@ def test_a_planted_fault_stops_the_run_at_the_next_update(plant, overlap, tokeni
     with RayPPOTrainer(config, **arguments, progress=False) as trainer:
         if plant is None:
             history = trainer.fit()
-            assert len(history) == 8 and max(row["staleness/max"] for row in history) == 2
+            assert len(history) == 8 and 0 < max(row["staleness/max"] for row in history) <= 2
             return
         plant(trainer, monkeypatch)
         with pytest.raises(
