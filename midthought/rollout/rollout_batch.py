@@ -174,7 +174,7 @@ def _from_stream(
             room = pace.room(num_kept, num_taken)
             while (room or stream.overlaps) and pace.may_start(stream.deadlines, batch, batch, room, num_left):
                 stream.begin(draw, size)
-            if not room:  # what was begun now runs while the learner works
+            if not room:  # these groups run while the learner works
                 break
             if not (groups := stream.take(batch, room)):
                 raise RolloutStopped

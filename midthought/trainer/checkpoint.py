@@ -26,7 +26,6 @@ from midthought.learning.checkpoint import (
 )
 from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.report.run_folder import RunFolder
-from midthought.rollout.journal import Journal
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +41,6 @@ class CheckpointManager:
         self._run = run
         self._folder = Path() if run is None else run.checkpoints_path / stage
         self._settings = settings
-        self.journal = None if run is None else Journal(self._folder / "journal")
-        """Of the episodes since the newest checkpoint."""
         self._checked: Checkpoint | None = None
         self._saved_at = time.monotonic()
 

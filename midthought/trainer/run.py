@@ -42,6 +42,8 @@ class Run:
     """
 
     folder: RunFolder | None = None
+    journal: Journal | None = None
+    """Of the episodes since the newest checkpoint."""
     newest: Path | None = None
     """The checkpoint that a resumed run continues from; None: it starts at iteration 0."""
     newest_sft: Path | None = None
@@ -77,6 +79,7 @@ class Run:
                 folder = RunFolder(self.path, trackers=saved.trackers, project=saved.tracker_project)
                 self.folder = folder.begin(resume=resume)
             self.progress = RunProgress(self.folder)
+            self.journal = Journal(self.folder.checkpoints_path / ITERATION / "journal")
             if resume and self.folder.config_path.is_file():
                 try:
                     self.progress.load()
@@ -97,7 +100,7 @@ class Run:
     def find_checkpoints(self) -> None:
         """Finds what a trainer continues from, and drops what was logged later."""
         self.checkpoints, self.sft_checkpoints = (
-            CheckpointManager(self.folder, stage, self._config.checkpoint) for stage in ("ppo", "sft")
+            CheckpointManager(self.folder, stage, self._config.checkpoint) for stage in (ITERATION, "sft")
         )
         if self.folder is None or self.sft_policy_path is None or not self.is_resumed:
             return
@@ -135,10 +138,10 @@ class Run:
             self.folder.unlock()
             raise
 
-    @property
-    def learns_otherwise(self) -> bool:
-        """Whether the run was resumed with changes that alter what it learns."""
-        return any(not change.is_harmless for change in self._changes)
+    def clear_journal(self) -> None:
+        """Drops the journal if the run was resumed with changes that alter what it learns."""
+        if self.journal is not None and not all(change.is_harmless for change in self._changes):
+            self.journal.clear()
 
     def record_settings(self, stage: str, step: int) -> list[Change]:
         """Writes what `require_same` was given, once. Call it after every check. Returns what changed; `step`: when."""
@@ -146,8 +149,8 @@ class Run:
             return []
         assert self._record is not None
         self.progress.save()
-        if self.is_shared and self.learns_otherwise:  # otherwise a trainer has done it, before it loaded a checkpoint
-            Journal(self.folder.checkpoints_path / "ppo" / "journal").clear()
+        if self.is_shared:  # otherwise a trainer has done it, before it loaded a checkpoint
+            self.clear_journal()
         self.folder.record_settings(self._config, self._changes, stage, step)
         self._record.write(self.folder)
         self._is_recorded = True

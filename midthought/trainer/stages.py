@@ -39,8 +39,8 @@ class Stages:
         self._last = time.perf_counter(), self._stream.busy_seconds, self._stream.num_tokens
 
     def end_batch(self, metrics: Metrics) -> dict[str, float]:
-        """Returns the seconds since the last batch, those of them in which nothing was sampled or nothing was learned, and the
-        engine's tokens per second of sampling. `metrics`: of the batch, whose weights the engine has by now."""
+        """Returns the seconds since the last batch, those in which engine or learner was idle, and the engine's tokens per second
+        of sampling. `metrics`: of the batch, whose weights the engine has by now."""
         before = self._last
         self.start()
         wall, sampling, num_tokens = (now - then for now, then in zip(self._last, before, strict=True))

@@ -228,8 +228,7 @@ class Trainer:
         if not self._run.is_shared or self._sft.is_done:  # a recipe begins with `sft`, which needs neither
             self._opened()
         self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)
-        if self._run.checkpoints.journal is not None and self._run.learns_otherwise:
-            self._run.checkpoints.journal.clear()
+        self._run.clear_journal()
         if self._run.newest is not None:
             self.load_checkpoint(self._run.newest)
         with self._run.disk():
@@ -245,7 +244,7 @@ class Trainer:
             learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters(), apart=apart)
             given = self._policy.prompts, self._tasks, self._settings
             options: dict[str, Any] = {"model_path": self._policy.path, "longest_prompt": self._longest_prompt}
-            options["journal"] = self._run.checkpoints.journal
+            options["journal"] = self._run.journal
             sources = open_sources(self.model, learner.policy, self.renderer, *given, **options)
             self._parts = _Parts(learner, *sources)
             if (stream := self._parts.source.stream) is not None:

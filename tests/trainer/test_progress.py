@@ -81,7 +81,7 @@ def test_a_recipe_that_records_other_settings_has_dropped_what_the_journal_has_o
         run.create()
         run.find_checkpoints()
         run.record_settings("beginning", 0)
-        journal = run.checkpoints.journal
+        journal = run.journal
         if not resume:
             journal.begin()
             journal.write({"version": 0, "checksum": 1})
