@@ -96,7 +96,7 @@ class AnswerStream:
         self._write()
         self._decoder = self._renderer.decode_stream()
         self._begin_part(in_thought=self.in_thought)
-        self.add_result(results)
+        self.add(PieceKind.RESULT, results)
 
     def end_turn(self, *, has_calls: bool) -> None:
         """Passes on what was held: calls, or text that only looked like one."""
@@ -116,10 +116,10 @@ class AnswerStream:
             self._held, self.is_stopped = self._held[: min(places)], True
         self._write(kind)
 
-    def add_result(self, text: str) -> None:
-        """The result of a call follows."""
+    def add(self, kind: PieceKind, text: str) -> None:
+        """Passes on a text that is a part of its own, such as the result of a call."""
         if text.strip():
-            self._emit(Piece(PieceKind.RESULT, text.strip("\n"), True))
+            self._emit(Piece(kind, text.strip("\n"), True))
 
     def _emit(self, piece: Piece) -> None:
         self.pieces.append(piece)
