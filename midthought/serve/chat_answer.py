@@ -18,7 +18,8 @@ from midthought.rollout.episode import Episode, RolloutParts, open_tools
 from midthought.rollout.turn_graph import Finished, TurnGraph, TurnNode, append_answer
 from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind
 from midthought.serve.chat_messages import can_come_back, chained, next_digest
-from midthought.serve.chat_policy import ChatPolicy, ChatPrompt, ContextLengthError, prompt_of, require_room
+from midthought.serve.chat_policy import ChatPolicy, ChatPrompt, prompt_of, require_room
+from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.executor_state import EpisodeTools
@@ -45,8 +46,8 @@ class ChatRequest:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `Sampling` that the client has set."""
     stop: Sequence[str] = ()
-    signature: str = field(default_factory=lambda: secrets.token_hex(16))
-    """Id of the answer, which the client gets with its thoughts."""
+    answer_id: str = ""
+    """Random text that the client gets with the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +69,8 @@ class ChatAnswer:
     pieces: Sequence[Piece]
     calls: Sequence[ClientCall] = field(default_factory=list)
     finish: Finished
+    stop_text: str | None = None
+    """The client's stop text that ended the answer."""
     node: TurnNode
 
     def message(self) -> Message:
@@ -119,11 +122,11 @@ class ChatAnswers:
         self._of_client: tuple[bytes, ChatPolicy] = b"", policy
 
     async def answer(self, request: ChatRequest, on_piece: OnPiece = lambda piece: None) -> ChatAnswer:
-        """Returns the answer; `on_piece` gets its text as it arrives. Raises `ContextLengthError`, `SettingsError` if the chat
+        """Returns the answer; `on_piece` gets its text as it arrives. Raises `ContextOverflowError`, `SettingsError` if the chat
         template refuses the conversation, and `EngineError`."""
         policy, prompt, before = self._prompt(request)
         if (num := len(prompt.token_ids)) >= policy.max_seq_len:
-            raise ContextLengthError(num, policy.max_seq_len)
+            raise ContextOverflowError(num, policy.max_seq_len)
         if prompt.parent is not None:
             prompt.parent.is_delivered = True
         seed = request.seed if self._sampling is None else None
@@ -145,7 +148,14 @@ class ChatAnswers:
         is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.is_stopped
         finish: Finished = "tool_calls" if calls else "stop" if is_whole else "length"
         node = episode.node(prompt, request, calls, finish)
-        answer = ChatAnswer(trajectory=trajectory, pieces=stream.pieces, calls=calls, finish=finish, node=node)
+        answer = ChatAnswer(
+            trajectory=trajectory,
+            pieces=stream.pieces,
+            calls=calls,
+            finish=finish,
+            stop_text=stream.stop_text,
+            node=node,
+        )
         node.key = next_digest(before, answer.message())
         self.graph.add(node)
         return answer
@@ -272,7 +282,7 @@ class _ChatEpisode(Episode):
         is_in_text = bool(calls) and self._parts.call_format.stops_at_call
         return TurnNode(
             key=b"",
-            ids=frozenset({request.signature, *(call.id for call in calls)}),
+            ids=frozenset(filter(None, (request.answer_id, *(call.id for call in calls)))),
             parent=prompt.parent,
             record=record,
             finish=finish,

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine
-from midthought.errors import DataError, SettingsError
+from midthought.errors import SettingsError
 from midthought.rollout.openai_messages import result_event, result_messages
 from midthought.rollout.turn_graph import TurnGraph, TurnNode
 from midthought.serve.chat_messages import for_template, issued_ids
+from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
@@ -88,17 +89,6 @@ class ChatPrompt:
     """Text of the messages that follow it."""
 
 
-class ContextLengthError(DataError):
-    """A conversation that fills the policy's context."""
-
-    def __init__(self, num_tokens: int, max_tokens: int, subject: str = "the conversation") -> None:
-        super().__init__(
-            f"{subject} has at least {num_tokens} tokens and must leave room for an answer in the {max_tokens} tokens that a "
-            "sequence may have; shorten it"
-        )
-        self.num_tokens, self.max_tokens = num_tokens, max_tokens
-
-
 def prompt_of(
     policy: ChatPolicy,
     said: Sequence[Message],
@@ -122,14 +112,13 @@ def prompt_of(
 
 
 def require_room(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> None:
-    """Raises `ContextLengthError` if the messages or the tools of the client alone have more tokens than a sequence may have.
+    """Raises `ContextOverflowError` if the messages or the tools of the client alone have more tokens than a sequence may have.
     Takes no longer than a prompt of that length, however long they are: encoding 8 MB would hold up all other answers for a
     minute."""
     if sum(map(len, texts := [*_texts(said, tools)])) <= policy.max_seq_len:
         return
     if policy.renderer.exceed(texts, policy.max_seq_len):
-        subject = "the conversation with the descriptions of its tools"
-        raise ContextLengthError(policy.max_seq_len + 1, policy.max_seq_len, subject)
+        raise ContextOverflowError(None, policy.max_seq_len)
 
 
 def _texts(said: Sequence[Message], tools: Sequence[ToolDefinition]) -> Iterator[str]:
