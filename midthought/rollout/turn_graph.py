@@ -47,6 +47,8 @@ class TurnNode:
     """Calls of the parent whose results are in the context."""
     observation: str = ""
     """Text of the messages in the context."""
+    is_same_turn: bool = False
+    """Whether this answer goes on in the text of the parent's, after the results of its calls."""
     number: int = field(default=-1, init=False)
     """Position in the order of the answers' ends."""
     is_delivered: bool = field(default=False, init=False)
@@ -194,6 +196,15 @@ def _add_segment(trajectory: Trajectory, nodes: Sequence[TurnNode]) -> None:
                 trajectory.add_reply(context)
         append_answer(trajectory, node.record)
         trajectory.turns[-1].reward = node.reward or 0.0
+        if number and node.is_same_turn:
+            _join_last_turns(trajectory)
+
+
+def _join_last_turns(trajectory: Trajectory) -> None:
+    before, after = trajectory.turns[-2:]
+    text, reward = f"{before.model_output}\n{after.model_output}", before.reward + after.reward
+    trajectory.turns[-2:] = [dataclasses.replace(before, model_output=text, answer=after.answer, reward=reward)]
+    del trajectory.turn_ends[-2]
 
 
 def append_answer(trajectory: Trajectory, record: Trajectory) -> None:
