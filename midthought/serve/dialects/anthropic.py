@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -39,11 +39,11 @@ PARAMETERS = {
         Effect.USED: "model messages system tools tool_choice max_tokens stop_sequences stream thinking output_config",
         Effect.OVERRIDDEN: "temperature top_p top_k",
         Effect.IGNORED: "cache_control diagnostics inference_geo metadata service_tier speed user_profile_id workspace_id",
-        Effect.REFUSED: "container",
+        Effect.REFUSED: "container thread",
     }.items()
     for name in names.split()
 }
-"""Every parameter of Anthropic's client. Its newest version has no temperature, top_p and top_k."""
+"""Every parameter of Anthropic's client. Its newest version has no temperature, top_p and top_k; `thread` is of its beta."""
 _SAMPLING = ("temperature", "top_p", "top_k")
 
 
@@ -217,6 +217,18 @@ class MessagesRequest(CountRequest):
     stream: bool | None = None
 
 
+CountT = TypeVar("CountT", bound=CountRequest)
+
+
+def _parsed(body: bytes, form: type[CountT]) -> CountT:
+    try:
+        return parsed(body, form, PARAMETERS)
+    except RequestError as error:
+        if error.param == "thread":  # with this code, the client sends whole conversations
+            error.code = "thread_unsupported_request"
+        raise
+
+
 def _joined(texts: Sequence[Text]) -> str:
     return "".join(block.text for block in texts)
 
@@ -233,13 +245,13 @@ class AnthropicDialect:
     name = "anthropic"
 
     def read(self, body: bytes, *, training: bool, renderer: Renderer) -> Asked:
-        given = parsed(body, MessagesRequest, PARAMETERS)
+        given = _parsed(body, MessagesRequest)
         limits = {"max_tokens": given.max_tokens, "stop": given.stop_sequences or []}
         return given.asked(training=training, stream=bool(given.stream), **limits)
 
     def read_count(self, body: bytes, *, training: bool) -> Asked:
         """Returns the request whose prompt is to be counted. Raises as `read`."""
-        return parsed(body, CountRequest, PARAMETERS).asked(training=training)
+        return _parsed(body, CountRequest).asked(training=training)
 
     def count(self, num_tokens: int) -> dict[str, Any]:
         """Returns the body of a response of `count_tokens`."""

@@ -25,7 +25,8 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 def error_body(status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """Returns the body of an error, as Anthropic's clients read it."""
     kind = _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": new_id("req_")}
+    details = {"details": {"error_code": code, "unsupported": []}} if code else {}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}, "request_id": new_id("req_")}
 
 
 class MessageWriter:
@@ -54,7 +55,13 @@ class MessageWriter:
 
     def begin(self) -> bytes:
         usage = {"input_tokens": 0, "output_tokens": 0}
-        message: dict[str, Any] = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        message: dict[str, Any] = {
+            **self._head,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
         return _event("message_start", message=message)
 
     def piece(self, number: int, piece: Piece) -> bytes:

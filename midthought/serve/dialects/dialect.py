@@ -120,16 +120,18 @@ GivenT = TypeVar("GivenT", bound=BaseModel)
 
 
 def parsed(body: bytes, form: type[GivenT], parameters: Mapping[str, Effect]) -> GivenT:
-    """Returns the body as an object of `form`, without ignored parameters. Raises `RequestError` with one sentence about the
-    first thing that is wrong. Does not repeat the request."""
+    """Returns the body as an object of `form`, without parameters that are ignored or null. Raises `RequestError` with one
+    sentence about the first thing that is wrong. Does not repeat the request."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         raise RequestError("the body is not JSON" if body else "the body is missing") from None
     if not isinstance(found, dict):
         raise RequestError("the body must be a JSON object")
+    is_nothing = {name for name, value in found.items() if value is None and name in parameters}
+    is_nothing |= {name for name, effect in parameters.items() if effect is Effect.IGNORED}
     try:
-        return form.model_validate({k: v for k, v in found.items() if parameters.get(k) is not Effect.IGNORED})
+        return form.model_validate({name: value for name, value in found.items() if name not in is_nothing})
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part)[:50] for part in problem["loc"])
