@@ -1,5 +1,5 @@
-"""One request and its answers. The engine's event loop samples them; here they are written once, and every connection follows them
-from the start, so that a client that lost its connection gets the same answer again.
+"""One request and its answers. The engine's event loop samples them; here they are written once, and every connection follows
+them from the start, so that a client that lost its connection gets the same answer again.
 
 Does not depend on keys, routes or the form of a dialect. Everything but `_sample` and `_post` runs on the server's event loop.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import logging
 import time
@@ -55,6 +56,7 @@ class Exchange:
         self.cause: BaseException | None = None
         self.is_over = self.is_delivered = self.is_cancelled = False
         self._told: RequestError | None = None
+        self.ended = asyncio.Event()
         self.left_at = 0.0
         """Time of the latest end of a connection."""
         self._dialect, self._on_end = dialect, on_end
@@ -63,12 +65,13 @@ class Exchange:
         self._inbox: deque[tuple[int, Any]] = deque()
         self._is_waking = False
         self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[Any] | None = None
         try:
-            self._future = start(self._sample(answers))
+            future = start(self._sample(answers))
         except EngineError as error:  # it was shut down
-            self._future = concurrent.futures.Future()
-            self._future.set_exception(error)
-        self._future.add_done_callback(lambda future: self._post(0, future))
+            future = concurrent.futures.Future()
+            future.set_exception(error)
+        future.add_done_callback(lambda future: self._post(0, future))
 
     @property
     def is_followed(self) -> bool:
@@ -103,7 +106,9 @@ class Exchange:
     def cancel(self, failure: RequestError | None = None) -> None:
         """Stops sampling; what was not delivered will not be. `failure`: what connections are told."""
         self.is_cancelled, self._told = True, failure
-        self._future.cancel()
+        if self._task is not None and not self.is_over:
+            with contextlib.suppress(RuntimeError):  # the engine's event loop is closed
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     # -- on the engine's event loop ----------------------------------------------------------------------------------
 
@@ -115,6 +120,9 @@ class Exchange:
 
             self._post(number, await answers.answer(request, on_piece))
 
+        self._task = asyncio.current_task()
+        if self.is_cancelled:
+            raise asyncio.CancelledError
         try:
             async with asyncio.TaskGroup() as group:
                 for number, request in enumerate(self.asked.requests):
@@ -159,6 +167,7 @@ class Exchange:
             answers = [self.answers[number] for number in range(len(self.answers))]
             self.parts.append(writer.close(answers) if self.asked.stream else to_json(writer.whole(answers)))
         self._on_end(self)
+        self.ended.set()
 
 
 class Following:

@@ -46,7 +46,13 @@ class Gateway:
         event loop. Any thread may call it."""
         answers = ChatAnswers(policy, TurnGraph(), seed=seed, sampling=sampling or {})
         session = Session(
-            answers, start, model=self.name, url=self._url(), is_training=True, limits=self._limits, close=self._close_session
+            answers,
+            start,
+            model=self.name,
+            url=self._url(),
+            is_training=True,
+            limits=self._limits,
+            close=self._close_session,
         )
         self.sessions.add(session)
         return session
@@ -61,10 +67,7 @@ class Gateway:
             self._server = None
 
     async def _close_session(self, session: Session) -> None:
-        async def close() -> None:
-            self.sessions.close(session)
-
-        await asyncio.wrap_future(self._loop.start(close()))
+        await asyncio.wrap_future(self._loop.start(self.sessions.close(session)))
 
     def _url(self) -> str:
         from midthought.memory.service.server import address, listen, make_server

@@ -5,10 +5,12 @@ A session sees its own turn graph only. Does not depend on routes or the server;
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
-import sys
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -25,6 +27,8 @@ from midthought.serve.exchange import Exchange, Start
 RETRY_SECONDS = 60.0
 """For so long after its last connection, an exchange that is over is found by the same request."""
 MAX_REWARD = sys.float_info.max
+STOP_SECONDS = 5.0
+"""Time for cancelled answers to end."""
 MAX_CLOSED = 10_000
 """Closed sessions whose clients are told so; the keys of older ones are unknown."""
 CLOSED = "session_closed"
@@ -101,15 +105,19 @@ class Session:
         """Sampling options that the client has set without effect."""
         self.reward: float | None = None
         """Reward of the whole session that was posted."""
-        self.failure: str | None = None
-        """Why the latest answer failed, if the server or the engine is the reason."""
         self.is_closed = False
         self._close = close
         self._exchanges: list[Exchange] = []
+        self._failures: dict[bytes, str] = {}
         self._nodes: dict[str, list[TurnNode]] = {}
         """Answers by the id of their response."""
         self._num_running = self._num_tokens = 0
         self._last_active = time.monotonic()
+
+    @property
+    def failure(self) -> str:
+        """The first error of the server or the engine for which a request has no answer, also not when it was sent again."""
+        return next(iter(self._failures.values()), "")
 
     @property
     def idle_seconds(self) -> float:
@@ -123,7 +131,9 @@ class Session:
         """
         self._last_active = now = time.monotonic()
         self._exchanges = [
-            each for each in self._exchanges if not each.is_over or each.is_followed or now - each.left_at < RETRY_SECONDS
+            each
+            for each in self._exchanges
+            if not each.is_over or each.is_followed or now - each.left_at < RETRY_SECONDS
         ]
         digest = hashlib.blake2b(path.encode() + b"\n" + body, digest_size=16).digest()
         same = [each for each in self._exchanges if each.digest == digest]
@@ -171,11 +181,16 @@ class Session:
         assert self._close is not None, "a shared session is not closed"
         await self._close(self)
 
-    def end(self) -> None:
-        """Ends the session: cancels what is in progress; nothing is delivered any more."""
+    async def end(self) -> None:
+        """Ends the session: nothing is delivered any more; answers in progress are cancelled and awaited."""
         self.is_closed = True
-        for exchange in self._exchanges:
+        ending = list(self._exchanges)
+        for exchange in ending:
             exchange.cancel(closed())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                for exchange in ending:
+                    await exchange.ended.wait()
         nodes = (node for nodes in self._nodes.values() for node in nodes)
         self.counts["undelivered"] += sum(not node.is_delivered for node in nodes)
         self._exchanges, self._nodes = [], {}
@@ -196,7 +211,6 @@ class Session:
         self.counts["requests"] += 1
         self.counts["overridden"] += bool(asked.overridden)
         self.counts["response_format"] += asked.has_response_format
-        self.counts["required"] += asked.required_tool is not None
         self.overridden.update(asked.overridden)
 
     def _ended(self, exchange: Exchange) -> None:
@@ -205,21 +219,25 @@ class Session:
         answers, asked = list(exchange.answers.values()), exchange.asked
         self.counts["answers"] += len(answers)
         self.counts["continued"] += sum(answer.node.parent is not None for answer in answers)
+        has_answer = any(message["role"] == "assistant" for message in asked.requests[0].messages)
+        self.counts["continuable"] += has_answer * len(answers)
         self._num_tokens += sum(len(answer.node.record.token_ids) for answer in answers)
-        if asked.required_tool is not None:
+        if (name := asked.required_tool) is not None:
+            self.counts["required"] += len(answers)
             self.counts["required_missed"] += sum(
-                not any(asked.required_tool in ("", call.name) for call in answer.calls) for answer in answers
+                not any(name in ("", call.name) for call in answer.calls) for answer in answers
             )
-        if self.is_training and not self.is_closed:
+        if self.is_training:
             self._nodes[asked.writer.response_id] = [answer.node for answer in answers]
-        self.failure = None
+        if (failure := exchange.failure) is None:
+            self._failures.pop(exchange.digest, None)
+            return
         if exchange.is_cancelled:
             self.counts["undelivered"] += len(asked.requests) - len(answers)
-        elif exchange.failure is not None and exchange.failure.status >= 500:
+        elif failure.status >= 500:
             self.counts["failed"] += 1
-            self.failure = f"{type(exchange.cause).__name__}: {exchange.cause}"
-        if exchange.failure is not None and not self.is_closed:
-            self._exchanges.remove(exchange)
+            self._failures.setdefault(exchange.digest, f"{type(exchange.cause).__name__}: {exchange.cause}")
+        self._exchanges.remove(exchange)
 
 
 def closed() -> RequestError:
@@ -268,14 +286,14 @@ class Sessions:
             raise RequestError(f"this needs the session's {kind} key, not its {found} key", status=403)
         return session
 
-    def close(self, session: Session) -> None:
+    async def close(self, session: Session) -> None:
         """Ends a session; its keys are told so."""
-        session.end()
         for key in (session.client.api_key, session.client.control_key):
             if self._keys.pop(_digest(key), None) is not None:
                 self._closed[_digest(key)] = None
         while len(self._closed) > 2 * MAX_CLOSED:
             del self._closed[next(iter(self._closed))]
+        await session.end()
 
 
 def _digest(key: str) -> bytes:

@@ -71,7 +71,7 @@ class AccessPolicy:
 
 
 def authorization_of(headers: Mapping[str, str]) -> str:
-    """Returns the `Authorization` of a request, whose names of headers are in lower case. Anthropic's clients send `X-Api-Key`."""
+    """Returns the `Authorization` of a request. Anthropic's clients send `X-Api-Key`. `headers`: names in lower case."""
     return f"Bearer {headers['x-api-key']}" if "x-api-key" in headers else headers.get("authorization", "")
 
 
