@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midthought.memory.service.auth import OPEN_PATHS, AccessPolicy, authorization_of
 from midthought.memory.service.middleware import SecurityMiddleware
-from midthought.serve.dialects import ANTHROPIC, dialect_of
+from midthought.serve.dialects import ANTHROPIC, dialect_of, dialect_of_models
 from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect
 from midthought.serve.errors import RequestError
 from midthought.serve.exchange import Following, failure_of
@@ -63,14 +63,18 @@ class ChatRoutes:
                 await send({"type": f"{(await receive())['type']}.complete"})
             return
         request = Request(scope, receive)
-        dialect = ANTHROPIC if "anthropic-version" in request.headers else dialect_of(scope["path"])
+        path = scope["path"]
+        dialect = dialect_of_models(request.headers) if path.startswith("/v1/models") else dialect_of(path)
         try:
-            response = await self._respond(request, scope["path"], dialect)
+            response = await self._respond(request, path, dialect)
             await response(scope, receive, send)
         except Exception as error:
             failed = failure_of(error, dialect)
             body = dialect.error(failed.status, str(failed), param=failed.param, code=failed.code)
-            await JSONResponse(body, failed.status, _HEADERS.get(failed.status))(scope, receive, send)
+            headers = _HEADERS.get(failed.status, {}) | (
+                {"request-id": body["request_id"]} if "request_id" in body else {}
+            )
+            await JSONResponse(body, failed.status, headers)(scope, receive, send)
 
     async def _respond(self, request: Request, path: str, dialect: Dialect) -> ASGIApp:
         match request.method, path:
@@ -79,7 +83,7 @@ class ChatRoutes:
             case "POST", "/v1/chat/completions" | "/v1/messages":
                 return await self._answer(request, path, dialect)
             case "POST", "/v1/messages/count_tokens":
-                return await self._count(request, dialect)
+                return await self._count(request)
             case "GET", "/v1/models":
                 return JSONResponse(dialect.models([self._model(self._session(request), dialect)]))
             case "GET", _ if path.startswith("/v1/models/"):
@@ -112,15 +116,15 @@ class ChatRoutes:
         exchange = session.exchange(dialect, path, await request.body(), is_retry=count.strip() not in ("", "0"))
         return Following(exchange, session.limits.grace_seconds)
 
-    async def _count(self, request: Request, dialect: Dialect) -> Response:
+    async def _count(self, request: Request) -> Response:
         session = self._session(request)
-        asked = dialect.read_count(await request.body())
+        asked = ANTHROPIC.read_count(await request.body(), training=session.is_training)
         session.require_model(asked.model)
 
         async def count() -> int:
             return session.answers.count_tokens(asked.requests[0])
 
-        return JSONResponse({"input_tokens": await asyncio.wrap_future(session.start(count()))})
+        return JSONResponse(ANTHROPIC.count(await asyncio.wrap_future(session.start(count()))))
 
     async def _reward(self, request: Request) -> Response:
         try:

@@ -18,8 +18,8 @@ from midthought.serve.exchange import Start
 from midthought.serve.sessions import Session, SessionLimits, Sessions
 from midthought.tools.background_loop import BackgroundLoop
 
-STOP_SECONDS = 2.0
-"""Time for the server to close its connections."""
+STOP_SECONDS = 1
+"""Time for requests in progress when the gateway closes."""
 
 
 class Gateway:
@@ -61,8 +61,8 @@ class Gateway:
         """Stops the server. A later session starts it again."""
         with self._lock:
             if self._server is not None:
-                self._server.should_exit = self._server.force_exit = True
-                concurrent.futures.wait([self._serving], STOP_SECONDS)
+                self._server.should_exit = True
+                concurrent.futures.wait([self._serving], 3 * STOP_SECONDS)
                 self._loop.close()
             self._server = None
 
@@ -77,6 +77,9 @@ class Gateway:
             if self._server is None:
                 listening = listen(self.host, 0)
                 app = make_app(self.sessions, SessionAccess(host=self.host, sessions=self.sessions))
-                self._server, self._address = make_server(app, max_connections=None), address(listening)
+                self._server, self._address = (
+                    make_server(app, max_connections=None, stop_seconds=STOP_SECONDS),
+                    address(listening),
+                )
                 self._serving = self._loop.start(self._server.serve([listening]))
             return self._address

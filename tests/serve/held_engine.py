@@ -100,6 +100,7 @@ class Place:
     gateway: Gateway
     policy: ChatPolicy
     start: Callable[[Any], Any]
+    engine_shutdown: Callable[[], None]
     clients: list[httpx.Client] = field(default_factory=list)
 
     def open(self, seed: int = 0) -> Session:
@@ -136,7 +137,7 @@ def place(
         inference=inference or InferenceConfig(max_tokens=1000),
     )
     gateway = Gateway(NAME, limits=SessionLimits(**limits))
-    made = Place(engine=core, gateway=gateway, policy=policy, start=engine.start)
+    made = Place(engine=core, gateway=gateway, policy=policy, start=engine.start, engine_shutdown=engine.shutdown)
     try:
         yield made
     finally:

@@ -76,7 +76,7 @@ def test_an_answer_whose_last_bytes_were_sent_is_trained(path, stream, one):
 
 @PATHS
 def test_the_first_event_leaves_before_the_answer_ends(path, one):
-    one.engine.hold_after = 15
+    one.engine.hold_after = 5
     with one.client(one.open()).stream("POST", path, json=asks(stream=True)) as response:
         lines = response.iter_lines()
         texts = (streamed_text([json.loads(line[6:])]) for line in lines if line.startswith("data: {"))
@@ -151,7 +151,7 @@ def test_an_identical_request_after_delivery_and_parallel_ones_are_further_sampl
 @pytest.mark.parametrize("headers", [{}, RETRIED])
 def test_after_a_disconnect_in_mid_stream_the_same_request_follows_the_same_answer(path, headers, one):
     session = one.open()
-    one.engine.hold_after = 15
+    one.engine.hold_after = 5
     leave_after_first_event(one.client(session), path)
     client = one.client(session)
     with client.stream("POST", path, json=asks(stream=True), headers=headers) as response:
@@ -163,7 +163,7 @@ def test_after_a_disconnect_in_mid_stream_the_same_request_follows_the_same_answ
 
 def test_an_answer_that_ended_without_a_connection_waits_for_the_same_request(one):
     session = one.open()
-    one.engine.hold_after = 15
+    one.engine.hold_after = 5
     leave_after_first_event(one.client(session), CHAT)
     one.engine.go.set()
     until(lambda: session.counts["answers"] == 1)
@@ -173,7 +173,7 @@ def test_an_answer_that_ended_without_a_connection_waits_for_the_same_request(on
 
 def test_two_lost_requests_with_one_body_get_an_answer_each(one):
     session = one.open()
-    one.engine.hold_after = 15
+    one.engine.hold_after = 5
     clients = [one.client(session) for _ in range(2)]
     streams = [client.send(_stream(client), stream=True) for client in clients]
     until(lambda: one.engine.num_held == 2)
@@ -206,7 +206,7 @@ def test_a_failed_answer_is_sampled_anew_when_it_is_asked_for_again(one):
 def test_an_answer_without_a_connection_is_cancelled_after_the_grace_time_and_not_trained(path):
     with place(grace_seconds=0.05) as found:
         session = found.open()
-        found.engine.hold_after = 15
+        found.engine.hold_after = 5
         leave_after_first_event(found.client(session), path)
         until(lambda: session.counts["undelivered"] == 1)
         assert found.engine.num_held == 0 and session.idle_seconds > 0
@@ -218,7 +218,7 @@ def test_an_answer_that_nobody_received_is_not_trained_unless_it_is_continued():
     for is_continued in (False, True):
         with place() as found:
             session = found.open()
-            found.engine.hold_after = 15
+            found.engine.hold_after = 5
             leave_after_first_event(found.client(session), CHAT)
             found.engine.go.set()
             until(lambda session=session: session.counts["answers"] == 1)
@@ -245,7 +245,7 @@ def test_a_closed_session_refuses_without_a_retry(path, one):
 
 def test_closing_a_session_ends_its_answers_and_delivers_nothing(one):
     session = one.open()
-    one.engine.hold_after = 15
+    one.engine.hold_after = 5
     client = one.client(session)
     with client.stream("POST", CHAT, json=asks(stream=True)) as response:
         lines = _data(response)
