@@ -146,11 +146,12 @@ class AgentEpisode:
         Raises `EngineError` if the engine or the gateway failed meanwhile, `EpisodeError` if the agent received no answer, or was
         idle for too long.
         """
+        loop = asyncio.get_running_loop()
         session = self._tasks.gateway.open_session(
             self._tasks.policy(parts),
             seed=trajectory.seed,
             sampling={"temperature": parts.inference.temperature, "top_p": parts.inference.top_p},
-            start=functools.partial(_start, asyncio.get_running_loop()),
+            start=lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop),
         )
         try:
             await self._run(session, trajectory.task)
@@ -209,10 +210,6 @@ class AgentEpisode:
             raise EpisodeError(f"the agent {_NO_REWARD}")
         turns = itertools.zip_longest(reward.turns, self._rewards, fillvalue=0.0)
         return replace(reward, turns=tuple(map(sum, turns)))
-
-
-def _start(loop: asyncio.AbstractEventLoop, coroutine: Any) -> Any:
-    return asyncio.run_coroutine_threadsafe(coroutine, loop)
 
 
 def agent_tasks(
