@@ -182,13 +182,13 @@ def _trained_by(leaves: Sequence[TurnNode]) -> dict[TurnNode, list[TurnNode]]:
 
 def _add_segment(trajectory: Trajectory, nodes: Sequence[TurnNode]) -> None:
     """Appends a segment that trains these answers, each of which continues the one before it."""
-    for number, node in enumerate(nodes):
+    for node in nodes:
         context = node.record.token_ids[: node.num_context]
-        if number == 0:
+        if node is nodes[0]:
             trajectory.begin_segment([*(node.parent.token_ids() if node.parent else ()), *context])
         else:
             last = trajectory.turns[-1]
-            last.observation = node.observation
+            last.observation = None if node.is_same_turn else node.observation
             if node.answered:
                 last.tool_call = last.tool_call or node.answered[0].call
                 trajectory.add_results(node.answered, context)
@@ -196,7 +196,7 @@ def _add_segment(trajectory: Trajectory, nodes: Sequence[TurnNode]) -> None:
                 trajectory.add_reply(context)
         append_answer(trajectory, node.record)
         trajectory.turns[-1].reward = node.reward or 0.0
-        if number and node.is_same_turn:
+        if node.is_same_turn and node is not nodes[0]:
             _join_last_turns(trajectory)
 
 
@@ -215,9 +215,7 @@ def append_answer(trajectory: Trajectory, record: Trajectory) -> None:
     trajectory.segments[-1].extend(segment, start)
     num_turns = len(trajectory.turns)
     trajectory.turns += [
-        dataclasses.replace(
-            turn, turn_number=num_turns + number, done=False, tool_call=dataclasses.replace(turn.tool_call)
-        )
+        dataclasses.replace(turn, turn_number=num_turns + number, done=False)
         for number, turn in enumerate(record.turns, 1)
     ]
     trajectory.turn_ends += [(place, end + shift) for _, end in record.turn_ends]
