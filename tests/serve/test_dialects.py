@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,16 @@ def test_both_dialects_give_the_same_conversation():
     assert signed == asked["chat"].messages
     one, other = (chained(request.messages, request.tools) for request in asked.values())
     assert one == other and len(one) == 7
+
+
+def test_the_same_second_request_of_every_client_continues_the_same_conversation():
+    found = {}
+    for line in (Path(__file__).parent / "client_requests.jsonl").read_text("utf-8").splitlines():
+        sent = json.loads(line)
+        asked = dialect_of(sent["path"]).read(json.dumps(sent["body"]).encode(), training=True, renderer=None)
+        found[sent["client"]] = chained(asked.requests[0].messages, [])[-1]
+        assert [tool.name for tool in asked.requests[0].tools] == ["add"], sent["client"]
+    assert len(found) == 11 and len(set(found.values())) == 1, found
 
 
 def test_results_of_parallel_calls_come_before_the_text_beside_them():
