@@ -176,7 +176,8 @@ class ChatAnswers:
     def _parts(self, policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> RolloutParts:
         """Returns the components of an answer's episode, with the request's limits and sampling options."""
         room = policy.max_seq_len - len(prompt.token_ids)
-        inference = policy.inference.changed(max_tokens=min(request.max_tokens or policy.inference.max_tokens, room))
+        max_tokens = min(request.max_tokens or policy.inference.max_tokens, room)
+        inference = policy.inference.model_copy(update={"max_tokens": max_tokens})
         own: dict[str, Any] = {"temperature": inference.temperature, "top_p": inference.top_p}
         given = request.sampling if self._sampling is None else self._sampling
         return RolloutParts(
