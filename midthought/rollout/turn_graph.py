@@ -47,6 +47,8 @@ class TurnNode:
     """Calls of the parent whose results are in the context."""
     observation: str = ""
     """Text of the messages in the context."""
+    is_same_turn: bool = False
+    """Whether this answer goes on in the text of the parent's, after the results of its calls."""
     number: int = field(default=-1, init=False)
     """Position in the order of the answers' ends."""
     is_delivered: bool = field(default=False, init=False)
@@ -180,13 +182,13 @@ def _trained_by(leaves: Sequence[TurnNode]) -> dict[TurnNode, list[TurnNode]]:
 
 def _add_segment(trajectory: Trajectory, nodes: Sequence[TurnNode]) -> None:
     """Appends a segment that trains these answers, each of which continues the one before it."""
-    for number, node in enumerate(nodes):
+    for node in nodes:
         context = node.record.token_ids[: node.num_context]
-        if number == 0:
+        if node is nodes[0]:
             trajectory.begin_segment([*(node.parent.token_ids() if node.parent else ()), *context])
         else:
             last = trajectory.turns[-1]
-            last.observation = node.observation
+            last.observation = None if node.is_same_turn else node.observation
             if node.answered:
                 last.tool_call = last.tool_call or node.answered[0].call
                 trajectory.add_results(node.answered, context)
@@ -194,6 +196,15 @@ def _add_segment(trajectory: Trajectory, nodes: Sequence[TurnNode]) -> None:
                 trajectory.add_reply(context)
         append_answer(trajectory, node.record)
         trajectory.turns[-1].reward = node.reward or 0.0
+        if node.is_same_turn and node is not nodes[0]:
+            _join_last_turns(trajectory)
+
+
+def _join_last_turns(trajectory: Trajectory) -> None:
+    before, after = trajectory.turns[-2:]
+    text, reward = f"{before.model_output}\n{after.model_output}", before.reward + after.reward
+    trajectory.turns[-2:] = [dataclasses.replace(before, model_output=text, answer=after.answer, reward=reward)]
+    del trajectory.turn_ends[-2]
 
 
 def append_answer(trajectory: Trajectory, record: Trajectory) -> None:
@@ -204,9 +215,7 @@ def append_answer(trajectory: Trajectory, record: Trajectory) -> None:
     trajectory.segments[-1].extend(segment, start)
     num_turns = len(trajectory.turns)
     trajectory.turns += [
-        dataclasses.replace(
-            turn, turn_number=num_turns + number, done=False, tool_call=dataclasses.replace(turn.tool_call)
-        )
+        dataclasses.replace(turn, turn_number=num_turns + number, done=False)
         for number, turn in enumerate(record.turns, 1)
     ]
     trajectory.turn_ends += [(place, end + shift) for _, end in record.turn_ends]

@@ -119,7 +119,6 @@ class ChatAnswers:
         self.policy = policy
         self.graph = graph or TurnGraph(MAX_KEPT_TOKENS)
         self._seed, self._sampling = seed, sampling
-        self._of_client: tuple[bytes, ChatPolicy] = b"", policy
 
     async def answer(self, request: ChatRequest, on_piece: OnPiece = lambda piece: None) -> ChatAnswer:
         """Returns the answer; `on_piece` gets its text as it arrives. Raises `ContextOverflowError`, `SettingsError` if the chat
@@ -168,16 +167,14 @@ class ChatAnswers:
         """Returns the policy with the client's tools, the prompt, and the digest of the conversation."""
         require_room(self.policy, request.messages, request.tools)
         digests = chained(request.messages, request.tools)
-        if self._of_client[0] != digests[0]:  # the template is probed anew for other tools
-            self._of_client = digests[0], self.policy.with_client_tools(request.tools)
-        policy = self._of_client[1]
+        policy = self.policy.with_client_tools(request.tools)
         return policy, prompt_of(policy, request.messages, request.tools, digests, self.graph), digests[-1]
 
     def _parts(self, policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> RolloutParts:
         """Returns the components of an answer's episode, with the request's limits and sampling options."""
         room = policy.max_seq_len - len(prompt.token_ids)
-        max_tokens = min(request.max_tokens or policy.inference.max_tokens, room)
-        inference = policy.inference.model_copy(update={"max_tokens": max_tokens})
+        num_tokens = min(request.max_tokens or policy.inference.max_tokens, room)
+        inference = policy.inference.model_copy(update={"max_tokens": num_tokens})  # validating again takes 2 ms
         own: dict[str, Any] = {"temperature": inference.temperature, "top_p": inference.top_p}
         given = request.sampling if self._sampling is None else self._sampling
         return RolloutParts(
@@ -293,4 +290,5 @@ class _ChatEpisode(Episode):
             in_thought=self._stream.in_thought if is_in_text else None,
             answered=prompt.answered,
             observation=prompt.observation,
+            is_same_turn=prompt.in_thought is not None,
         )

@@ -27,6 +27,9 @@ from midthought.tools.executor import ToolExecutor
 from midthought.types import ToolEvent
 from midthought.types.task import with_system
 
+MAX_TOOL_SETS = 64
+"""Sets of tools of clients that a policy remembers."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatPolicy:
@@ -44,18 +47,25 @@ class ChatPolicy:
     describes_tools: bool = True
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits and default sampling options of an answer."""
+    _with_tools: dict[str, ChatPolicy] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The policy with tools of clients: a template is probed anew for other tools, which takes milliseconds."""
 
     def with_client_tools(self, tools: Sequence[ToolDefinition]) -> ChatPolicy:
         """Returns the policy whose prompts also describe the client's tools. Raises `SettingsError` if a description spells a
         control token."""
         if not tools or not isinstance(self.call_format, NativeCallFormat):
             return self
+        key = json.dumps([tool.json_schema() for tool in tools])
+        if key not in self._with_tools:
+            if len(self._with_tools) >= MAX_TOOL_SETS:
+                self._with_tools.clear()
+            self._with_tools[key] = self._described(tools, self.call_format)
+        return self._with_tools[key]
+
+    def _described(self, tools: Sequence[ToolDefinition], native: NativeCallFormat) -> ChatPolicy:
         others = self._own_tools(tools)
-        call_format = NativeCallFormat(
-            self.call_format.syntax,
-            describes_tools=self.call_format.describes_tools,
-            definitions=[*others, *tools],
-        )
+        definitions = [*others, *tools]
+        call_format = NativeCallFormat(native.syntax, describes_tools=native.describes_tools, definitions=definitions)
         described = [*(others if self.describes_tools else ()), *tools]
         renderer = self.renderer
         if call_format.describes_tools:
