@@ -278,6 +278,7 @@ def serve(seconds: float) -> None:
         inference=InferenceConfig(max_tokens=1_000),
     )
     gateway, sessions = Gateway("policy"), list[Session]()
+    gc.freeze()  # else a collection of what the libraries have made falls into a request
     for line in sys.stdin:
         command = line.strip()
         found: Any = None
