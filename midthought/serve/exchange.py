@@ -192,7 +192,11 @@ class Following:
         exchange, num_sent, is_stream = self._exchange, 0, self._exchange.asked.stream
         while not leaving.done():
             changed.clear()
+            if exchange.is_over:
+                await _notice_the_end()
             parts = exchange.parts[num_sent:]
+            if leaving.done():
+                return
             if parts:
                 if not num_sent:
                     await send(_start(is_stream, parts))
@@ -213,6 +217,12 @@ class Following:
                     await send({"type": "http.response.body", "body": silence, "more_body": True})
                 elif is_stream:
                     exchange.begin()
+
+
+async def _notice_the_end() -> None:
+    """Lets the event loop read what has arrived: of a connection that the client has closed, nothing is delivered."""
+    for _ in range(4):  # socket, transport, protocol, task
+        await asyncio.sleep(0)
 
 
 def _start(is_stream: bool, parts: list[bytes]) -> dict[str, Any]:

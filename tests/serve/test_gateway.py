@@ -13,9 +13,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
-from held_engine import ANSWER, CHAT, MESSAGES, NAME, Place, answers_with, asks, place, until
+from held_engine import ANSWER, CHAT, MESSAGES, NAME, asks, place, until
 
-from midthought.config import InferenceConfig
 from midthought.errors import SettingsError
 from midthought.serve import exchange as exchange_module
 from midthought.serve.gateway import Gateway

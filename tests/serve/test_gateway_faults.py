@@ -1,4 +1,4 @@
-"""Faults of agents, frameworks and engines against the gateway: timeouts and retries of clients, errors in mid-stream, overflow."""
+"""Faults of agents, frameworks and engines at the gateway: timeouts, retries of clients, errors in mid-stream, overflow."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
-openai = pytest.importorskip("openai", reason="the dev extra is not installed")
+pytest.importorskip("openai", reason="the dev extra is not installed")
 
+import openai
 from held_engine import ANSWER, CHAT, MESSAGES, NAME, asks, place, until
 
 TEXT = ANSWER.removeprefix("</think> ")
