@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
-import json
 import logging
 import secrets
 import time
@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -23,7 +22,9 @@ from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.middleware import SecurityMiddleware
 from midthought.serve.answer_stream import Piece
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.serve.openai_chat import MAX_BODY_BYTES, MAX_SEED, ChatCompletionRequest, Completion, error_body
+from midthought.serve.dialects import CHAT
+from midthought.serve.dialects.chat import MAX_SEED
+from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Asked
 
 ANSWER_SECONDS = 1800.0
 """Time limit of a response."""
@@ -47,14 +48,7 @@ class ChatService:
 
     def model(self) -> dict[str, Any]:
         """Returns the entry in `/v1/models`."""
-        length = self._answers.policy.max_seq_len
-        return {
-            "id": self.name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "midthought",
-            "max_model_len": length,
-        }
+        return CHAT.model(self.name, self._created, self._answers.policy.max_seq_len)
 
     @contextlib.contextmanager
     def admitted(self, num_answers: int) -> Any:
@@ -90,14 +84,13 @@ def make_app(
         access,
         max_body_bytes=MAX_BODY_BYTES,
         answer_seconds=answer_seconds,
-        error_body=error_body,
+        error_body=CHAT.error,
     )
 
 
 def make_routes(service: ChatService) -> FastAPI:
     """Returns the routes, without the security middleware."""
     app = FastAPI(title="midthought", docs_url=None, redoc_url=None)
-    app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(DataError, _wrong)
     app.add_exception_handler(SettingsError, _wrong)
@@ -105,7 +98,7 @@ def make_routes(service: ChatService) -> FastAPI:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [service.model()]}
+        return CHAT.models([service.model()])
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
@@ -117,17 +110,19 @@ def make_routes(service: ChatService) -> FastAPI:
         return {"status": "ok"}
 
     @app.post("/v1/chat/completions")
-    async def chat_completions(asked: ChatCompletionRequest, request: Request) -> Response:
+    async def chat_completions(request: Request) -> Response:
+        asked = CHAT.read(await request.body(), training=False, renderer=service.renderer)
         _require_model(service, asked.model)
-        requests = asked.requests(secrets.randbelow(MAX_SEED))
-        completion = Completion(
-            asked.model, service.renderer, logprobs=bool(asked.logprobs), token_ids=asked.return_token_ids
-        )
+        seed = secrets.randbelow(MAX_SEED)
+        requests = [
+            dataclasses.replace(each, seed=seed + number) if each.seed is None else each
+            for number, each in enumerate(asked.requests)
+        ]
         if asked.stream:
-            return await _streamed(service, requests, completion, asked)
+            return await _streamed(service, requests, asked)
         with service.admitted(len(requests)):
             answers = await _unless_gone(request, _all(service, requests))
-        return JSONResponse(completion.whole(answers))
+        return JSONResponse(asked.writer.whole(answers))
 
     return app
 
@@ -154,9 +149,7 @@ async def _unless_gone(request: Request, work: Any) -> list[ChatAnswer]:
         working.cancel()
 
 
-async def _streamed(
-    service: ChatService, requests: Sequence[ChatRequest], completion: Completion, asked: ChatCompletionRequest
-) -> Response:
+async def _streamed(service: ChatService, requests: Sequence[ChatRequest], asked: Asked) -> Response:
     """Starts the answers, and returns the stream when the first text or the first error has arrived: an error then has its
     status."""
     stack = contextlib.ExitStack()
@@ -174,12 +167,7 @@ async def _streamed(
         stack.close()
         raise
 
-    async def events() -> AsyncIterator[str]:
-        async for chunk in _chunks(queue, first, running, completion, asked):
-            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
-        yield "data: [DONE]\n\n"
-
-    return _Stream(events(), stack)
+    return _Stream(_events(queue, first, running, asked), stack)
 
 
 def _report(queue: asyncio.Queue[Any], number: int, done: asyncio.Future[ChatAnswer]) -> None:
@@ -189,7 +177,7 @@ def _report(queue: asyncio.Queue[Any], number: int, done: asyncio.Future[ChatAns
 class _Stream(StreamingResponse):
     """A stream of events; its end, also by the client, closes `stack`."""
 
-    def __init__(self, events: AsyncIterator[str], stack: contextlib.ExitStack) -> None:
+    def __init__(self, events: AsyncIterator[bytes], stack: contextlib.ExitStack) -> None:
         super().__init__(events, media_type="text/event-stream")
         self._stack = stack
 
@@ -198,36 +186,29 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _chunks(
-    queue: asyncio.Queue[Any],
-    first: tuple[int, Any],
-    running: Sequence[asyncio.Future[ChatAnswer]],
-    completion: Completion,
-    asked: ChatCompletionRequest,
-) -> AsyncIterator[dict[str, Any]]:
-    for number in range(len(running)):
-        yield completion.first(number)
+async def _events(
+    queue: asyncio.Queue[Any], first: tuple[int, Any], running: Sequence[asyncio.Future[ChatAnswer]], asked: Asked
+) -> AsyncIterator[bytes]:
+    yield asked.writer.begin()
     answers: dict[int, ChatAnswer] = {}
     number, found = first
     while True:
         if isinstance(found, Piece):
-            yield completion.piece(number, found)
+            yield asked.writer.piece(number, found)
         else:
             try:
                 answers[number] = found.result()
             except Exception as error:
-                status, body = _error_of(error)
-                if status >= 500:
+                failure = CHAT.failure(error)
+                if failure.status >= 500:
                     _log.error("an answer failed in its stream", exc_info=error)
-                yield body
+                yield asked.writer.error(failure)
                 return
-            for chunk in completion.last(number, answers[number]):
-                yield chunk
+            yield asked.writer.end(number, answers[number])
         if len(answers) == len(running):
             break
         number, found = await queue.get()
-    if asked.stream_options is not None and asked.stream_options.include_usage:
-        yield completion.total([answers[number] for number in sorted(answers)])
+    yield asked.writer.close([answers[number] for number in sorted(answers)])
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
@@ -238,33 +219,13 @@ def _require_model(service: ChatService, name: str) -> None:
         raise HTTPException(404, f"there is no model {name!r:.200}; this server has {service.name!r}")
 
 
-def _error_of(error: Exception) -> tuple[int, dict[str, Any]]:
-    if isinstance(error, DataError | SettingsError):
-        is_long = "a sequence may have" in str(error)
-        return 400, error_body(400, str(error), param="messages", code="context_length_exceeded" if is_long else None)
-    return 500, error_body(500, "internal error; see the server's log")
-
-
 async def _wrong(request: Request, error: Exception) -> JSONResponse:
-    status, body = _error_of(error)
-    return JSONResponse(body, status)
+    failure = CHAT.failure(error)
+    body = CHAT.error(failure.status, str(failure), param=failure.param, code=failure.code)
+    return JSONResponse(body, failure.status)
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException)
     code = "model_not_found" if error.status_code == 404 and request.url.path.startswith("/v1/") else None
-    return JSONResponse(error_body(error.status_code, str(error.detail), code=code), error.status_code, error.headers)
-
-
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """Returns one sentence about the first thing that is wrong. Does not repeat the request."""
-    assert isinstance(error, RequestValidationError)
-    problem = error.errors()[0]
-    where = () if problem["type"] == "json_invalid" else problem["loc"]  # a position in the text
-    place = ".".join(str(part)[:50] for part in where if part != "body")
-    words = {
-        "json_invalid": "the body is not JSON",
-        "extra_forbidden": f"the parameter {place!r} is not supported; leave it out",
-        "missing": f"the parameter {place!r} is missing" if place else "the body is missing",
-    }.get(problem["type"], f"{place}: {problem['msg']}")
-    return JSONResponse(error_body(400, words.encode(errors="replace").decode(), param=place or None), 400)
+    return JSONResponse(CHAT.error(error.status_code, str(error.detail), code=code), error.status_code, error.headers)

@@ -20,5 +20,5 @@ class ContextOverflowError(DataError):
         self.num_tokens, self.max_tokens = num_tokens, max_tokens
         num = f"more than {max_tokens}" if num_tokens is None else num_tokens
         super().__init__(
-            f"the conversation and its tools have {num} tokens, and a sequence may have {max_tokens} with its answer; shorten them"
+            f"the conversation and its tools have {num} tokens, and a sequence may have {max_tokens} in all; shorten them"
         )
