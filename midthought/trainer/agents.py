@@ -39,10 +39,7 @@ MODEL = "policy"
 """Name of the model in requests; any other one is answered with an error."""
 _CANCEL_SECONDS = 0.5
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
-_NO_REWARD = (
-    "returns None, and there is no other reward: return a number or a Reward, post one to the session, or give the trainer "
-    "rewards=[…]"
-)
+_NO_REWARD = "returns None, and there is no other reward: return a number or a Reward, or give the trainer rewards=[…]"
 _log = logging.getLogger(__name__)
 _threads, _loop = DaemonThreads("midthought-agent"), BackgroundLoop("midthought-agents")
 """Plain agents have a thread for each episode, coroutines share one event loop."""
@@ -168,10 +165,8 @@ class AgentEpisode:
         if self._error is not None:
             trajectory.error = f"the agent raised {type(self._error).__name__}: {self._error}"
         if not nodes:
-            did = "received no answer" if session.counts["requests"] else "made no request (client.base_url)"
-            raise EpisodeError(
-                f"the agent {did}; {trajectory.error or 'give its model client.base_url and client.api_key'}"
-            )
+            reason = trajectory.error or "give its model client.base_url and client.api_key"
+            raise EpisodeError(f"the agent made no request that was answered; {reason}")
         self._value = session.reward if self._value is None else self._value
         self._rewards = [turn.reward for turn in trajectory.turns if any(node.reward is not None for node in nodes)]
         return StopReason.LENGTH if nodes[-1].finish == "length" else StopReason.ANSWERED
@@ -237,7 +232,8 @@ def agent_tasks(
     if isinstance(agent, type):
         raise SettingsError(f"agent={agent!r:.80} is a class; give a function, or an object that can be called")
     if (reward := make_reward(reward_fn, rewards)) is None and _returns_nothing(agent):
-        raise SettingsError(f"agent={getattr(agent, '__name__', agent)!s:.80} {_NO_REWARD}")
+        name = getattr(agent, "__name__", agent)
+        raise SettingsError(f"agent={name!s:.80} {_NO_REWARD}; annotate one that posts its reward: -> float | None")
     assert isinstance(config, ConfigStore)
     if config.ray.use_ray:
         raise SettingsError("ray.use_ray=true with agent=: an agent runs in this process; set it to false")
@@ -255,11 +251,10 @@ def agent_tasks(
 
 
 def _returns_nothing(agent: Agent) -> bool:
-    """Whether an agent says that it returns None, or has no `return` with a value and does not read its key to post a reward."""
+    """Whether an agent says that it returns None, or has neither an annotation nor a `return` with a value."""
     if (said := inspect.signature(agent).return_annotation) is not inspect.Signature.empty:
         return said in (None, "None")
-    code = getattr(without_partial(agent), "__code__", None)
-    if code is None or "control_key" in code.co_names:
+    if (code := getattr(without_partial(agent), "__code__", None)) is None:
         return False
     steps = itertools.pairwise((each.opname, each.argval) for each in dis.get_instructions(code))
     returned = [before if each[0] == "RETURN_VALUE" else each for before, each in steps if each[0] in _RETURNS]

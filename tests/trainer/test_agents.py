@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import logging
 import threading
@@ -15,7 +16,7 @@ import torch
 from playing import parts_of, play
 from small_environments import COLOURS, PAID, QUESTIONS, twice, weights
 
-from midthought import Reward, Trainer, create_default_config, load_tasks
+from midthought import Reward, Trainer, TrainerCallback, create_default_config, load_tasks
 from midthought.checks.during import Monitor
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.episode import QuestionEnvironment
@@ -74,7 +75,7 @@ def sampled(agent: Any, policy: dict[str, Any], **options: Any) -> list[Trajecto
 
 
 def test_an_agent_with_a_tool_is_trained_on_exactly_what_it_was_answered(callers, tokenizer):
-    openai = pytest.importorskip("openai")
+    openai, amounts = pytest.importorskip("openai"), itertools.count()
 
     def agent(task: Any, client: Any) -> float:
         model = openai.OpenAI(base_url=client.base_url, api_key=client.api_key)
@@ -84,7 +85,7 @@ def test_an_agent_with_a_tool_is_trained_on_exactly_what_it_was_answered(callers
             message = answer.choices[0].message
             messages.append(message)
             if not message.tool_calls:
-                return float(message.content == "red")
+                return float(next(amounts))
             for call in message.tool_calls:
                 result = twice.execute(**json.loads(call.function.arguments))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
@@ -109,10 +110,9 @@ def test_the_same_tokens_through_the_gateway_and_in_a_native_rollout_are_the_sam
     call_format = find_call_format("hermes")
     call = call_format.render_call("twice", {"word": "red"})
     written = [f"</think>{call}<|im_end|>", "</think>red<|im_end|>"]
-    opening = renderer.control("<|im_start|>assistant")[0]
 
     def script(episode: int, token_ids: Any) -> str:
-        return written[list(token_ids).count(opening) - 1]
+        return written["red red" in renderer.decode(token_ids)]
 
     def agent(task: Any, client: Any) -> float:
         messages = [{"role": "user", "content": task.prompt}]
@@ -208,7 +208,7 @@ def test_the_reward_is_what_the_agent_returns_else_what_was_posted_else_the_trai
 
 
 def test_rewards_of_single_answers_are_rewards_of_turns(talker):
-    def agent(task: Any, client: Any) -> None:
+    def agent(task: Any, client: Any) -> float | None:
         messages, headers = [{"role": "user", "content": task.prompt}], {"authorization": f"Bearer {client.api_key}"}
         for amount in (0.5, None, 2.0):
             body = {"model": client.model, "messages": messages}
@@ -270,10 +270,6 @@ def test_an_exception_of_the_agent_earns_a_reward_of_its_own_and_is_counted_by_t
     assert metrics["agent/errors"] == metrics["agent/errors/KeyError"] == 0.5
 
 
-def cancelling(task: Any, client: Any) -> float:
-    raise asyncio.CancelledError
-
-
 def test_an_agent_that_ends_its_thread_or_its_task_raises_too(talker):
     async def cancels(task: Any, client: Any) -> float:
         await asyncio.to_thread(say, client, task)
@@ -299,7 +295,7 @@ def hanging(task: Any, client: Any) -> float:
     [
         (
             lambda task, client: 1.0,
-            "EpisodeError: the agent made no request (client.base_url); give its model client.base",
+            "EpisodeError: the agent made no request that was answered; give its model client.base",
         ),
         (
             hanging,
@@ -307,7 +303,7 @@ def hanging(task: Any, client: Any) -> float:
         ),
         (
             lambda task, client: ask(client, [], temperature="hot"),
-            "EpisodeError: the agent received no answer; the agent raised HTTPStatusError",
+            "EpisodeError: the agent made no request that was answered; the agent raised HTTPStatusError",
         ),
     ],
 )
@@ -387,44 +383,66 @@ def test_rejection_sampling_trains_the_best_episodes_of_agents(talker):
     assert 0 < metrics["batch/kept_fraction"] <= 1
 
 
+class Steps(TrainerCallback):
+    """Sets an event after an iteration, and ends the run like a power cut after the checkpoint of another."""
+
+    def __init__(self, cut_at: int = 0) -> None:
+        self.first, self.num_open, self._cut_at = threading.Event(), 0, cut_at
+
+    def on_step(self, trainer: Trainer, metrics: Any) -> None:
+        self.first.set()
+
+    def on_save(self, trainer: Trainer, path: Any) -> None:
+        if trainer.iteration == self._cut_at:
+            self.num_open = trainer.source.stream.num_unfinished
+            raise RuntimeError("power cut")
+
+
 def test_sessions_outlive_new_weights_in_asynchronous_training(talker):
-    with make(colours, talker, max_staleness=1, num_train_iters=5, max_segment_length=4) as trainer:
-        versions: list[set[int]] = []
+    steps, started = Steps(), []
+
+    def agent(task: Any, client: Any) -> float:
+        started.append(task)
+        first = len(started) == 1
+        said = say(client, task, 1)
+        if first:
+            assert steps.first.wait(60)
+        return len("".join(said + say(client, task, 3))) % 3
+
+    with make(agent, talker, max_staleness=1, num_train_iters=4, overlap=False, callbacks=[steps]) as trainer:
+        episodes: list[Trajectory] = []
         train_step = trainer.train_step
-
-        def seen(data: Any) -> dict[str, float]:
-            versions.extend({v for s in each.segments for v in s.policy_versions if v >= 0} for each in data)
-            return train_step(data)
-
-        trainer.train_step = seen
+        trainer.train_step = lambda data: train_step(episodes.extend(data) or data)
         history = trainer.fit()
-    assert len(history) == 5 and max(row["staleness/max"] for row in history) <= 1
-    assert sum(row["batch/num_episodes"] for row in history) > 0 and sum(row["episode/failed"] for row in history) == 0
-    assert set().union(*versions) >= {0, 1, 2}
+    assert len(history) == 4 and max(row["staleness/max"] for row in history) == 1
+    assert sum(row["episode/failed"] for row in history) == 0
+    versions = [[each.segments[s].policy_versions[index] for s, index in each.turn_ends] for each in episodes]
+    assert [0, 1, 1, 1] in versions, "each token has the version that sampled it"
 
 
 def test_agent_episodes_that_had_not_ended_start_anew_when_a_run_is_resumed(talker, tmp_path):
-    started, waits = [], threading.Event()
+    release, started, steps = threading.Event(), [], Steps(cut_at=2)
 
     def agent(task: Any, client: Any) -> float:
+        is_late = steps.first.is_set() and not release.is_set()
         started.append(task.prompt)
-        said = colours(task, client)
-        if len(started) > 8:
-            waits.wait(60)
-        return said + len(started) % 3
+        said = "".join(say(client, task))
+        if is_late:
+            release.wait(60)
+        return len(said) % 3
 
-    options = {"max_staleness": 1, "run_path": tmp_path / "run", "in_flight": 4}
-    with make(agent, talker, num_train_iters=2, **options) as trainer:
+    options = {"max_staleness": 1, "overlap": False, "run_path": tmp_path / "run", "save_interval": 1}
+    with (
+        make(agent, talker, num_train_iters=4, callbacks=[steps], **options) as trainer,
+        pytest.raises(RuntimeError, match="power cut"),
+    ):
         trainer.fit()
-        state = trainer.source.stream.state()
-        num_open = sum(each["stop_reason"] is None for group in state["groups"] for each in group["episodes"])
-        trainer.save_checkpoint()
-    waits.set()
+    release.set()
     num_before = len(started)
     with make(agent, talker, num_train_iters=4, resume=True, **options) as trainer:
         history = trainer.fit()
-    assert len(history) == 4 and num_open
-    assert len(started) >= num_before + num_open
+    assert [row["iteration"] for row in history] == [1, 2, 3, 4] and steps.num_open
+    assert len(started) - num_before >= steps.num_open
     assert sum(row["episode/failed"] for row in history) == 0
 
 
@@ -438,7 +456,7 @@ def test_the_checks_before_a_run_play_the_agent_and_leave_out_what_only_it_knows
     assert "episodes" in report.passed and not [each for each in report.findings if each.policy == "stop"]
     with make(lambda task, client: 1.0, talker, rewards=["correct"]) as trainer:
         (found,) = [each for each in trainer.check().findings if each.policy == "stop"]
-    assert found.check == "episodes" and "the agent made no request" in found.observation
+    assert found.check == "episodes" and "the agent made no request that was answered" in found.observation
 
 
 def test_answers_that_lack_the_required_call_are_a_finding(talker):
@@ -461,10 +479,6 @@ def nothing(task: Any, client: Any):
     print(task)
 
 
-def posting(task: Any, client: Any):
-    control(client, "reward", {"reward": 1.0})
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -477,7 +491,6 @@ def posting(task: Any, client: Any):
         ({"ray": {"use_ray": True}}, "ray.use_ray=true with agent=: .*set it to false"),
         ({"deterministic": True}, "inference.deterministic=true with agent=: .*set it to false"),
         ({"overlong_buffer_tokens": 8}, "training.overlong_buffer_tokens=8 with agent=: .*set it to 0"),
-        ({"rewards": ["correct"], "dataset": [{"question": "a", "answer": ""}]}, "has no answer to compare with"),
         ({"rewards": ["correct"], "reward_fn": lambda trajectory: 1.0}, "say the same thing twice"),
     ],
 )
@@ -488,10 +501,10 @@ def test_what_excludes_an_agent_is_refused_before_the_start(talker, options, mes
 
 def test_an_agent_that_may_have_a_reward_is_not_refused():
     def annotated(task: Any, client: Any) -> float | None:
-        say(client, task)
+        control(client, "reward", {"reward": 1.0})
 
-    given = (create_default_config(), None, [{"question": "a", "answer": ""}], None, None, [])
-    for agent in (posting, annotated, colours, asked_async, Sometimes(colours), lambda task, client: 1.0):
+    given = (create_default_config(), None, [{"question": "a"}], None, None, [])
+    for agent in (annotated, colours, asked_async, Sometimes(colours), lambda task, client: 1.0):
         assert agent_tasks(agent, *given, system_prompt="", describes_tools=True).num_tasks == 1
 
 
