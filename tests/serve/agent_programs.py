@@ -1,5 +1,5 @@
-"""Agents as people write them, one for each framework: each asks the questions one after another in one conversation, with one tool,
-and returns the final texts. None of them knows that it is trained."""
+"""Agents as people write them, one for each framework: each asks the questions in one conversation, with one tool, and returns
+the final texts. None of them knows that it is trained."""
 
 from __future__ import annotations
 
@@ -229,9 +229,7 @@ def _pydantic_ai(model: Any, questions: Sequence[str], stream: bool) -> list[str
     async def run() -> list[str]:
         said, history = [], None
         for question in questions:
-            result = await agent.run(
-                question, message_history=history, event_stream_handler=read if stream else None
-            )
+            result = await agent.run(question, message_history=history, event_stream_handler=read if stream else None)
             history = result.all_messages()
             said.append(result.output)
         return said
