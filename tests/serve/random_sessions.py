@@ -54,16 +54,6 @@ class Record:
     temperature: float
 
 
-class CountingRenderer(Renderer):
-    """Counts whole conversations that are rendered."""
-
-    num_prompts = 0
-
-    def prompt(self, messages: Any, *, add_generation_prompt: bool = True) -> list[int]:
-        CountingRenderer.num_prompts += 1
-        return super().prompt(messages, add_generation_prompt=add_generation_prompt)
-
-
 class RecordingEngine:
     """Writes thoughts, texts, calls, several calls, calls that cannot be read or of unknown tools, and lets others run."""
 
@@ -140,10 +130,10 @@ def policy_of(style: str) -> ChatPolicy:
     executor = ToolExecutor(ToolRegistry([CalculateTool()]))
     if style == "native":
         qwen3 = next(each for each in PUBLISHED if each.name == "qwen3")
-        choice = choose_call_format(CountingRenderer(qwen3.tokenizer()), executor.registry.definitions())
+        choice = choose_call_format(Renderer(qwen3.tokenizer()), executor.registry.definitions())
         renderer, call_format = choice.renderer, choice.call_format
     else:
-        renderer = CountingRenderer(small_tokenizer(tags=("<tool_call>", "</tool_call>")))
+        renderer = Renderer(small_tokenizer(tags=("<tool_call>", "</tool_call>")))
         call_format = find_call_format("hermes" if style == "tagged" else style)
     return ChatPolicy(
         engine=RecordingEngine(renderer, style),
@@ -247,9 +237,8 @@ class Session:
                 self._drawn.shuffle(waiting)
                 num_taken = self._drawn.randint(1, len(waiting))
             taken, waiting = waiting[:num_taken], waiting[num_taken:]
-            for ask, state in zip(
-                [ask for ask, _ in taken], await asyncio.gather(*(self._ask(*each) for each in taken)), strict=True
-            ):
+            states = await asyncio.gather(*(self._ask(*each) for each in taken))
+            for (ask, _), state in zip(taken, states, strict=True):
                 waiting += [(child, state) for child in ask.children]
 
     async def _ask(self, ask: Ask, before: State | None) -> State | None:
