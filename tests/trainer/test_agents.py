@@ -23,6 +23,7 @@ from midthought.env.episode import QuestionEnvironment
 from midthought.env.reward_functions import WeightedReward
 from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
+from midthought.report.recorded_episodes import read_recording
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.parsers import find_call_format
 from midthought.trainer.agents import AgentTasks, agent_tasks
@@ -54,6 +55,11 @@ def say(client: Any, task: Any, num_turns: int = 2, **options: Any) -> list[str]
 def colours(task: Any, client: Any) -> float:
     """The agent of most tests: two turns, paid for what was said."""
     return sum(PAID.get(each, 0.0) for each in say(client, task))
+
+
+def twofold(task: Any, client: Any) -> float:
+    """Two conversations: two segments."""
+    return sum(PAID.get(each, 0.0) for number in (1, 2) for each in say(client, task, number))
 
 
 def control(client: Any, path: str, body: dict[str, Any]) -> httpx.Response:
@@ -150,16 +156,15 @@ def test_the_same_tokens_through_the_gateway_and_in_a_native_rollout_are_the_sam
 
 
 def test_two_conversations_of_an_episode_are_two_segments_and_both_are_trained(talker):
-    def agent(task: Any, client: Any) -> float:
-        return sum(PAID.get(each, 0.0) for _ in range(2) for each in say(client, task, _ + 1))
-
-    with make(agent, talker, max_tokens=8) as trainer:
+    with make(twofold, talker) as trainer:
         episodes = trainer.rollout().trajectories
+        for number, each in enumerate(episodes):
+            each.reward = Reward(parts={"agent": float(number)})
         batch = TokenBatch.from_trajectories(episodes)
         metrics = trainer.train_step()
     assert [len(each.segments) for each in episodes] == [2] * 4 and len(batch) == 8
     assert [len(each.turns) for each in episodes] == [3] * 4
-    assert metrics["batch/num_episodes"] in (0, 4)
+    assert metrics["batch/num_flat_groups"] == 0 and metrics["batch/num_episodes"] == 4
 
 
 def test_answers_that_an_agent_drops_are_trained_unless_the_setting_says_no(talker):
@@ -172,7 +177,7 @@ def test_answers_that_an_agent_drops_are_trained_unless_the_setting_says_no(talk
 
 
 def test_episodes_of_agents_are_records_like_others(talker):
-    with make(colours, talker) as trainer:
+    with make(twofold, talker) as trainer:
         data = trainer.rollout()
         for number, each in enumerate(data.trajectories):
             each.reward = Reward(parts={"mine": float(number)})
@@ -180,7 +185,8 @@ def test_episodes_of_agents_are_records_like_others(talker):
         before = weights(trainer)
         metrics = trainer.train_step(again)
         assert not torch.equal(before, weights(trainer))
-    assert metrics["batch/num_episodes"] == 4 and metrics["agent/requests"] == 2.0
+    assert metrics["batch/num_episodes"] == 4 and metrics["agent/requests"] == 3.0
+    assert [len(each.segments) for each in again] == [2] * 4
 
 
 # -- rewards ---------------------------------------------------------------------------------------------------------
@@ -509,8 +515,10 @@ def test_an_agent_that_may_have_a_reward_is_not_refused():
 
 
 def test_another_agent_is_a_change_of_a_resumed_run(talker, tmp_path):
-    with make(colours, talker, num_train_iters=1, run_path=tmp_path / "run") as trainer:
+    with make(twofold, talker, num_train_iters=1, run_path=tmp_path / "run", record_episodes=4) as trainer:
         trainer.fit()
+    (recorded, *_) = read_recording(tmp_path / "run")
+    assert len(recorded.segments) == 2
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "agent/requests" in page and COLOURS[0] in page
     with pytest.raises(SettingsError, match="environment"):
