@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import dataclasses
 import inspect
+import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ pytest.importorskip("agents", reason="needs the agent frameworks: make test-all"
 import anthropic
 import openai
 from agent_programs import PROGRAMS, openai_agents, openai_client, pydantic_ai_anthropic
+from pydantic import BaseModel
 from random_sessions import policy_of
 
 from midthought.config import InferenceConfig
@@ -31,6 +34,7 @@ from midthought.serve.sessions import Session
 from midthought.types import Task, Trajectory
 
 PAGE = Path(__file__).parents[2] / "docs" / "agents.md"
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise its import asks another host for prices
 QUESTIONS = ("What is 3 + 4 and 10 + 20, in all?", "And seven?")
 CALLS = ('{"b": 3,  "a": 4}', '{"a":10,"b":20}', '{"a": 7, "b": 30}', '{"a": "seven"}')
 
@@ -127,6 +131,21 @@ def test_every_turn_of_an_agent_continues_what_was_sampled(style, program, strea
     assert sampled == [token_id for _, token_ids in engine.sampled for token_id in token_ids]
 
 
+EMPTY = (turn("I add.", "", CALLS[0]), turn("No word.", ""), *[turn("", "end")] * 3)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_after_an_answer_without_a_word_an_agent_goes_on_and_all_is_trained_once(program):
+    """Some clients send the empty answer back, some leave it out or write another text for it, Pydantic AI asks again."""
+    with opened("native", EMPTY) as (session, engine):
+        program(session.client, QUESTIONS, stream=False)
+        segments = trained(session).segments
+    assert Counter(run for segment in segments for run in map(tuple, segment.sampled_runs())) == Counter(
+        answer for _, answer in engine.sampled
+    )
+    assert session.counts["continued"] >= 2
+
+
 @pytest.mark.parametrize("program", [openai_client, openai_agents, pydantic_ai_anthropic])
 def test_without_earlier_thoughts_each_question_of_a_user_starts_a_segment(program):
     with opened("native", TURNS, keep_thoughts=False) as (session, engine):
@@ -136,6 +155,74 @@ def test_without_earlier_thoughts_each_question_of_a_user_starts_a_segment(progr
     assert [tuple(segment.token_ids) for segment in segments] == [
         prompt + answer for prompt, answer in (engine.sampled[2], engine.sampled[4])
     ]
+
+
+# -- structured outputs ------------------------------------------------------------------------------------------
+
+
+class Sum(BaseModel):
+    """The sum."""
+
+    total: int
+
+
+def by_pydantic_ai(client: Any) -> Any:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    provider = OpenAIProvider(base_url=client.base_url, api_key=client.api_key)
+    return Agent(OpenAIChatModel(client.model, provider=provider), output_type=Sum).run_sync("3 + 4?").output
+
+
+def by_openai_agents(client: Any) -> Any:
+    from agents import Agent, OpenAIChatCompletionsModel, Runner, set_tracing_disabled
+
+    set_tracing_disabled(True)
+    model = OpenAIChatCompletionsModel(
+        client.model, openai.AsyncOpenAI(base_url=client.base_url, api_key=client.api_key)
+    )
+    return Runner.run_sync(Agent("calculator", model=model, output_type=Sum), "3 + 4?").final_output
+
+
+def by_langchain(client: Any) -> Any:
+    from langchain_anthropic import ChatAnthropic
+
+    model = ChatAnthropic(model=client.model, base_url=client.anthropic_base_url, api_key=client.api_key)
+    return model.with_structured_output(Sum).invoke("3 + 4?")
+
+
+def by_anthropics_client(client: Any) -> Any:
+    anthropics = anthropic.Anthropic(base_url=client.anthropic_base_url, api_key=client.api_key)
+    asked = [{"role": "user", "content": "3 + 4?"}]
+    return anthropics.messages.parse(
+        model=client.model, max_tokens=100, messages=asked, output_format=Sum
+    ).parsed_output
+
+
+def call_of(name: str) -> str:
+    return turn("", "", '{"total": 7}').replace('"add"', f'"{name}"')
+
+
+STRUCTURED = [
+    (
+        by_pydantic_ai,
+        [turn("", "Seven."), call_of("final_result")],
+        {"required": 2, "required_missed": 1, "continued": 1},
+    ),
+    (by_langchain, [call_of("Sum")], {"required": 1, "required_missed": 0}),
+    (by_openai_agents, [turn("", '{"total": 7}')], {"response_format": 1}),
+    (by_anthropics_client, [turn("", '{"total": 7}')], {"response_format": 1}),
+]
+
+
+@pytest.mark.parametrize(("program", "texts", "counts"), STRUCTURED, ids=lambda given: getattr(given, "__name__", ""))
+def test_structured_outputs_are_a_required_call_or_a_format_and_are_counted(program, texts, counts, strict):
+    with opened("native", texts) as (session, _):
+        assert program(session.client).total == 7
+        (segment,) = trained(session).segments
+    assert len(segment.sampled_runs()) == len(texts)
+    assert {name: session.counts[name] for name in counts} == counts
 
 
 # -- the page of the documentation -------------------------------------------------------------------------------
