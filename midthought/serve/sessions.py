@@ -260,7 +260,7 @@ def shared_session(policy: ChatPolicy, start: Start, model: str, *, max_answers:
     limits = SessionLimits(
         max_answers=max_answers, max_requests=float("inf"), max_tokens=float("inf"), grace_seconds=0.0
     )
-    return Session(ChatAnswers(policy, seed=secrets.randbelow(2**62)), start, model=model, limits=limits)
+    return Session(ChatAnswers(policy), start, model=model, limits=limits)
 
 
 class Sessions:
