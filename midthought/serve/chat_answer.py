@@ -14,16 +14,16 @@ from typing import Any
 
 from midthought.engines.engine import Sampling
 from midthought.env.episode import QuestionEnvironment
-from midthought.rollout.episode import Episode, RolloutParts, open_tools
-from midthought.rollout.turn_graph import Finished, TurnGraph, TurnNode, append_answer
+from midthought.rollout.episode import RolloutParts, open_tools
+from midthought.rollout.turn_graph import Finished, TurnGraph, TurnNode
 from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind
-from midthought.serve.chat_messages import can_come_back, chained, next_digest
+from midthought.serve.chat_episode import ChatEpisode
+from midthought.serve.chat_messages import chained, next_digest
 from midthought.serve.chat_policy import ChatPolicy, ChatPrompt, prompt_of, require_room
 from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.executor_state import EpisodeTools
-from midthought.types import Completion, Finish, ParsedAction, StopReason, Task, ToolEvent, Trajectory
+from midthought.types import ParsedAction, StopReason, Task, ToolEvent, Trajectory
 
 MAX_KEPT_TOKENS = 2_000_000
 """Tokens of answers and contexts that are kept to be continued, about 80 bytes each; the oldest are forgotten."""
@@ -40,7 +40,7 @@ class ChatRequest:
     tools: Sequence[ToolDefinition] = ()
     """The client's tools. One with the name of a tool of the policy replaces it."""
     seed: int | None = None
-    """None: `TurnGraph.seed` gives one."""
+    """None: as `ChatAnswers` says."""
     max_tokens: int | None = None
     """Maximum tokens after the prompt, results of the policy's own tools included."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class ChatAnswers:
     Args:
         policy: what answers.
         graph: keeps the answers, which are continued; None: a new one that forgets the oldest.
-        seed: seed of the requests that have none.
+        seed: gives the seeds of requests without one (`TurnGraph.seed`); None: these are random.
         sampling: fields of `Sampling`, which replace those of the requests, and their seeds; None: a request's are used.
     """
 
@@ -113,7 +113,7 @@ class ChatAnswers:
         policy: ChatPolicy,
         graph: TurnGraph | None = None,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         sampling: Mapping[str, Any] | None = None,
     ) -> None:
         self.policy = policy
@@ -128,25 +128,26 @@ class ChatAnswers:
             raise ContextOverflowError(num, policy.max_seq_len)
         if prompt.parent is not None:
             prompt.parent.is_delivered = True
-        seed = request.seed if self._sampling is None else None
-        seed = self.graph.seed(self._seed, prompt.token_ids) if seed is None else seed
         asked = next((each["content"] for each in reversed(request.messages) if each["role"] == "user"), "")
-        trajectory = Trajectory(Task(task_id="chat", prompt=asked, answer=""), prompt.token_ids, seed=seed)
+        trajectory = Trajectory(Task(task_id="chat", prompt=asked, answer=""), prompt.token_ids)
+        trajectory.seed = self._seed_of(request, prompt)
         number, parts = next(_numbers), self._parts(policy, request, prompt)
         tools = open_tools(parts, trajectory, QuestionEnvironment())
         stream = AnswerStream(policy.renderer, policy.call_format, on_piece, stop=request.stop)
         policy.engine.open(number)
         try:
-            episode = _ChatEpisode(stream, request, parts, trajectory, number, tools, in_thought=prompt.in_thought)
+            names = {tool.name for tool in request.tools}
+            episode = ChatEpisode(stream, names, parts, trajectory, number, tools, in_thought=prompt.in_thought)
             reason = await episode.run(QuestionEnvironment())
         finally:
             policy.engine.close(number)
             await tools.close()
         episode.end_text()
         calls = _for_client(*episode.held)
+        ids = {each for each in (request.answer_id, *(call.id for call in calls)) if each}
         is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.is_stopped
         finish: Finished = "tool_calls" if calls else "stop" if is_whole else "length"
-        node = episode.node(prompt, request, calls, finish)
+        node = episode.node(prompt, ids, finish)
         answer = ChatAnswer(
             trajectory=trajectory,
             pieces=stream.pieces,
@@ -165,10 +166,16 @@ class ChatAnswers:
 
     def _prompt(self, request: ChatRequest) -> tuple[ChatPolicy, ChatPrompt, bytes]:
         """Returns the policy with the client's tools, the prompt, and the digest of the conversation."""
-        require_room(self.policy, request.messages, request.tools)
-        digests = chained(request.messages, request.tools)
-        policy = self.policy.with_client_tools(request.tools)
+        described = [json.dumps(tool.json_schema(), ensure_ascii=False) for tool in request.tools]
+        require_room(self.policy, request.messages, described)
+        digests = chained(request.messages, described)
+        policy = self.policy.with_client_tools(request.tools, digests[0])
         return policy, prompt_of(policy, request.messages, request.tools, digests, self.graph), digests[-1]
+
+    def _seed_of(self, request: ChatRequest, prompt: ChatPrompt) -> int:
+        if request.seed is not None and self._sampling is None:
+            return request.seed
+        return secrets.randbelow(2**62) if self._seed is None else self.graph.seed(self._seed, prompt.token_ids)
 
     def _parts(self, policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> RolloutParts:
         """Returns the components of an answer's episode, with the request's limits and sampling options."""
@@ -200,95 +207,3 @@ def _for_client(calls: Sequence[ParsedAction], events: Sequence[ToolEvent | None
         for call, event in zip(calls, events, strict=True)
         if event is None
     ]
-
-
-class _ChatEpisode(Episode):
-    """An episode that passes on what is sampled and what tools return, and ends before calls of tools of the client."""
-
-    def __init__(
-        self,
-        stream: AnswerStream,
-        request: ChatRequest,
-        parts: RolloutParts,
-        trajectory: Trajectory,
-        number: int,
-        tools: EpisodeTools,
-        *,
-        in_thought: bool | None,
-    ) -> None:
-        self.held: tuple[Sequence[ParsedAction], Sequence[ToolEvent | None]] = (), ()
-        """Calls of a turn that waits for the client, and their events: None for the client's calls."""
-        self.unread = ""
-        """Text of the calls of a turn that the client gets as text, because one of them could not be read."""
-        self._stream = stream
-        self._client_names = {tool.name for tool in request.tools}
-        super().__init__(parts, trajectory, number, tools, in_thought=in_thought)
-
-    def begin_turn(self, in_thought: bool | None = None) -> None:
-        super().begin_turn(in_thought)
-        self._stream.begin_turn(in_thought=self.in_thought)
-
-    async def sample(self, sampling: Sampling) -> Completion:
-        if self._stream.is_stopped:
-            version = self._parts.engine.policy_version
-            return Completion(token_ids=(), sampled_logprobs=(), finish=Finish.LENGTH, policy_version=version)
-        return await super().sample(sampling)
-
-    def feed(self, token_id: int) -> bool:
-        ends = super().feed(token_id)
-        return self._stream.feed(token_id) or ends
-
-    async def run_tools(self, calls: Sequence[ParsedAction]) -> list[ToolEvent] | None:
-        """Runs the calls of the policy's own tools, and passes on the results as the policy reads them. The client gets calls of
-        other tools, if it has any tools, and calls that cannot be read."""
-        call_format, names = self._parts.call_format, self._client_names
-        if names and not all(map(can_come_back, calls)):
-            self.unread = "\n".join(call.raw_text for call in calls)
-            return None
-        own = set(self._parts.executor.registry) - names
-        is_ours = [not names or call.tool_name in own for call in calls]
-        if all(is_ours) and not call_format.stops_at_call:
-            self._stream.end_turn(has_calls=True)
-        ours = [call for call, is_our in zip(calls, is_ours, strict=True) if is_our]
-        events = await super().run_tools(ours)
-        assert events is not None
-        if not all(is_ours):
-            done = iter(events)
-            self.held = calls, [next(done) if is_our else None for is_our in is_ours]
-            return None
-        if call_format.stops_at_call:
-            self._stream.resume(call_format.render_results(events))
-        else:
-            for event in events:
-                self._stream.add(PieceKind.RESULT, call_format.render_results([event]))
-        return events
-
-    def end_text(self) -> None:
-        """Passes on the text that was held back, except calls."""
-        if self.held[0] or self._stream.is_stopped:
-            return
-        self._stream.end_turn(has_calls=bool(self.calls) and not self.unread)
-        if self._stream.in_thought:
-            self._stream.add(PieceKind.ANSWER, self.unread)
-
-    def node(self, prompt: ChatPrompt, request: ChatRequest, calls: Sequence[ClientCall], finish: Finished) -> TurnNode:
-        """Returns the answer, without its key."""
-        start = 0 if prompt.parent is None else prompt.parent.num_tokens
-        trajectory = self.trajectory
-        record = Trajectory(trajectory.task, trajectory.token_ids[start : len(prompt.token_ids)], seed=trajectory.seed)
-        append_answer(record, trajectory)
-        is_in_text = bool(calls) and self._parts.call_format.stops_at_call
-        return TurnNode(
-            key=b"",
-            ids=frozenset(filter(None, (request.answer_id, *(call.id for call in calls)))),
-            parent=prompt.parent,
-            record=record,
-            finish=finish,
-            messages=prompt.messages if is_in_text else self.conversation(self.held[0]),
-            calls=self.held[0],
-            events=self.held[1],
-            in_thought=self._stream.in_thought if is_in_text else None,
-            answered=prompt.answered,
-            observation=prompt.observation,
-            is_same_turn=prompt.in_thought is not None,
-        )

@@ -13,7 +13,6 @@ from midthought.rollout.openai_messages import calls_of, check_message, in_one_f
 from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
-from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -76,13 +75,13 @@ def _check_results(messages: Sequence[Message]) -> None:
         raise DataError(f"the call {waiting[0]!r:.80} has no result (role 'tool')")
 
 
-def chained(messages: Sequence[Message], tools: Sequence[ToolDefinition]) -> list[bytes]:
-    """Returns a digest of the tools, then one for each message that depends on all before it.
+def chained(messages: Sequence[Message], tools: Sequence[str]) -> list[bytes]:
+    """Returns a digest of the descriptions of tools, then one for each message that depends on all before it.
 
     Two messages are equal if role, text, and names and arguments of the calls are; ids, thoughts, and the spacing and order of
     arguments do not matter. A result belongs to the call at its position.
     """
-    digests = [_digest(b"", [tool.json_schema() for tool in tools])]
+    digests = [_digest(b"", list(tools))]
     for message in messages:
         digests.append(next_digest(digests[-1], message))
     return digests

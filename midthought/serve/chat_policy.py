@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -47,20 +46,19 @@ class ChatPolicy:
     describes_tools: bool = True
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits and default sampling options of an answer."""
-    _with_tools: dict[str, ChatPolicy] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _with_tools: dict[bytes, ChatPolicy] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The policy with tools of clients: a template is probed anew for other tools, which takes milliseconds."""
 
-    def with_client_tools(self, tools: Sequence[ToolDefinition]) -> ChatPolicy:
-        """Returns the policy whose prompts also describe the client's tools. Raises `SettingsError` if a description spells a
-        control token."""
+    def with_client_tools(self, tools: Sequence[ToolDefinition], digest: bytes) -> ChatPolicy:
+        """Returns the policy whose prompts also describe the client's tools, which have this digest. Raises `SettingsError` if a
+        description spells a control token."""
         if not tools or not isinstance(self.call_format, NativeCallFormat):
             return self
-        key = json.dumps([tool.json_schema() for tool in tools])
-        if key not in self._with_tools:
+        if digest not in self._with_tools:
             if len(self._with_tools) >= MAX_TOOL_SETS:
                 self._with_tools.clear()
-            self._with_tools[key] = self._described(tools, self.call_format)
-        return self._with_tools[key]
+            self._with_tools[digest] = self._described(tools, self.call_format)
+        return self._with_tools[digest]
 
     def _described(self, tools: Sequence[ToolDefinition], native: NativeCallFormat) -> ChatPolicy:
         others = self._own_tools(tools)
@@ -121,21 +119,20 @@ def prompt_of(
     return _rendered(policy, said, tools)
 
 
-def require_room(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> None:
-    """Raises `ContextOverflowError` if the messages or the tools of the client alone have more tokens than a sequence may have.
-    Takes no longer than a prompt of that length, however long they are: encoding 8 MB would hold up all other answers for a
-    minute."""
-    if sum(map(len, texts := [*_texts(said, tools)])) <= policy.max_seq_len:
+def require_room(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[str]) -> None:
+    """Raises `ContextOverflowError` if the messages and the descriptions of the client's tools alone have more tokens than a
+    sequence may have. Takes no longer than a prompt of that length, however long they are: encoding 8 MB would hold up all other
+    answers for a minute."""
+    if sum(map(len, texts := [*_texts(said), *tools])) <= policy.max_seq_len:
         return
     if policy.renderer.exceed(texts, policy.max_seq_len):
         raise ContextOverflowError(None, policy.max_seq_len)
 
 
-def _texts(said: Sequence[Message], tools: Sequence[ToolDefinition]) -> Iterator[str]:
+def _texts(said: Sequence[Message]) -> Iterator[str]:
     for message in said:
         yield message["content"]
         yield from (str(message[name]) for name in ("reasoning_content", "tool_calls") if message.get(name))
-    yield from (json.dumps(tool.json_schema(), ensure_ascii=False) for tool in tools)
 
 
 def _rendered(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> ChatPrompt:

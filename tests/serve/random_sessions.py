@@ -39,7 +39,8 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Finish, Task, Trajectory
 
 LOOK = ToolDefinition("look", "Looks it up.", [ToolParameter("at", "string", "Where."), ToolParameter("n", "integer")])
-TOOL_SETS = ((LOOK,), (LOOK, ToolDefinition("say", "Says it.", [ToolParameter("word", "string", "What.")])), ())
+SAY = ToolDefinition("say", "Says it.", [ToolParameter("word", "string", "What.")])
+TOOL_SETS = ((LOOK,), (LOOK,), (LOOK, SAY), ())
 STYLES = ("native", "tagged", "in_thought")
 _records: ContextVar[list[Record]] = ContextVar("records")
 
@@ -51,16 +52,6 @@ class Record:
     prompt: tuple[int, ...]
     completion: Completion
     temperature: float
-
-
-class CountingRenderer(Renderer):
-    """Counts whole conversations that are rendered."""
-
-    num_prompts = 0
-
-    def prompt(self, messages: Any, *, add_generation_prompt: bool = True) -> list[int]:
-        CountingRenderer.num_prompts += 1
-        return super().prompt(messages, add_generation_prompt=add_generation_prompt)
 
 
 class RecordingEngine:
@@ -116,7 +107,7 @@ class RecordingEngine:
 
     def _text(self, drawn: random.Random) -> str:
         thought = drawn.choice(["", "Hm. ", "I look. ", "水 "])
-        calls = [self._call(drawn) for _ in range(drawn.choice([0, 0, 0, 1, 1, 2, 2]))]
+        calls = [self._call(drawn) for _ in range(drawn.choice([0, 0, 1, 1, 2]))]
         said = drawn.choice(["", "Yes.", "No.", "It is so.", "<tool", f"{drawn.random()}"])
         if self._style == "in_thought":
             return f"<think>{thought}{calls[0]}" if calls else f"{thought}</think>\n\n{said}"
@@ -124,7 +115,7 @@ class RecordingEngine:
 
     def _call(self, drawn: random.Random) -> str:
         arguments = json.dumps({"at": drawn.choice("ab"), "n": drawn.randrange(3)})
-        names = ["look", "look", "look", "say", "unknown", "not a name"]
+        names = [*["look"] * 6, "say", "unknown", "not a name"]
         name, arguments = drawn.choice(
             [*((name, arguments) for name in names), ("calculate", '{"expression": "1+1"}'), ("look", '{"at": }')]
         )
@@ -139,10 +130,10 @@ def policy_of(style: str) -> ChatPolicy:
     executor = ToolExecutor(ToolRegistry([CalculateTool()]))
     if style == "native":
         qwen3 = next(each for each in PUBLISHED if each.name == "qwen3")
-        choice = choose_call_format(CountingRenderer(qwen3.tokenizer()), executor.registry.definitions())
+        choice = choose_call_format(Renderer(qwen3.tokenizer()), executor.registry.definitions())
         renderer, call_format = choice.renderer, choice.call_format
     else:
-        renderer = CountingRenderer(small_tokenizer(tags=("<tool_call>", "</tool_call>")))
+        renderer = Renderer(small_tokenizer(tags=("<tool_call>", "</tool_call>")))
         call_format = find_call_format("hermes" if style == "tagged" else style)
     return ChatPolicy(
         engine=RecordingEngine(renderer, style),
@@ -182,12 +173,12 @@ def planned(drawn: random.Random, max_asks: int = 8) -> Ask:
     for number in range(drawn.randint(2, max_asks)):
         ask = Ask(
             number=number,
-            change=drawn.choice([*[""] * 6, *EDITS]) if asks else "",
+            change=drawn.choice([*[""] * 10, *EDITS]) if asks else "",
             habits=frozenset(habit for habit in HABITS if drawn.random() < 0.3),
             fate=drawn.choice([*["delivered"] * 6, "lost", "cancelled"]) if asks else "delivered",
             num_copies=drawn.choice([1, 1, 1, 2]),
-            max_tokens=drawn.choice([None, None, None, 4, 20]),
-            stop=drawn.choice([(), (), (), ("is",)]),
+            max_tokens=drawn.choice([*[None] * 10, 4, 30]),
+            stop=drawn.choice([(), (), (), (), ("is",)]),
         )
         parents = [each for each in asks if each.fate == "delivered"]
         if parents:
@@ -246,9 +237,8 @@ class Session:
                 self._drawn.shuffle(waiting)
                 num_taken = self._drawn.randint(1, len(waiting))
             taken, waiting = waiting[:num_taken], waiting[num_taken:]
-            for ask, state in zip(
-                [ask for ask, _ in taken], await asyncio.gather(*(self._ask(*each) for each in taken)), strict=True
-            ):
+            states = await asyncio.gather(*(self._ask(*each) for each in taken))
+            for (ask, _), state in zip(taken, states, strict=True):
                 waiting += [(child, state) for child in ask.children]
 
     async def _ask(self, ask: Ask, before: State | None) -> State | None:

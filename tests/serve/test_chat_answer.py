@@ -21,7 +21,7 @@ from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.serve.chat_messages import checked_messages
+from midthought.serve.chat_messages import chained, checked_messages
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization import Renderer
@@ -292,6 +292,33 @@ def test_sampling_that_is_ours_replaces_the_clients_and_its_seed():
     assert seen[0].seed == 9 and seen[1].seed == TurnGraph().seed(
         5, answer.node.record.token_ids[: answer.node.num_context]
     )
+
+
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "x", "function": {"name": "f", "arguments": '{"a": 1, "b": 2}'}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "x", "content": "ab"}
+
+
+@pytest.mark.parametrize(
+    ("call", "result", "is_equal"),
+    [
+        ({"content": None}, {}, True),
+        ({"reasoning_content": "Hm.", "signature": "s"}, {"content": [{"type": "text", "text": t} for t in "ab"]}, True),
+        ({"tool_calls": [{"id": "y", "function": {"name": "f", "arguments": '{"b":2,"a":1}'}}]}, {"tool_call_id": "y"}, True),
+        ({"tool_calls": [{"id": "x", "function": {"name": "f", "arguments": {"a": 1, "b": 2}}}]}, {}, True),
+        ({"tool_calls": [{"id": "x", "function": {"name": "g", "arguments": {"a": 1, "b": 2}}}]}, {}, False),
+        ({"tool_calls": [{"id": "x", "function": {"name": "f", "arguments": {"a": 1, "b": "2"}}}]}, {}, False),
+        ({"content": "a"}, {}, False),
+        ({}, {"content": "ab "}, False),
+    ],
+)  # fmt: skip
+def test_messages_are_equal_if_they_say_the_same(call, result, is_equal):
+    one, other = ([user("a"), CALL, RESULT], [user("a"), CALL | call, RESULT | result])
+    digests = [chained(checked_messages(messages), ["tool"])[-1] for messages in (one, other)]
+    assert (digests[0] == digests[1]) is is_equal and chained(checked_messages(one), [])[-1] != digests[0]
 
 
 class Weather(Tool):

@@ -209,6 +209,10 @@ def test_a_conversation_is_forgotten_from_its_end_and_the_oldest_first():
     assert graph.find(b"other", set()) is None
     answered(graph, None, [9], [10], key=b"newer")
     assert graph.find(b"second", set()) is None and graph.find(b"first", set()) is first
+    answered(graph, None, [1] * 5, [2])
+    assert graph.find(b"first", set()) is None
+    answered(graph, first, [3], [4], key=b"second again")  # it was being sampled while its beginning was forgotten
+    assert graph.find(b"first", set()) is first
 
 
 def test_of_equal_answers_the_one_is_continued_whose_ids_the_client_has_and_else_the_newest():
