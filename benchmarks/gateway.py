@@ -1,7 +1,7 @@
 """Part `gateway`: processor time of the gateway for each request, its latency over the engine's, and its memory after sessions.
 
-The gateway and the clients run in separate processes. The engine writes given words; where processor time is measured, it does not
-wait, and almost all of its time is its stopper's, which belongs to the gateway. Messages have 60 words of one token each.
+The gateway and the clients run in separate processes. The engine writes given words; where processor time is measured, it does
+not wait, and almost all of its time is its stopper's, which belongs to the gateway. Messages have 60 words of one token each.
 """
 
 from __future__ import annotations
@@ -278,6 +278,7 @@ def serve(seconds: float) -> None:
         inference=InferenceConfig(max_tokens=1_000),
     )
     gateway, sessions = Gateway("policy"), list[Session]()
+    gc.freeze()  # else a collection of what the libraries have made falls into a request
     for line in sys.stdin:
         command = line.strip()
         found: Any = None

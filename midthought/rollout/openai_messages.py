@@ -158,7 +158,8 @@ def check_message(number: int, message: Any) -> None:
     if not isinstance(message.get("content"), str) and not (calls and message.get("content") is None):
         raise DataError(f"the content of message {number} is {message.get('content')!r:.80}; it must be a text")
     try:
-        json.dumps(dict(message), ensure_ascii=False, default=str).encode()
+        for value in message.values():
+            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
     except UnicodeEncodeError:
         raise DataError(f"message {number} is not Unicode text: it has a lone surrogate; remove it") from None
     for call in calls:

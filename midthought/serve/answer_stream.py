@@ -163,9 +163,11 @@ class AnswerStream:
 
     def _num_undecided(self) -> int:
         """Returns the length of the longest end of the held text with which a mark may begin."""
-        longest = max(map(len, self._marks)) - 1
-        lengths = range(min(longest, len(self._held)), 0, -1)
-        return next((n for n in lengths if any(mark.startswith(self._held[-n:]) for mark in self._marks)), 0)
+        held, marks = self._held, self._marks
+        first = {mark[0] for mark in marks}
+        starts = range(max(0, len(held) - max(map(len, marks)) + 1), len(held))
+        ends = (held[n:] for n in starts if held[n] in first)
+        return next((len(end) for end in ends if any(mark.startswith(end) for mark in marks)), 0)
 
     def _write(self, kind: PieceKind | None = None, *, num_kept: int = 0) -> None:
         """Passes on the held text, except its last `num_kept` characters and the blanks before them."""

@@ -17,6 +17,7 @@ from midthought.types import ParsedAction
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of tools in OpenAI's API. Names become text of the template itself, so they must not contain anything else."""
+_CANONICAL = json.JSONEncoder(sort_keys=True)
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "signature")
 
 
@@ -93,7 +94,7 @@ def next_digest(before: bytes, message: Message) -> bytes:
 
 
 def _digest(before: bytes, said: Any) -> bytes:
-    return hashlib.blake2b(before + json.dumps(said, sort_keys=True).encode(), digest_size=16).digest()
+    return hashlib.blake2b(before + _CANONICAL.encode(said).encode(), digest_size=16).digest()
 
 
 def issued_ids(messages: Sequence[Message]) -> set[str]:

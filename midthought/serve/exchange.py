@@ -86,6 +86,7 @@ class Exchange:
 
     def leave(self, changed: asyncio.Event, grace_seconds: float) -> None:
         """A connection ends. Without any, the answers are cancelled after the grace time."""
+        changed.set()
         self._followers.discard(changed)
         self.left_at = time.monotonic()
         if not self._followers and not self.is_over:
@@ -105,7 +106,8 @@ class Exchange:
 
     def cancel(self, failure: RequestError | None = None) -> None:
         """Stops sampling; what was not delivered will not be. `failure`: what connections are told."""
-        self.is_cancelled, self._told = True, failure
+        self.is_cancelled = True
+        self._told = failure or RequestError("the answer was cancelled", status=500)
         if self._task is not None and not self.is_over:
             with contextlib.suppress(RuntimeError):  # the engine's event loop is closed
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
@@ -158,9 +160,12 @@ class Exchange:
     def _end(self, future: concurrent.futures.Future[None]) -> None:
         self.is_over, writer = True, self.asked.writer
         error = None if future.cancelled() else future.exception()
-        if error is not None or len(self.answers) < len(self.asked.requests):
+        if self.is_cancelled:
+            self.failure = self._told
+        elif error is not None or len(self.answers) < len(self.asked.requests):
             self.cause = error or EngineError("the engine cancelled an answer")
-            self.failure = self._told or failure_of(self.cause, self._dialect)
+            self.failure = failure_of(self.cause, self._dialect)
+        if self.failure is not None:
             if self.parts:
                 self.parts.append(writer.error(self.failure))
         else:
@@ -180,19 +185,22 @@ class Following:
         """Sends what the exchange writes. Raises `RequestError` if it failed before anything was sent."""
         changed = asyncio.Event()
         leaving = asyncio.ensure_future(receive())  # the body has been read: the next message is the end
-        leaving.add_done_callback(lambda _: changed.set())
+        leaving.add_done_callback(lambda _: self._exchange.leave(changed, self._grace_seconds))
         self._exchange.join(changed)
         try:
             await self._follow(changed, leaving, send)
         finally:
-            self._exchange.leave(changed, self._grace_seconds)
             leaving.cancel()
 
     async def _follow(self, changed: asyncio.Event, leaving: asyncio.Future[Any], send: Send) -> None:
         exchange, num_sent, is_stream = self._exchange, 0, self._exchange.asked.stream
         while not leaving.done():
             changed.clear()
+            if exchange.is_over:
+                await _notice_the_end()
             parts = exchange.parts[num_sent:]
+            if leaving.done():
+                return
             if parts:
                 if not num_sent:
                     await send(_start(is_stream, parts))
@@ -213,6 +221,12 @@ class Following:
                     await send({"type": "http.response.body", "body": silence, "more_body": True})
                 elif is_stream:
                     exchange.begin()
+
+
+async def _notice_the_end() -> None:
+    """Lets the event loop read what has arrived: of a connection that the client has closed, nothing is delivered."""
+    for _ in range(4):  # socket, transport, protocol, task
+        await asyncio.sleep(0)
 
 
 def _start(is_stream: bool, parts: list[bytes]) -> dict[str, Any]:

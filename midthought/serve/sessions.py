@@ -136,12 +136,9 @@ class Session:
             if not each.is_over or each.is_followed or now - each.left_at < RETRY_SECONDS
         ]
         digest = hashlib.blake2b(path.encode() + b"\n" + body, digest_size=16).digest()
-        same = [each for each in self._exchanges if each.digest == digest]
-        lost = [each for each in same if not each.is_delivered and not each.is_followed]
-        waiting = [each for each in same if not each.is_delivered]
-        if lost or (is_retry and same):
+        if (found := self._same(digest, is_retry=is_retry)) is not None:
             self.counts["retried"] += 1
-            return lost[0] if lost else (waiting or same)[-1]
+            return found
         asked = dialect.read(body, training=self.is_training, renderer=self.answers.policy.renderer)
         self.require_model(asked.model)
         self._admit(len(asked.requests))
@@ -150,6 +147,19 @@ class Session:
         self._num_running += len(asked.requests)
         self._count(asked)
         return exchange
+
+    def _same(self, digest: bytes, *, is_retry: bool) -> Exchange | None:
+        """Returns the exchange that a request repeats: one without a connection, or, if the client says so, any. None: it is a
+        request of its own, or repeats one that failed."""
+        same = [each for each in self._exchanges if each.digest == digest]
+        failed = [each for each in same if each.is_cancelled or each.failure is not None]
+        waiting = [each for each in same if not each.is_delivered and each not in failed]
+        if lost := [each for each in waiting if not each.is_followed]:
+            return lost[0]
+        if failed:
+            self._exchanges.remove(failed[0])
+            return None
+        return (waiting or same)[-1] if is_retry and same else None
 
     def require_model(self, name: str) -> None:
         """Raises `RequestError` 404 if the model has another name."""
@@ -237,7 +247,6 @@ class Session:
         elif failure.status >= 500:
             self.counts["failed"] += 1
             self._failures.setdefault(exchange.digest, f"{type(exchange.cause).__name__}: {exchange.cause}")
-        self._exchanges.remove(exchange)
 
 
 def closed() -> RequestError:
@@ -251,7 +260,7 @@ def shared_session(policy: ChatPolicy, start: Start, model: str, *, max_answers:
     limits = SessionLimits(
         max_answers=max_answers, max_requests=float("inf"), max_tokens=float("inf"), grace_seconds=0.0
     )
-    return Session(ChatAnswers(policy, seed=secrets.randbelow(2**62)), start, model=model, limits=limits)
+    return Session(ChatAnswers(policy), start, model=model, limits=limits)
 
 
 class Sessions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,8 @@ from midthought.types import Completion, Finish, Task, Trajectory
 ANSWER = "</think> The answer."
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 NAME = "policy"
+_TLS = ssl.create_default_context()
+"""Made once: it reads the certificates for 30 ms."""
 
 
 class HeldEngine(ScriptedEngine):
@@ -45,6 +48,8 @@ class HeldEngine(ScriptedEngine):
         self.num_held = 0
         self.sampled: list[tuple[int, ...]] = []
         """Tokens of every call that ended."""
+        self.calls: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        """Prompt and tokens of the last call of each episode."""
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
@@ -67,6 +72,7 @@ class HeldEngine(ScriptedEngine):
                 finish = Finish.CALL
                 break
         self.sampled.append(tuple(written))
+        self.calls[episode] = tuple(token_ids), tuple(written)
         logprobs = (self._logprob,) * len(written)
         return Completion(token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=version)
 
@@ -109,7 +115,9 @@ class Place:
     def client(self, session: Session, *, control: bool = False) -> httpx.Client:
         key = session.client.control_key if control else session.client.api_key
         headers = {"Authorization": f"Bearer {key}"}
-        self.clients.append(httpx.Client(base_url=session.client.anthropic_base_url, headers=headers, timeout=30))
+        self.clients.append(
+            httpx.Client(base_url=session.client.anthropic_base_url, headers=headers, timeout=30, verify=_TLS)
+        )
         return self.clients[-1]
 
     def trained(self, session: Session) -> list[TurnNode]:
@@ -153,9 +161,9 @@ def asks(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"model": NAME, "messages": [{"role": "user", "content": text}], "max_tokens": 500, **fields}
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Waits until it is true."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.002)
