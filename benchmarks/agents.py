@@ -45,8 +45,8 @@ SETTINGS: dict[str, Any] = {
     "mini_batch_size": 64,
     "group_size": 8,
     "learning_rate": 5e-4,
-    "max_tokens": 64,
-    "num_train_iters": 12,
+    "max_tokens": 160,
+    "num_train_iters": 16,
     "progress": False,
 }
 GOAL = 0.2
@@ -68,7 +68,7 @@ def anthropic(task: Task, client: Any) -> float:
     tools = [{"name": "multiply", "description": Multiply.definition.description, "input_schema": SCHEMA}]
     with httpx.Client(base_url=client.anthropic_base_url, headers={"x-api-key": client.api_key}, timeout=600) as http:
         for _ in range(4):
-            body = {"model": client.model, "max_tokens": 64, "messages": messages, "tools": tools}
+            body = {"model": client.model, "max_tokens": 160, "messages": messages, "tools": tools}
             response = http.post("/v1/messages", json=body).raise_for_status().json()
             messages.append({"role": "assistant", "content": response["content"]})
             if response["stop_reason"] != "tool_use":
@@ -132,7 +132,7 @@ def learn(program: str, seed: int) -> dict[str, float]:
         validate_every=0,
         **SETTINGS,
     ) as trainer:
-        trainer.sft(num_steps=300, batch_tokens=2048, learning_rate=2e-3)
+        trainer.sft(num_steps=800, batch_tokens=2048, learning_rate=2e-3)
         before, began = trainer.evaluate(sampled=True), time.perf_counter()
         history = trainer.fit()
         seconds, after = time.perf_counter() - began, trainer.evaluate(sampled=True)
