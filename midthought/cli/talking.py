@@ -51,7 +51,8 @@ def serve(
     from midthought.memory.service.server import address, listen, make_server
     from midthought.memory.service.server import run as run_server
     from midthought.serve.app import make_app
-    from midthought.serve.sessions import Sessions, shared_session
+    from midthought.serve.session_keys import Sessions
+    from midthought.serve.sessions import shared_session
 
     how = {"system_prompt": system, "call_format": call_format, "device": device, "max_num_seqs": max_num_seqs}
     opened = _open(run, tools, no_tools, recipe=recipe, **how)

@@ -192,7 +192,7 @@ def require_shallow(value: Any, subject: str) -> None:
 def _parts(value: Any) -> Iterable[Any]:
     """Returns what is in a list or an object, texts and numbers left out."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return [part for part in inner if isinstance(part, Mapping | list)]
+    return [part for part in inner if not isinstance(part, str) and isinstance(part, Mapping | list)]
 
 
 def _arguments(given: Any) -> dict[str, Any]:

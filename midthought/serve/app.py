@@ -6,20 +6,20 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midthought.memory.service.auth import OPEN_PATHS, AccessPolicy, authorization_of
+from midthought.memory.service.auth import AccessPolicy, authorization_of
 from midthought.memory.service.middleware import SecurityMiddleware
 from midthought.serve.dialects import ANTHROPIC, dialect_of, dialect_of_models
 from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect
 from midthought.serve.errors import RequestError
 from midthought.serve.exchange import Following, failure_of
-from midthought.serve.sessions import CLOSED, KeyKind, Session, Sessions
+from midthought.serve.session_keys import KeyKind, Sessions, key_of
+from midthought.serve.sessions import CLOSED, Session
 
 ANSWER_SECONDS = 1800.0
 """Time limit of a response."""
@@ -36,17 +36,6 @@ def make_app(sessions: Sessions, access: AccessPolicy, *, answer_seconds: float 
         answer_seconds=answer_seconds,
         error_body=lambda path, status, detail: dialect_of(path).error(status, detail),
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionAccess(AccessPolicy):
-    """Access with the key of a session only."""
-
-    sessions: Sessions
-
-    def is_authorized(self, path: str, authorization: str) -> bool:
-        """Whether the request has the key of a session, open or closed."""
-        return path in OPEN_PATHS or self.sessions.knows(_key(authorization))
 
 
 class ChatRoutes:
@@ -106,7 +95,7 @@ class ChatRoutes:
         )
 
     def _session(self, request: Request, kind: KeyKind = "model") -> Session:
-        return self._sessions.find(_key(authorization_of(request.headers)), kind)
+        return self._sessions.find(key_of(authorization_of(request.headers)), kind)
 
     def _model(self, session: Session, dialect: Dialect) -> dict[str, Any]:
         return dialect.model(session.client.model, self._created, session.answers.policy.max_seq_len)
@@ -137,11 +126,6 @@ class ChatRoutes:
             raise RequestError(f"{unknown[0]!r:.80} is not known; give reward and, for one answer, response_id")
         session.give_reward(given.get("reward"), given.get("response_id"))
         return JSONResponse({"rewarded": True})
-
-
-def _key(authorization: str) -> str:
-    scheme, _, key = authorization.partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def _object(body: bytes) -> Mapping[str, Any]:

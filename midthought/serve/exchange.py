@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import logging
 import time
@@ -19,6 +20,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from midthought.errors import EngineError
+from midthought.rollout.turn_graph import TurnNode
 from midthought.serve.answer_stream import Piece
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.dialects.dialect import Asked, Dialect
@@ -48,7 +50,8 @@ class Exchange:
     ) -> None:
         self.asked, self.digest = asked, digest
         self.answers: dict[int, ChatAnswer] = {}
-        """Finished answers by the number of their choice."""
+        """Finished answers by the number of their choice, until all are."""
+        self.nodes: list[TurnNode] = []
         self.parts: list[bytes] = []
         """The events of a stream so far, or the whole body."""
         self.failure: RequestError | None = None
@@ -101,8 +104,8 @@ class Exchange:
         """The last bytes were written to a socket."""
         if self.failure is None and not self.is_cancelled:
             self.is_delivered = True
-            for answer in self.answers.values():
-                answer.node.is_delivered = True
+            for node in self.nodes:
+                node.is_delivered = True
 
     def cancel(self, failure: RequestError | None = None) -> None:
         """Stops sampling; what was not delivered will not be. `failure`: what connections are told."""
@@ -170,8 +173,13 @@ class Exchange:
                 self.parts.append(writer.error(self.failure))
         else:
             answers = [self.answers[number] for number in range(len(self.answers))]
+            self.nodes = [answer.node for answer in answers]
             self.parts.append(writer.close(answers) if self.asked.stream else to_json(writer.whole(answers)))
         self._on_end(self)
+        self.answers, self.asked = (
+            {},
+            dataclasses.replace(self.asked, requests=()),
+        )  # the conversation is not needed any more
         self.ended.set()
 
 

@@ -15,7 +15,8 @@ from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.chat_answer import ChatAnswers
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.exchange import Start
-from midthought.serve.sessions import Session, SessionLimits, Sessions
+from midthought.serve.session_keys import SessionAccess, Sessions
+from midthought.serve.sessions import Session, SessionLimits
 from midthought.tools.background_loop import BackgroundLoop
 
 STOP_SECONDS = 1
@@ -71,7 +72,7 @@ class Gateway:
 
     def _url(self) -> str:
         from midthought.memory.service.server import address, listen, make_server
-        from midthought.serve.app import SessionAccess, make_app
+        from midthought.serve.app import make_app
 
         with self._lock:
             if self._server is None:

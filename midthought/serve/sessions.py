@@ -1,4 +1,4 @@
-"""Sessions of the endpoint: keys, the exchange that a repeated request finds again, rewards, limits, counts.
+"""Sessions of the endpoint: the exchange that a repeated request finds again, rewards, limits, counts.
 
 A session sees its own turn graph only. Does not depend on routes or the server; used on the server's event loop.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import hmac
 import secrets
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from midthought.rollout.turn_graph import TurnNode
 from midthought.serve.chat_answer import ChatAnswers
@@ -29,12 +28,8 @@ RETRY_SECONDS = 60.0
 MAX_REWARD = sys.float_info.max
 STOP_SECONDS = 5.0
 """Time for cancelled answers to end."""
-MAX_CLOSED = 10_000
-"""Closed sessions whose clients are told so; the keys of older ones are unknown."""
 CLOSED = "session_closed"
 """Code of the error that tells it."""
-
-KeyKind = Literal["model", "control"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,8 +232,9 @@ class Session:
             self.counts["required_missed"] += sum(
                 not any(name in ("", call.name) for call in answer.calls) for answer in answers
             )
-        if self.is_training:
-            self._nodes[asked.writer.response_id] = [answer.node for answer in answers]
+        if not self.is_training:
+            return
+        self._nodes[asked.writer.response_id] = [answer.node for answer in answers]
         if (failure := exchange.failure) is None:
             self._failures.pop(exchange.digest, None)
             return
@@ -261,49 +257,3 @@ def shared_session(policy: ChatPolicy, start: Start, model: str, *, max_answers:
         max_answers=max_answers, max_requests=float("inf"), max_tokens=float("inf"), grace_seconds=0.0
     )
     return Session(ChatAnswers(policy), start, model=model, limits=limits)
-
-
-class Sessions:
-    """Open sessions by the digest of their keys. `shared`: the only one, which needs no key of its own."""
-
-    def __init__(self, shared: Session | None = None) -> None:
-        self.num_late_rewards = 0
-        self._shared = shared
-        self._keys: dict[bytes, tuple[Session, KeyKind]] = {}
-        self._closed: dict[bytes, None] = {}
-
-    def add(self, session: Session) -> None:
-        """From now on the session's keys are known."""
-        self._keys[_digest(session.client.api_key)] = session, "model"
-        self._keys[_digest(session.client.control_key)] = session, "control"
-
-    def knows(self, key: str) -> bool:
-        """Whether it is the key of a session, open or closed."""
-        return self._shared is not None or _digest(key) in self._keys or _digest(key) in self._closed
-
-    def find(self, key: str, kind: KeyKind) -> Session:
-        """Returns the session of a key. Raises `RequestError`: 401 if it is unknown, 403 if it is closed or the other key."""
-        if self._shared is not None and kind == "model":
-            return self._shared
-        if (digest := _digest(key)) in self._closed:
-            raise closed()
-        session, found = self._keys.get(digest, (None, kind))
-        if session is None:
-            raise RequestError("the key is not that of a session", status=401)
-        expected = session.client.api_key if found == "model" else session.client.control_key
-        if found != kind or not hmac.compare_digest(key.encode(), expected.encode()):
-            raise RequestError(f"this needs the session's {kind} key, not its {found} key", status=403)
-        return session
-
-    async def close(self, session: Session) -> None:
-        """Ends a session; its keys are told so."""
-        for key in (session.client.api_key, session.client.control_key):
-            if self._keys.pop(_digest(key), None) is not None:
-                self._closed[_digest(key)] = None
-        while len(self._closed) > 2 * MAX_CLOSED:
-            del self._closed[next(iter(self._closed))]
-        await session.end()
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode(errors="replace")).digest()

@@ -14,7 +14,8 @@ from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.server import make_server
 from midthought.serve.app import make_app
 from midthought.serve.chat_policy import ChatPolicy
-from midthought.serve.sessions import Sessions, shared_session
+from midthought.serve.session_keys import Sessions
+from midthought.serve.sessions import shared_session
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
