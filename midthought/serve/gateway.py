@@ -82,5 +82,6 @@ class Gateway:
                     make_server(app, max_connections=None, stop_seconds=STOP_SECONDS),
                     address(listening),
                 )
+                self._server.config.lifespan = "off"  # uvicorn prints a traceback if the loop ends before the server
                 self._serving = self._loop.start(self._server.serve([listening]))
             return self._address
