@@ -19,7 +19,15 @@ from midthought.errors import MemoryStoreError, near_names
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
 from midthought.memory.indices import warm_vector_index
-from midthought.memory.known_rows import EmbeddedVectors, GivenVectors, KnownRows, all_chunks, transcripts_in
+from midthought.memory.known_rows import (
+    EmbeddedVectors,
+    GivenVectors,
+    KnownRows,
+    VectorCache,
+    all_chunks,
+    default_folder,
+    transcripts_in,
+)
 from midthought.memory.rows import is_among, require_columns
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find
 from midthought.memory.table import (
@@ -30,7 +38,6 @@ from midthought.memory.table import (
     require_same_embedding,
 )
 from midthought.memory.upsert import BuildReport, Changes, Vectors, by_id, chunk_order, upsert
-from midthought.memory.vector_cache import VectorCache, default_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

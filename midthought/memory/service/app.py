@@ -17,8 +17,7 @@ from fastapi.responses import JSONResponse
 from midthought.memory.service import schemas
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.middleware import SecurityMiddleware
-from midthought.memory.service.searcher import BusyError
-from midthought.memory.service.state import ServiceState
+from midthought.memory.service.searcher import BusyError, ServiceState
 from midthought.types import Task
 
 _REFUSALS = {
