@@ -140,8 +140,7 @@ def _train_with_verl(
     recipe: Recipe, path: Path, words: list[str], config: Path | None, stage: str, from_path: Path | None, dry_run: bool
 ) -> None:
     """Write a bundle for verl and start it: the stage `sft` uses verl's SFT trainer, all others its RL trainer."""
-    from midthought.cluster.verl.bundle import SCRIPT, write_bundle
-    from midthought.cluster.verl.installed import launch, require_verl
+    from midthought.cluster.verl.bundle import SCRIPT, launch, require_verl, write_bundle
     from midthought.cluster.verl.sft_bundle import write_sft_bundle
 
     supplied = import_module(f"{recipe.module}.verl")

@@ -27,9 +27,7 @@ from typing import Any
 import torch
 
 from midthought.algo.losses import POLICY_LOSSES
-from midthought.cluster.process import ProcessSettings
-from midthought.cluster.serialization import deserialize, serialize
-from midthought.cluster.weights import fill_placeholders, placeholder_of
+from midthought.cluster.process import ProcessSettings, deserialize, fill_placeholders, placeholder_of, serialize
 from midthought.config import TrainingConfig
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, Manifest, SharedTensors, read_shared_tensors
 from midthought.errors import EngineError, LearnerLostError

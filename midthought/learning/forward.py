@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from midthought.algo.losses import entropy_from_logprobs
-from midthought.learning.distributed.dtensor import is_sharded
+from midthought.learning.distributed.ranks import is_sharded
 from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
 from midthought.learning.packing import ModelInputs
 from midthought.models.float32_head import Float32Linear

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from midthought.learning.batch import TokenBatch
-from midthought.learning.distributed.process_group import ProcessGroup
+from midthought.learning.distributed.ranks import ProcessGroup
 from midthought.learning.forward import TokenOutputs
 from midthought.types import Trajectory
 

@@ -22,7 +22,7 @@ from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch
-from midthought.learning.distributed.process_group import ProcessGroup
+from midthought.learning.distributed.ranks import ProcessGroup
 from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.learned_tokens import PassValues
 from midthought.learning.loss import ppo_losses, value_losses

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from midthought.config import TrainingConfig
 from midthought.config.references import optional
 from midthought.errors import CheckpointError
-from midthought.learning.distributed.dtensor import part_like, whole
+from midthought.learning.distributed.ranks import part_like, whole
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule, learning_rate_factor
 
 HALF = (torch.bfloat16, torch.float16)

@@ -29,9 +29,8 @@ from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLea
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.ppo import learn
-from midthought.learning.run_checks import require_finite
 from midthought.models.peft_folders import merge
-from midthought.models.pretrained import load_tokenizer, save_model
+from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts

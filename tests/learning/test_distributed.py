@@ -17,7 +17,7 @@ from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
-from midthought.learning.distributed.process_group import DistributedGroup
+from midthought.learning.distributed.ranks import DistributedGroup
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner

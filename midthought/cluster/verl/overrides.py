@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midthought.cluster.verl.derived_values import ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_supported
-from midthought.cluster.verl.settings import AGENT_NAME
+from midthought.cluster.verl.settings import AGENT_NAME, ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_supported
 from midthought.config import ModelConfig
 
 KL_HORIZON = 10_000
