@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
+from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.engines.weight_sync.publication import write_model
 from midthought.engines.weight_sync.shared_tensors import SharedTensors
 from midthought.engines.weight_sync.synced_engine import SyncedEngine

@@ -34,7 +34,7 @@ from .types import (
     ToolEvent as ToolEvent,
     Turn as Turn,
 )
-from .data.problems.problem_sets import load_problems as load_problems
+from .data.problem_sets import load_problems as load_problems
 from .data.tasks import load_tasks as load_tasks
 from .tools.definition import (
     Tool as Tool,

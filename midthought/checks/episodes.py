@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
-from midthought.checks.before import Setup, SkippedError
+from midthought.checks.examination import Setup, SkippedError
 from midthought.checks.iterations import LIMITS
 from midthought.checks.registry import Finding, Policy, check
 from midthought.env.answer_matching import normalised

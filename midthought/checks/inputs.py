@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
 
-from midthought.checks.before import Setup, SkippedError
-from midthought.checks.during import History
+from midthought.checks.examination import History, Setup, SkippedError
 from midthought.checks.registry import Finding, check
 from midthought.engines.create import check_backend
 from midthought.engines.servers.connection import RetryPolicy

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from midthought.files.atomic import atomic_path
-from midthought.files.regular import read_json_object
+from midthought.files.regular import atomic_path, read_json_object
 
 MANIFEST = "manifest.json"
 FORMAT = 1

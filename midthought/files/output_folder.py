@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import OutputPathError
-from midthought.files.atomic import atomic_path, require_no_special_file
 from midthought.files.manifest import write_manifest
-from midthought.files.regular import json_object, lines_of, read_json_object
+from midthought.files.regular import atomic_path, json_object, lines_of, read_json_object, require_no_special_file
 from midthought.files.storage_errors import storage_errors
 
 MARK = ".midthought.json"

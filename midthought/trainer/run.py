@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from midthought.checks.during import ITERATION, VALIDATION
+from midthought.checks.examination import ITERATION, VALIDATION
 from midthought.config import Change, RecipeConfig, require_allowed
 from midthought.errors import CheckpointError, SettingsError
 from midthought.files.output_folder import recover

@@ -17,8 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from midthought.checks.before import MAX_TASKS, Report, Setup, examine
-from midthought.checks.during import ITERATION, VALIDATION
+from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine
 from midthought.config import RecipeConfig, settled
 from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import BaseEnvironment

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.data.problems.problem_sets import load_problems
+from midthought.data.problem_sets import load_problems
 from midthought.env.answers import is_right
 from midthought.feedback.masking import MASK, choices_of, is_multiple_choice, mask, mask_answer
 from midthought.types import Task

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.config import settled
-from midthought.data.abstention import NO_ANSWER, is_answerable
+from midthought.data.final_answers import NO_ANSWER, is_answerable
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.rewards import answer_reward, correct
 from midthought.errors import MemoryStoreError, SettingsError
