@@ -23,14 +23,13 @@ from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch
 from midthought.learning.distributed.ranks import ProcessGroup
-from midthought.learning.forward import TokenOutputs, hidden_states
+from midthought.learning.forward import ModelInputs, TokenOutputs, hidden_states
 from midthought.learning.learned_tokens import PassValues
 from midthought.learning.loss import ppo_losses, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
 from midthought.learning.older_weights import OlderWeights
 from midthought.learning.optimizer import Optimizer
-from midthought.learning.packing import ModelInputs
 from midthought.learning.passes import ForwardPasses, fill
 
 Forward = Callable[[TokenBatch], Any]

@@ -1,7 +1,7 @@
 """Assigns rows to micro-batches by length: longest first, equal lengths in their order, so the result is deterministic. Finds the
 prompts that the rows of a group share, and the rows that a micro-batch should keep together for that.
 
-A forward pass computes such a prompt once, as a row of its own, whose keys and values the group's rows attend to (`packing`,
+A forward pass computes such a prompt once, as a row of its own, whose keys and values the group's rows attend to (`forward`,
 `attention`). Does not depend on a model.
 """
 

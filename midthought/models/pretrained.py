@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import MidthoughtError, ModelPathError, SettingsError, TrainingStoppedError
-from midthought.files.manifest import MANIFEST, damage_in
-from midthought.files.output_folder import kind_of, replaced
+from midthought.files.output_folder import MANIFEST, damage_in, kind_of, replaced
 from midthought.files.regular import require_regular_files
 from midthought.models.gguf import is_gguf, model_folder, quiet_transformers
 from midthought.models.peft_folders import ADAPTER_CONFIG, base_name_of, merged_from, save_merged

@@ -13,8 +13,7 @@ from typing import Any
 
 from midthought.config import CheckpointConfig
 from midthought.errors import CheckpointError, SettingsError
-from midthought.files.manifest import MANIFEST
-from midthought.files.output_folder import kind_of, recover, remove
+from midthought.files.output_folder import MANIFEST, kind_of, recover, remove
 from midthought.learning.checkpoint import (
     Checkpoint,
     keep_last,

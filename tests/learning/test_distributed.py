@@ -14,7 +14,6 @@ from training_settings import CRITICS, changed, training
 
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
-from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.distributed.ranks import DistributedGroup
@@ -22,7 +21,7 @@ from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
-from midthought.learning.model import Models, frozen_copy
+from midthought.learning.model import Models, add_adapters, frozen_copy
 from midthought.learning.ppo import improve
 
 SETTINGS = training(

@@ -18,7 +18,7 @@ from pathlib import Path
 from midthought.config import settled
 from midthought.data.problem_sets import QUESTION_LABEL, load_problems
 from midthought.data.tasks import DATASET_LABEL
-from midthought.env.math_worker_pool import NUM_WORKERS
+from midthought.env.answer_matching import NUM_WORKERS
 from midthought.errors import SettingsError
 from midthought.feedback.hints import calculation_of
 from midthought.feedback.tool import FeedbackTool

@@ -14,7 +14,7 @@ from midthought.data.final_answers import NO_ANSWER, is_answerable
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.rewards import answer_reward, correct
 from midthought.errors import MemoryStoreError, SettingsError
-from midthought.files.manifest import MANIFEST, damage_in, write_manifest
+from midthought.files.output_folder import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.inspection import doubt_lines

@@ -23,7 +23,7 @@ from ray_worlds import Diarist, Diary, OneAnswer, settings, tasks
 from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.create import policy_engine
 from midthought.errors import EngineError, SettingsError
-from midthought.learning.adapters import add_adapters
+from midthought.learning.model import add_adapters
 from midthought.rollout.episode import RolloutParts
 from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.tokenization import Renderer
