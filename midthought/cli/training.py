@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 RECIPE_NAMES = ", ".join(recipe_names())
 
-Assignments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1"),
-]
+Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the final table.")]
 _SUFFIX = ".txt"
 """Suffix of the templates in `new_project/`, which are no modules of this package."""

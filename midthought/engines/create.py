@@ -164,13 +164,7 @@ def check_backend(inference: InferenceConfig) -> None:
 
 
 def policy_engine(
-    policy: Any,
-    trained: Any,
-    renderer: Renderer,
-    inference: InferenceConfig,
-    *,
-    model_path: str,
-    max_seq_len: int,
+    policy: Any, trained: Any, renderer: Renderer, inference: InferenceConfig, *, model_path: str, max_seq_len: int
 ) -> TrainedEngine:
     """Creates the engine of a training run. Shut it down after use. Servers and vLLM get LoRA adapters alone, others merged.
 

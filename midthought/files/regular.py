@@ -18,12 +18,7 @@ from midthought.errors import OutputPathError, StorageError
 
 MAX_BYTES = 256 * 1024 * 1024
 """Size of a file that is read as a whole, and of one line of a log."""
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> BinaryIO:

@@ -45,10 +45,7 @@ class Optimizer:
     """
 
     def __init__(
-        self,
-        modules: Mapping[str, nn.Module],
-        training: TrainingConfig,
-        schedule: TrainingSchedule = NO_END,
+        self, modules: Mapping[str, nn.Module], training: TrainingConfig, schedule: TrainingSchedule = NO_END
     ) -> None:
         """`modules`: `policy`, `critic`, or both. Parameters that require no gradient do not learn."""
         self._modules = modules

@@ -30,13 +30,7 @@ from midthought.memory.known_rows import (
 )
 from midthought.memory.rows import is_among, require_columns
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find
-from midthought.memory.table import (
-    BUILD_REMEDY,
-    TableLocation,
-    TableSnapshot,
-    in_one_sentence,
-    require_same_embedding,
-)
+from midthought.memory.table import BUILD_REMEDY, TableLocation, TableSnapshot, in_one_sentence, require_same_embedding
 from midthought.memory.upsert import BuildReport, Changes, Vectors, by_id, chunk_order, upsert
 
 if TYPE_CHECKING:
@@ -191,11 +185,7 @@ class MemoryStore:
     # -- searching ---------------------------------------------------------------------------------------------
 
     def search(
-        self,
-        query: str,
-        k: int = 3,
-        mode: SearchMode = "hybrid",
-        **filters: Unpack[FilterOptions],
+        self, query: str, k: int = 3, mode: SearchMode = "hybrid", **filters: Unpack[FilterOptions]
     ) -> list[Hit]:
         """Returns the best `k` chunks, best first. The query is plain text in every mode, without query syntax.
 

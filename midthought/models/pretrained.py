@@ -199,12 +199,7 @@ def warn_without_template(tokenizer: Any, what: str) -> None:
 
 
 def save_model(
-    model: Any,
-    tokenizer: Any,
-    path: str | Path,
-    *,
-    in_run: bool = False,
-    generation: Mapping[str, Any] | None = None,
+    model: Any, tokenizer: Any, path: str | Path, *, in_run: bool = False, generation: Mapping[str, Any] | None = None
 ) -> None:
     """Writes a folder that `load_model` and any Hugging Face tool can load, completely or not at all.
 

@@ -115,11 +115,7 @@ TABLE: tuple[Row, ...] = (
     Row("algorithm.adv_estimator", "training.adv_estimator", lambda f: ESTIMATORS[f.training.adv_estimator]),
     _same("algorithm.gamma", "training.gamma"),
     _same("algorithm.lam", "training.lam"),
-    Row(
-        "algorithm.norm_adv_by_std_in_grpo",
-        "false for dr_grpo",
-        lambda f: f.training.adv_estimator != "dr_grpo",
-    ),
+    Row("algorithm.norm_adv_by_std_in_grpo", "false for dr_grpo", lambda f: f.training.adv_estimator != "dr_grpo"),
     Row("algorithm.filter_groups.enable", "training.max_dynamic_batches", lambda f: f.training.max_dynamic_batches > 1),
     Row(
         "algorithm.filter_groups.max_num_gen_batches",

@@ -204,13 +204,7 @@ class Decoder:
         return logits
 
     def _attend(
-        self,
-        index: int,
-        layer: Layer,
-        hidden: Tensor,
-        turns: Sequence[Tensor],
-        positions: Tensor,
-        batch: SlotBatch,
+        self, index: int, layer: Layer, hidden: Tensor, turns: Sequence[Tensor], positions: Tensor, batch: SlotBatch
     ) -> Tensor:
         """Returns `[T, heads, head_dim]` for a layer's normalized input.
 

@@ -59,10 +59,7 @@ TILES = {
         Tiles(64, 32, 128, stages=4),
         Tiles(32, 64, 128, splits=2, stages=5, swaps=True),
     ),
-    (GATED, 32): (
-        Tiles(32, 64, 128, stages=4, swaps=True),
-        Tiles(64, 32, 128, stages=4),
-    ),
+    (GATED, 32): (Tiles(32, 64, 128, stages=4, swaps=True), Tiles(64, 32, 128, stages=4)),
     (ADDED, 32): (
         Tiles(32, 64, 128, splits=4, stages=5, swaps=True),
         Tiles(32, 64, 128, splits=2, stages=5, swaps=True),

@@ -38,11 +38,7 @@ _VERSION = importlib.metadata.version("midthought")
 
 
 def make_app(
-    state: ServiceState,
-    access: AccessPolicy,
-    *,
-    body_seconds: float = 10.0,
-    answer_seconds: float = 30.0,
+    state: ServiceState, access: AccessPolicy, *, body_seconds: float = 10.0, answer_seconds: float = 30.0
 ) -> SecurityMiddleware:
     """Returns the whole service as an ASGI application."""
 
@@ -63,11 +59,7 @@ def make_app(
     app.add_exception_handler(RequestValidationError, _invalid)
     _add_routes(app, state)
     return SecurityMiddleware(
-        app,
-        access,
-        max_body_bytes=schemas.MAX_BODY_BYTES,
-        body_seconds=body_seconds,
-        answer_seconds=answer_seconds,
+        app, access, max_body_bytes=schemas.MAX_BODY_BYTES, body_seconds=body_seconds, answer_seconds=answer_seconds
     )
 
 

@@ -115,11 +115,7 @@ class ServiceState:
     """A memory, as it is now, and its questions. `store` must have been opened with this embedder."""
 
     def __init__(
-        self,
-        store: MemoryStore,
-        embedder: Embedder,
-        questions: Sequence[Task] = (),
-        limits: SearchLimits | None = None,
+        self, store: MemoryStore, embedder: Embedder, questions: Sequence[Task] = (), limits: SearchLimits | None = None
     ) -> None:
         """Counts the chunks, which stay in the table. Raises MemoryStoreError if the memory is not built."""
         self.store = store
