@@ -209,7 +209,4 @@ def test_time_grows_with_the_text_and_not_faster() -> None:
         for answer, options in (("12", None), ("\\frac{1}{2}", None), ("George  Bush", None), ("A", OPTIONS)):
             began = time.process_time()
             mask(text, answer, (), options)
-            assert time.process_time() - began < 3, (
-                piece,
-                answer,
-            )  # tenths of a second; a quadratic search takes ten
+            assert time.process_time() - began < 3, (piece, answer)  # tenths of a second; a quadratic search takes ten

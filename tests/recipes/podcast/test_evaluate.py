@@ -8,14 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_runs import (
-    PODCAST,
-    SHORT_TRANSCRIPTS,
-    small_embedding_model,
-    start,
-    stop_at,
-    write_short_transcripts,
-)
+from small_runs import PODCAST, SHORT_TRANSCRIPTS, small_embedding_model, start, stop_at, write_short_transcripts
 
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
