@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_settings import gradients_of, training, weights_of
 
-from midthought.algo.credit import ESTIMATORS
+from midthought.algo.advantage_estimator import ESTIMATORS
 from midthought.algo.losses import POLICY_LOSSES
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch

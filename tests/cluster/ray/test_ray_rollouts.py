@@ -40,7 +40,7 @@ def engine_options(renderer: Renderer) -> dict[str, Any]:
 
 
 def model_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
-    from midthought.cluster.ray.rollouts import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
     engine = functools.partial(policy_engine, trained=None, **engine_options(renderer))
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
@@ -61,7 +61,7 @@ def parts_here(policy: Any, renderer: Renderer, environment: Any) -> RolloutPart
 
 
 def scripted_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
-    from midthought.cluster.ray.rollouts import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
     engine = functools.partial(Diarist, renderer=renderer)
@@ -70,7 +70,7 @@ def scripted_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
 
 def scripted(environment: Any, worker_group: Any, renderer: Renderer) -> Any:
     """Rollouts whose episodes call `diary` three times; its file is beside the environment's."""
-    from midthought.cluster.ray.rollouts import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
 
     parts = RolloutParts(
         engine=Diarist(None, renderer=renderer),
@@ -123,7 +123,7 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
     cluster, tokenizer, renderer, tmp_path, monkeypatch
 ):
     from midthought.cluster.ray import actor_pool
-    from midthought.cluster.ray.rollouts import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
 
     policy = ray_worlds.policy(tokenizer)
     adapted = add_adapters(policy, 2, 4)
@@ -161,7 +161,7 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
 
 
 def test_new_weights_reach_the_workers_before_the_next_episode(cluster, policy, renderer, tmp_path):
-    from midthought.cluster.ray.rollouts import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
 
     environment = OneAnswer(tmp_path / "log", ray_worlds.log_process)
     parts = parts_here(policy, renderer, environment)
