@@ -18,6 +18,7 @@ Progress = Callable[[int, int], None]
 """Called with (texts embedded so far, texts to embed)."""
 
 _TEXTS_PER_CALL = 512
+_TEXTS_PER_STEP = 64
 
 
 class Embedder(Protocol):
@@ -103,11 +104,10 @@ class SentenceTransformerEmbedder:
     because the memory compares by cosine. Only safetensors are loaded, and no code from the folder is run.
     """
 
-    def __init__(self, path: str | Path, *, batch_size: int = 64) -> None:
+    def __init__(self, path: str | Path) -> None:
         """Loads the model, to know its dimension. Raises MissingExtraError and ModelPathError."""
         self._path = Path(path)
         self.name = f"{self._path.resolve().name}-{fingerprint(self._path)}"
-        self._batch_size = batch_size
         self._load()
         self.dimension = len(self._encode(["a"], "encode_document")[0])
 
@@ -132,7 +132,7 @@ class SentenceTransformerEmbedder:
             return np.zeros((0, self.dimension), dtype=np.float32)
         with self._lock:  # a tokenizer keeps its padding as state
             vectors = getattr(self._model, kind)(
-                list(texts), batch_size=self._batch_size, show_progress_bar=False, normalize_embeddings=True
+                list(texts), batch_size=_TEXTS_PER_STEP, show_progress_bar=False, normalize_embeddings=True
             )
         return np.asarray(vectors, dtype=np.float32)
 

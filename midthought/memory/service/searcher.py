@@ -143,13 +143,13 @@ class ServiceState:
         return random.Random(f"questions-{seed}").sample(self.questions, len(self.questions))[:size], seed
 
 
-def stored_questions(uri: str, table: str = "questions") -> list[Task]:
+def stored_questions(uri: str) -> list[Task]:
     """Returns the questions in the memory's own table, written by `midthought memory questions --from-model`; none if there is
     no such table, or it is not ours."""
     import lancedb
 
     database = lancedb.connect(uri)
-    opened: Any = database.open_table(table) if table in database.list_tables().tables else None
+    opened: Any = database.open_table("questions") if "questions" in database.list_tables().tables else None
     if opened is None or not set(_QUESTION_COLUMNS) <= set(opened.schema.names):
         return []
     rows = opened.search().where("type = 'qa_question'").select(list(_QUESTION_COLUMNS)).to_arrow().to_pylist()
