@@ -26,8 +26,7 @@ from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError, SettingsError
 from midthought.feedback.commands import check_feedback
 from midthought.feedback.settings import FeedbackSettings
-from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
-from midthought.learning.optimizer import ADAM_EPSILON
+from midthought.learning.optimizer import ADAM_EPSILON, TrainingSchedule, learning_rate_factor
 from midthought.models.pretrained import is_on_this_machine
 from midthought.plan.hardware import GIB
 from midthought.rollout.written import example_calls, play, written

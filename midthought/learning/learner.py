@@ -26,10 +26,9 @@ from midthought.learning.distributed.ranks import ProcessGroup
 from midthought.learning.forward import ModelInputs, TokenOutputs, hidden_states
 from midthought.learning.learned_tokens import PassValues
 from midthought.learning.loss import ppo_losses, value_losses
-from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
 from midthought.learning.older_weights import OlderWeights
-from midthought.learning.optimizer import Optimizer
+from midthought.learning.optimizer import NO_END, Optimizer, TrainingSchedule
 from midthought.learning.passes import ForwardPasses, fill
 
 Forward = Callable[[TokenBatch], Any]

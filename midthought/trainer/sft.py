@@ -12,8 +12,8 @@ from typing import Any
 from midthought.config import RecipeConfig, SupervisedSection, settled
 from midthought.errors import SettingsError
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import add_adapters, has_adapters
+from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.sft import run_sft
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import require_finite, save_model

@@ -25,8 +25,8 @@ from midthought.errors import LearnerLostError, SettingsError, TrainerClosedErro
 from midthought.files.storage_errors import value_errors
 from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import has_adapters
+from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.ppo import learn
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import load_tokenizer, require_finite, save_model

@@ -12,8 +12,8 @@ import torch.multiprocessing as processes
 
 from midthought.config import TrainingConfig
 from midthought.learning.distributed.worker import LearnerWorker
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
 
 TIMEOUT_SECONDS = 120.0
 

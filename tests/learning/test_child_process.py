@@ -21,8 +21,8 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models, add_adapters, frozen_copy
+from midthought.learning.optimizer import NO_END
 from midthought.learning.ppo import improve
 
 SETTINGS = training(

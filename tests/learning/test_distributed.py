@@ -20,8 +20,8 @@ from midthought.learning.distributed.ranks import DistributedGroup
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Models, add_adapters, frozen_copy
+from midthought.learning.optimizer import NO_END
 from midthought.learning.ppo import improve
 
 SETTINGS = training(

@@ -15,8 +15,8 @@ from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models, frozen_copy, token_logprobs
+from midthought.learning.optimizer import NO_END
 from midthought.rollout.rollout_batch import select
 from midthought.types import Completion, Finish, RolloutData, Trajectory
 

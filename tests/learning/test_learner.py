@@ -19,8 +19,8 @@ from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import without_truncated
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import frozen_copy, token_logprobs
+from midthought.learning.optimizer import TrainingSchedule, learning_rate_factor
 from midthought.learning.ppo import improve
 from midthought.rollout.rollout_batch import select
 from midthought.types import RolloutData, StopReason

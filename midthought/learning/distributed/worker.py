@@ -21,8 +21,8 @@ from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.ranks import DistributedGroup, ProcessGroup, part_like, whole
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.passes import decoder_layers
 
 
