@@ -32,8 +32,8 @@ from midthought.config import TrainingConfig
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, Manifest, SharedTensors, read_shared_tensors
 from midthought.errors import EngineError, LearnerLostError
 from midthought.learning.distributed.worker import LearnerWorker
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
 from midthought.tools.background_loop import SilenceError, silence_check
 
 _REMEDY = "continue from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"

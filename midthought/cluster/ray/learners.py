@@ -21,8 +21,8 @@ from midthought.cluster.ray.worker import RayProcess
 from midthought.config import RayConfig, TrainingConfig
 from midthought.errors import EngineError
 from midthought.learning.distributed.worker import LearnerWorker
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
 
 _log = logging.getLogger(__name__)
 _STORE_TIMEOUT = timedelta(seconds=300)
