@@ -15,8 +15,8 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import grpo_settings, make_model
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.learner import Learner
+from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
 from midthought.learning.optimizer import NO_END
 

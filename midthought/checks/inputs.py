@@ -20,7 +20,7 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.preparation import probe_text
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.synced_engine import SyncedEngine
 from midthought.env.answer_matching import normalised
 from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError, SettingsError

@@ -26,10 +26,10 @@ from midthought.engines.servers.launch import SERVERS, start_server
 from midthought.engines.servers.preparation import probe_text
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import max_lora_rank
+from midthought.engines.synced_engine import SyncedEngine
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.engines.vllm_setup import import_vllm
-from midthought.engines.weight_sync.publication import has_loadable_adapters, probe_token_ids, write_model
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.weight_publication import has_loadable_adapters, probe_token_ids, write_model
 from midthought.errors import SettingsError, near_names
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of

@@ -26,8 +26,8 @@ from midthought.errors import CheckpointError, ModelPathError, UserError
 from midthought.files.output_folder import MANIFEST, damage_in, recover, remove, replaced
 from midthought.files.regular import read_regular_text
 from midthought.files.storage_errors import value_errors
-from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.model import has_adapters
+from midthought.learning.remote_learner import AnyLearner
 from midthought.models.gguf import quiet_transformers
 from midthought.models.peft_folders import ADAPTER_FILE, load_adapters, save_adapters
 from midthought.models.pretrained import load_model, require_finite

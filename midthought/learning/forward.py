@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from midthought.algo.losses import entropy_from_logprobs
 from midthought.learning.attention import row_arguments
 from midthought.learning.batch import Packing, TokenBatch
-from midthought.learning.distributed.ranks import is_sharded
 from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
+from midthought.learning.ranks import is_sharded
 from midthought.models.float32_head import Float32Linear
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from midthought.config import TrainingConfig
 from midthought.config.references import optional
 from midthought.errors import CheckpointError
-from midthought.learning.distributed.ranks import part_like, whole
+from midthought.learning.ranks import part_like, whole
 
 HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}

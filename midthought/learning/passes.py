@@ -20,10 +20,10 @@ from midthought.config import TrainingConfig, settled
 from midthought.errors import SettingsError
 from midthought.learning.attention import attending_by_rows, can_pack, can_share
 from midthought.learning.batch import Packing, TokenBatch
-from midthought.learning.distributed.ranks import ProcessGroup
 from midthought.learning.forward import TokenOutputs
 from midthought.learning.fused import FusedModules
 from midthought.learning.model import Critic, token_outputs
+from midthought.learning.ranks import ProcessGroup
 from midthought.models.varlen_attention import no_cudnn_attention
 
 _log = logging.getLogger(__name__)

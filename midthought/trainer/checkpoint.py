@@ -23,7 +23,7 @@ from midthought.learning.checkpoint import (
     step_path,
     step_paths,
 )
-from midthought.learning.distributed.remote_learner import AnyLearner
+from midthought.learning.remote_learner import AnyLearner
 from midthought.report.run_folder import RunFolder
 
 _log = logging.getLogger(__name__)

@@ -23,11 +23,11 @@ from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
-from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.model import has_adapters
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.ppo import learn
+from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console

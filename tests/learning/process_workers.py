@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 
 from midthought.config import TrainingConfig
-from midthought.learning.distributed.worker import LearnerWorker
+from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
 from midthought.learning.optimizer import TrainingSchedule
 

@@ -20,7 +20,7 @@ from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.worker import RayProcess
 from midthought.config import RayConfig, TrainingConfig
 from midthought.errors import EngineError
-from midthought.learning.distributed.worker import LearnerWorker
+from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
 from midthought.learning.optimizer import TrainingSchedule
 

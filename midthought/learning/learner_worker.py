@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.distributed.ranks import DistributedGroup, ProcessGroup, part_like, whole
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.passes import decoder_layers
+from midthought.learning.ranks import DistributedGroup, ProcessGroup, part_like, whole
 
 
 class LearnerWorker:
