@@ -90,10 +90,7 @@ def delete(
 
 
 @app.command()
-def inspect(
-    transcripts: Transcripts,
-    as_json: AsJson = False,
-) -> None:
+def inspect(transcripts: Transcripts, as_json: AsJson = False) -> None:
     """Show how each file would be understood: format, style, failed checks, speakers, first turns, what is skipped and why.
 
     The exit code is 2 if no file can be read.
@@ -149,7 +146,7 @@ def serve(
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the required token.")] = None,
 ) -> None:
     """Serve a memory to a cluster, until Ctrl-C or SIGTERM."""
-    from midthought.memory.service.command import serve as serve_memory
+    from midthought.memory.service.server import serve as serve_memory
 
     serve_memory(path, embedding_model, questions=questions, host=host, port=port, token_env=token_env, tell=tell)
 
