@@ -21,7 +21,7 @@ from midthought.env.episode import call_blocking
 from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.rollout.written import THOUGHT, PolicyParts, example_calls, play, written
 from midthought.tools.call_formats.unread import UnreadCallReader
-from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 NUM_PROMPTS, GROUP_SIZE, ROUND, MAX_SECONDS = 16, 4, 4, 20.0
 """Sampled prompts, episodes of each, prompts of a round, and seconds after which no further round starts."""
@@ -114,6 +114,8 @@ def _reward_of(setup: Setup, task: Task, answer: str, said: dict[str, Any]) -> f
     episode = play(setup.parts, setup.config.inference, script, setup.parts.episode, said.get("result", ""))
     if episode.reward is None:
         raise DataError(f"the reward of a written episode fails: {episode.error}; correct the reward function")
+    if episode.reward == Reward():
+        raise SkippedError("the agent gives the reward of an episode")
     return episode.reward.total
 
 

@@ -190,6 +190,12 @@ class EnvironmentConfig(Section):
     """Maximum number of steps; then an episode ends (stop reason `max_steps`). Null: no limit."""
     step_timeout_seconds: float = Field(60.0, gt=0)
     """Time limit of one call of `reset`, `step` or `reward_fn`; when it is exceeded, the episode ends as failed."""
+    agent_error_reward: float = 0.0
+    """Reward of an episode whose agent raises (`Trainer(agent=…)`): malformed answers cause many of these errors."""
+    agent_idle_seconds: Harmless[float] = Field(300.0, gt=0)
+    """An agent that sends no request for this long, while none is answered, and does not return, ends its episode as failed."""
+    train_dropped_answers: bool = True
+    """Train also on answers that an agent discards, because it asks again with the same conversation."""
     grid_size: int = Field(3, ge=2)
     """Rooms along each side of the square grid of `SimpleGameEnvironment`."""
     num_items: int = Field(1, ge=1, le=4)

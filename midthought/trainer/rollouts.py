@@ -198,7 +198,7 @@ def open_sources(
             executor=ToolExecutor(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
             messages=prompts.messages,
             environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
-            inference=inference,
+            inference=inference.changed(max_seq_len=engine.max_seq_len),
         )
         if workers is not None:
             from midthought.cluster.ray.ray_rollouts import RayRollouts

@@ -65,6 +65,11 @@ class AccessPolicy:
         return scheme.lower() == "bearer" and same
 
 
+def authorization_of(headers: Mapping[str, str]) -> str:
+    """Returns the `Authorization` of a request. Anthropic's clients send `X-Api-Key`. `headers`: names in lower case."""
+    return f"Bearer {headers['x-api-key']}" if "x-api-key" in headers else headers.get("authorization", "")
+
+
 def is_valid_token(token: str) -> bool:
     """Long enough, and only characters that a header can carry."""
     return len(token) >= MIN_TOKEN_CHARS and all("!" <= letter <= "~" for letter in token)

@@ -1,26 +1,15 @@
-"""`midthought memory serve`: opens a memory and serves it by uvicorn, with our limits, until a signal arrives. Does not depend on
-the command line, nor on routes."""
+"""The HTTP server: uvicorn with our limits. Does not depend on routes."""
 
 from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
-from midthought.config.references import require_installed
-from midthought.errors import MemoryStoreError, SettingsError
-from midthought.memory.embedding import load_embedder
-from midthought.memory.questions import read_questions
-from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.searcher import SearchLimits, ServiceState, stored_questions
-from midthought.memory.store import MemoryStore
+import uvicorn
+from starlette.types import ASGIApp
 
-if TYPE_CHECKING:  # of the extra `serve`
-    import uvicorn
-    from starlette.types import ASGIApp
+from midthought.errors import SettingsError
 
 MAX_CONNECTIONS = 1024
 MAX_HEAD_BYTES = 32 * 1024
@@ -28,41 +17,6 @@ IDLE_SECONDS = 30
 """Keep-alive timeout of a connection without a request."""
 STOP_SECONDS = 30
 """Time for requests in progress after the signal to stop."""
-
-
-def serve(
-    path: str,
-    embedding_model: str = "minilm",
-    *,
-    questions: Path | None = None,
-    host: str = "127.0.0.1",
-    port: int = 8100,
-    token_env: str | None = None,
-    limits: SearchLimits | None = None,
-    tell: Callable[[str], None] = print,
-) -> None:
-    """Serves the memory at `path` until SIGINT or SIGTERM; requests in progress are answered first.
-
-    Questions come from the file, else from the memory's own table `questions`. Later builds are served after a restart.
-
-    Raises SettingsError if the address is not loopback and no token is set, or the port cannot be opened,
-    MemoryStoreError if there is no memory, MissingExtraError without the extra `serve`.
-    """
-    access = AccessPolicy.of(host, token_env)
-    require_installed("serve", "fastapi", "uvicorn")
-    from midthought.memory.service.app import make_app
-
-    with listen(host, port) as listening:  # before the model is loaded, which takes seconds; requests wait for it
-        embedder = load_embedder(embedding_model)
-        store = MemoryStore.open(path, embedder=embedder)
-        if not store.is_built:
-            raise MemoryStoreError(f"{path}: there is no memory; build it with 'midthought memory build'")
-        state = ServiceState(
-            store, embedder, read_questions(questions) if questions else stored_questions(path), limits
-        )
-        state.searcher.warm()
-        tell(f"{path}: {state.num_chunks:,} chunks, {len(state.questions):,} questions, at {address(listening)}")
-        run(make_server(make_app(state, access)), listening)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -85,10 +39,10 @@ def address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
-    """Returns uvicorn with the service's settings."""
-    import uvicorn
-
+def make_server(
+    app: ASGIApp, *, max_connections: int | None = MAX_CONNECTIONS, stop_seconds: int = STOP_SECONDS
+) -> uvicorn.Server:
+    """Returns uvicorn with the service's settings. `max_connections` None: any number."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -101,9 +55,9 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
         date_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=max_connections,
         timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=STOP_SECONDS,
+        timeout_graceful_shutdown=stop_seconds,
     )
     return uvicorn.Server(config)
 
