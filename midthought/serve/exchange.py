@@ -15,9 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
-
-from starlette.types import Receive, Scope, Send
+from typing import TYPE_CHECKING, Any
 
 from midthought.errors import EngineError
 from midthought.rollout.turn_graph import TurnNode
@@ -25,6 +23,9 @@ from midthought.serve.answer_stream import Piece
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.dialects.dialect import Asked, Dialect
 from midthought.serve.errors import RequestError
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 KEEP_ALIVE_SECONDS = 10.0
 """A stream without a new event gets one that says nothing, so that nothing between client and server closes it."""
