@@ -38,7 +38,7 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Finish
 
 PART = "gateway"
-MAX_CPU_MS, MAX_P50_MS, MAX_P95_MS, MAX_GROWTH_MIB = 3.0, 5.0, 20.0, 8.0
+MAX_CPU_MS, MAX_P50_MS, MAX_P95_MS, MAX_GROWTH = 3.0, 5.0, 20.0, 1.02
 NUM_MESSAGES, NUM_WORDS = 50, 60
 NUM_WRITTEN, NUM_STEPS = 32, 20
 """Words of an answer, and the steps in which an answer that takes time arrives."""
@@ -75,7 +75,7 @@ def processor_time(server: Server, dialect: str, num: int, num_rounds: int, *, s
             setting=f"{dialect}, {'stream' if stream else 'whole'}, {NUM_MESSAGES} messages, {NUM_WRITTEN} words written",
             figure=f"processor time of a {name} request",
             value=Spread.of(values),
-            at_most=MAX_CPU_MS,
+            at_most=MAX_CPU_MS if name == "continued" else None,  # of the other one, most is the tokenizer's
             unit="ms",
         )
 
@@ -118,7 +118,7 @@ def latency(server: Server, seconds: float, num_turns: int) -> Iterator[Row]:
 
 
 def memory(server: Server, num_rounds: int) -> Iterator[Row]:
-    """Rounds of sessions that are closed: growth of the resident memory from the end of the first one to that of the last."""
+    """Rounds of sessions that are closed: resident memory after the last one over that after the first one."""
     sizes = []
     for _ in range(num_rounds):
         agents = [Agent(server.open(), "chat", NUM_MESSAGES - 1, stream=True) for _ in range(NUM_SESSIONS)]
@@ -129,10 +129,9 @@ def memory(server: Server, num_rounds: int) -> Iterator[Row]:
     yield Row(
         part=PART,
         setting=f"{num_rounds} rounds of {NUM_SESSIONS} sessions with 3 requests of {NUM_MESSAGES} messages",
-        figure=f"growth of resident memory from {sizes[0]:.0f} MiB",
-        value=Spread.of([sizes[-1] - sizes[0]]),
-        at_most=MAX_GROWTH_MIB,
-        unit="MiB",
+        figure=f"resident memory against {sizes[0]:.0f} MiB after the first round",
+        value=Spread.of([sizes[-1] / sizes[0]]),
+        at_most=MAX_GROWTH,
     )
 
 

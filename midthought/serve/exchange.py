@@ -15,9 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
-
-from starlette.types import Receive, Scope, Send
+from typing import TYPE_CHECKING, Any
 
 from midthought.errors import EngineError
 from midthought.rollout.turn_graph import TurnNode
@@ -26,8 +24,14 @@ from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.dialects.dialect import Asked, Dialect
 from midthought.serve.errors import RequestError
 
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
 KEEP_ALIVE_SECONDS = 10.0
 """A stream without a new event gets one that says nothing, so that nothing between client and server closes it."""
+
+WRITE_SECONDS = 0.03
+"""A piece that follows another one sooner is written with those that follow it."""
 
 Start = Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"]
 """Starts a coroutine on the engine's event loop."""
@@ -66,7 +70,7 @@ class Exchange:
         self._followers: set[asyncio.Event] = set()
         self._grace: asyncio.TimerHandle | None = None
         self._inbox: deque[tuple[int, Any]] = deque()
-        self._is_waking = False
+        self._is_reading = False
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
         try:
@@ -115,7 +119,7 @@ class Exchange:
             with contextlib.suppress(RuntimeError):  # the engine's event loop is closed
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
-    # -- on the engine's event loop ----------------------------------------------------------------------------------
+    # -- on the engine's event loop ---------------------------------------------------------------------------
 
     async def _sample(self, answers: ChatAnswers) -> None:
         async def one(number: int, request: ChatRequest) -> None:
@@ -123,7 +127,9 @@ class Exchange:
                 if self.asked.stream:
                     self._post(number, piece)
 
-            self._post(number, await answers.answer(request, on_piece))
+            self.answers[number] = answer = await answers.answer(request, on_piece)
+            if self.asked.stream:
+                self._post(number, answer)
 
         self._task = asyncio.current_task()
         if self.is_cancelled:
@@ -136,27 +142,29 @@ class Exchange:
             raise errors.exceptions[0] from None
 
     def _post(self, number: int, found: Any) -> None:
-        """Passes something on to the server's event loop; several things at once if that is busy. Any thread may call it."""
+        """Passes something on to the server's event loop. Any thread may call it."""
         self._inbox.append((number, found))
-        if not self._is_waking:
-            self._is_waking = True
+        if not self._is_reading or isinstance(found, concurrent.futures.Future):
+            self._is_reading = True
             self._loop.call_soon_threadsafe(self._read_inbox)
 
-    # -- on the server's event loop ----------------------------------------------------------------------------------
+    # -- on the server's event loop ---------------------------------------------------------------------------
 
     def _read_inbox(self) -> None:
-        self._is_waking = False
+        self._is_reading = False
+        if not self._inbox:
+            return
+        if isinstance(self._inbox[0][1], Piece):
+            self._is_reading = True
+            self._loop.call_later(WRITE_SECONDS, self._read_inbox)
         while self._inbox:
             number, found = self._inbox.popleft()
             if isinstance(found, concurrent.futures.Future):
                 self._end(found)
-            else:
-                if isinstance(found, ChatAnswer):
-                    self.answers[number] = found
-                if self.asked.stream:
-                    self.begin()
-                    write = self.asked.writer.piece if isinstance(found, Piece) else self.asked.writer.end
-                    self.parts.append(write(number, found))
+                continue
+            self.begin()
+            write = self.asked.writer.piece if isinstance(found, Piece) else self.asked.writer.end
+            self.parts.append(write(number, found))
         for changed in self._followers:
             changed.set()
 
