@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
-from midthought.checks.before import Setup, SkippedError
+from midthought.checks.examination import Setup, SkippedError
 from midthought.checks.iterations import LIMITS
 from midthought.checks.registry import Finding, Policy, check
 from midthought.env.answer_matching import normalised
@@ -36,13 +36,7 @@ FORMS = ("{}", r"\boxed{{{}}}", "The answer is {}", "#### {}", "<answer>{}</answ
 WHOLE = "compare the answer after the last thought as a whole (correct, exact_match)"
 EVENTS = "read tool results from trajectory.tool_events, which only the executor writes"
 Text = Callable[[Task], str]
-_RAN = (
-    ToolOutcome.OK,
-    ToolOutcome.BAD_ARGUMENTS,
-    ToolOutcome.RAISED,
-    ToolOutcome.TIMED_OUT,
-    ToolOutcome.UNAVAILABLE,
-)
+_RAN = (ToolOutcome.OK, ToolOutcome.BAD_ARGUMENTS, ToolOutcome.RAISED, ToolOutcome.TIMED_OUT, ToolOutcome.UNAVAILABLE)
 
 
 @check("reward", "check")

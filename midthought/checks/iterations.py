@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from midthought.checks.during import History, Row, mean_of, step_of, value
+from midthought.checks.examination import History, Row, mean_of, step_of, value
 from midthought.checks.inputs import MIN_CHANGE, MIN_STEP, hindrance
 from midthought.checks.registry import Finding, Policy, check
 

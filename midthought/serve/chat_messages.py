@@ -35,7 +35,7 @@ def checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
             raise DataError(f"message {number} has content {message['content']!r:.80}; this model reads text only")
         _check_calls(number, message)
         found.append(message)
-    if not found or found[-1]["role"] in ("assistant", "system"):
+    if all(message["role"] == "system" for message in found) or found[-1]["role"] == "assistant":
         raise DataError("the last message must be of the user or the result of a tool (role 'user' or 'tool')")
     _check_results(found)
     return found

@@ -34,7 +34,7 @@ from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
 if TYPE_CHECKING:
-    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
 MAX_LENGTH = 4096
 """Maximum tokens of a sequence if the model does not define it, and of a small model that is created here."""
@@ -149,7 +149,7 @@ def make_worker_group(
     """Creates Ray workers with copies of the policy, which is trained in place. Returns None if `use_ray` is not set."""
     if not ray.use_ray:
         return None
-    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
     engine = functools.partial(
         policy_engine, trained=None, renderer=renderer, inference=inference, model_path="", max_seq_len=max_seq_len

@@ -17,21 +17,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from midthought.checks.before import MAX_TASKS, Report, Setup, examine
-from midthought.checks.during import ITERATION, VALIDATION
+from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine
 from midthought.config import RecipeConfig, settled
 from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
-from midthought.learning.adapters import has_adapters
-from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
-from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.model import has_adapters
+from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.ppo import learn
-from midthought.learning.run_checks import require_finite
+from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.peft_folders import merge
-from midthought.models.pretrained import load_tokenizer, save_model
+from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts

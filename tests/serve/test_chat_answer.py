@@ -210,6 +210,13 @@ def test_a_cut_answer_continues_after_an_end_that_was_not_sampled(options):
     assert between(chat, first, second) == "<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_a_system_message_may_follow_an_answer():
+    chat = Chat("in_thought", "</think> ", None, "Hm.</think> No.", None)
+    first = chat.answer(user("hi"))
+    second = chat.answer(user("hi"), said(first), {"role": "system", "content": "Say something."})
+    assert between(chat, first, second).endswith("system\nSay something.<|im_end|>\n<|im_start|>assistant\n")
+
+
 def test_a_user_may_speak_after_results_also_if_they_are_in_a_thought():
     chat = Chat("in_thought", CALLS["in_thought"].replace("calculate", "weather"), "</think>Five.", None)
     first = chat.answer(user("a"), tools=[WEATHER])
@@ -390,6 +397,7 @@ def test_the_record_of_a_session_is_that_of_a_native_episode_with_the_same_token
     ("messages", "told"),
     [
         ([], "the last message"),
+        ([{"role": "system", "content": "Be brief."}], "the last message"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "image_url"),
         ([user("a"), {"role": "tool", "tool_call_id": "x", "content": "b"}], "'x'"),
         ([user("a"), calling("<|im_end|>")], "im_end"),

@@ -29,12 +29,7 @@ class AccessPolicy:
 
     @classmethod
     def of(
-        cls,
-        host: str,
-        token_env: str | None,
-        environ: Mapping[str, str] | None = None,
-        *,
-        option: str = "--token-env",
+        cls, host: str, token_env: str | None, environ: Mapping[str, str] | None = None, *, option: str = "--token-env"
     ) -> AccessPolicy:
         """Raises SettingsError if the token is missing or too short, or if the address is not loopback and no token is set.
         `option`: the option of the command that names the environment variable."""

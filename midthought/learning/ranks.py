@@ -1,4 +1,5 @@
-"""Assigns micro-batches to the ranks of distributed training, and sums results over the ranks.
+"""What the ranks of distributed training share: assigns micro-batches to them, sums results over them, and converts tensors that
+are sharded (DTensors of FSDP) to whole tensors, and back.
 
 Losses are divided by the tokens of the whole optimizer step, so gradients and metrics add up over ranks as they do over
 micro-batches. Every rank has the whole batch. Does not depend on a model or a loss.
@@ -7,6 +8,7 @@ micro-batches. Every rank has the whole batch. Does not depend on a model or a l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,27 @@ from torch import Tensor
 
 from midthought.learning.batch import Packing, TokenBatch
 from midthought.learning.micro_batching import pack_first_fit, split_by_rows, split_by_tokens
+
+
+def is_sharded(model: Any) -> bool:
+    return hasattr(model, "set_gradient_divide_factor")
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Gathers the tensor's parts from all ranks, which must all call this. Returns a whole tensor unchanged."""
+    gathered: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return gathered
+
+
+def part_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Returns a copy on the device of `like`. If `like` is sharded and `tensor` is not, returns this rank's part."""
+    moved = tensor.to(like.device, copy=True)
+    if not hasattr(like, "full_tensor") or hasattr(moved, "full_tensor"):
+        return moved
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
 
 
 class ProcessGroup:

@@ -20,9 +20,9 @@ from midthought.engines.servers.connection import RetryPolicy, named
 from midthought.engines.servers.server import ServerOptions, request_seed
 from midthought.engines.servers.streams import Chunk, PartialCompletion
 from midthought.engines.servers.vllm import VLLMServer
-from midthought.engines.vllm_in_process.setup import checked_arguments, environment, hidden_script, import_vllm
-from midthought.engines.weight_sync.publication import Publication
-from midthought.engines.weight_sync.shared_tensors import WeightReceiver
+from midthought.engines.shared_tensors import WeightReceiver
+from midthought.engines.vllm_setup import checked_arguments, environment, hidden_script, import_vllm
+from midthought.engines.weight_publication import Publication
 from midthought.errors import EngineError
 from midthought.models.gguf import model_folder
 from midthought.tools.background_loop import BackgroundLoop

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midthought.engines.weight_sync.shared_tensors import Manifest
+from midthought.engines.shared_tensors import Manifest
 from midthought.errors import EngineError
 from midthought.models.gguf import quiet_transformers
 from midthought.models.peft_folders import save_merged

@@ -1,26 +1,29 @@
-"""A learner in a process of its own: alone, or as one rank of distributed training with its shard of the models.
+"""A learner in a process of its own: alone, or as one rank of distributed training with its shard of the models (FSDP2,
+`fully_shard`).
 
 All ranks receive the same calls in the same order, and compute their share of every batch; the first rank returns the result.
-Does not depend on a cluster.
+Each decoder layer is gathered before it computes and resharded afterwards, and so are the parameters outside of layers. Gradients
+are summed over the ranks, not averaged. Source: Zhao et al. 2023 (arXiv 2304.11277); TorchTitan (Liang et al. 2024, arXiv
+2410.06511), section 2.1. Does not depend on a cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.distributed.dtensor import part_like, whole
-from midthought.learning.distributed.fsdp import shard_models
-from midthought.learning.distributed.process_group import DistributedGroup, ProcessGroup
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
+from midthought.learning.passes import decoder_layers
+from midthought.learning.ranks import DistributedGroup, ProcessGroup, part_like, whole
 
 
 class LearnerWorker:
@@ -136,3 +139,36 @@ class LearnerWorker:
             if self._is_first:
                 found[name] = gathered.to("cpu", copy=True)
         return found
+
+
+def shard_models(models: Models, device: torch.device) -> None:
+    """Shards the models in place: parameters become DTensors on the device, with this rank's part of each.
+
+    All ranks of the process group must call it, with models of the same shape. A shared critic has no trunk, and a LoRA
+    policy that is its own reference is sharded once. Raises ValueError for a model without `decoder_layers`.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    policy, critic, reference, teacher = models
+    trunk = critic.trunk if critic is not None else None
+    others = [reference] if reference is not policy else []
+    for model in [policy, trunk, *others, teacher]:
+        if model is not None:
+            for layer in decoder_layers(model):
+                _shard(layer, mesh)
+            _shard(model, mesh)
+    if critic is not None:
+        _shard(critic.head.linear, mesh)
+
+
+def _shard(module: nn.Module, mesh: Any) -> None:
+    """Also reshards the outermost module after its forward pass: if a pass without gradients left it whole, the next pass
+    gave wrong gradients (torch 2.13). Half precision is summed in float32."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    halves = any(p.requires_grad and p.dtype in (torch.bfloat16, torch.float16) for p in module.parameters())
+    precision = MixedPrecisionPolicy(reduce_dtype=torch.float32 if halves else None)
+    sharded: Any = fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
+    sharded.set_gradient_divide_factor(1.0)
+    sharded.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor

@@ -16,7 +16,8 @@ import torch
 
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.reloadable_engine import ReloadableEngine
-from midthought.engines.weight_sync.publication import (
+from midthought.engines.shared_tensors import MEMORY_FOLDER, SharedTensors
+from midthought.engines.weight_publication import (
     TOLERANCES,
     Publication,
     has_loadable_adapters,
@@ -26,7 +27,6 @@ from midthought.engines.weight_sync.publication import (
     write_adapters,
     write_model,
 )
-from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors
 from midthought.models.peft_folders import merged_tensors
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Completion

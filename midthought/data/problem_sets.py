@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from midthought.config.references import optional
-from midthought.data.problems.readers import (
+from midthought.data.problem_readers import (
     Problem,
     optional_text,
     product_rows,

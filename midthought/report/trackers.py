@@ -1,4 +1,4 @@
-"""Trackers: programs that also get the metrics of a run, each in one file, by name. They do not read metrics back.
+"""Trackers: programs that also get the metrics of a run, by name. They do not read metrics back.
 
 `Trackers` gives metrics to several of them; one that fails is left out and does not stop the run.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from midthought.config.references import load
+from midthought.config.references import load, optional
 from midthought.errors import SettingsError, near_names
 
 _log = logging.getLogger(__name__)
@@ -73,19 +73,76 @@ class Tracker(ABC):
         """Writes what is left."""
 
 
-TRACKERS: dict[str, type[Tracker] | str] = {
-    "tensorboard": "midthought.report.trackers.tensorboard:TensorBoardTracker",
-    "wandb": "midthought.report.trackers.wandb:WandbTracker",
-}
-"""All trackers, by name; `module:name` until it is used."""
+class TensorBoardTracker(Tracker):
+    """One TensorBoard run per stage, a folder in `tensorboard/` of the run folder, created when first needed."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        super().__init__(run)
+        self._path = run.path / "tensorboard"
+        self._writers: dict[str, Any] = {}
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        if stage not in self._writers:
+            self._open(stage)
+        for name, value in metrics.items():
+            self._writers[stage].add_scalar(name, value, step)
+        self._writers[stage].flush()
+
+    def restart_from(self, next_steps: Mapping[str, int]) -> None:
+        self.close()
+        for folder in sorted(self._path.iterdir()) if self._path.exists() else ():
+            if folder.is_dir():
+                self._open(folder.name, next_steps.get(folder.name, 0))  # TensorBoard drops this step and later ones
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _open(self, stage: str, purge_step: int | None = None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writers[stage] = SummaryWriter(str(self._path / stage), purge_step=purge_step)
+
+
+class WandbTracker(Tracker):
+    """One W&B run per run folder, started by the first metric; every stage has its own step (`ppo/step`).
+
+    W&B's own settings decide whether and where data is sent (`WANDB_MODE=offline` keeps it in the run folder).
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        super().__init__(run)
+        self._wandb = optional("wandb", "wandb")
+        self._opened: Any = None
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        if self._opened is None:
+            self._opened = self._wandb.init(
+                project=self.run.project,
+                name=self.run.name,
+                id=self.run.run_id,
+                dir=str(self.run.path),
+                config=self.run.settings,
+                resume="allow",
+            )
+        self._opened.log({**{f"{stage}/{name}": value for name, value in metrics.items()}, f"{stage}/step": step})
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.finish()
+            self._opened = None
+
+
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardTracker, "wandb": WandbTracker}
+"""All trackers, by name."""
 
 
 def find_tracker(name: str) -> type[Tracker]:
     """Returns a tracker by its name, or your own as `module:name`. Raises `SettingsError` if there is none."""
     if ":" not in name and name not in TRACKERS:
         raise SettingsError(f"checkpoint.trackers: there is no tracker {name!r}. {near_names(name, TRACKERS)}")
-    found = TRACKERS.get(name, name)
-    found = load(found) if isinstance(found, str) else found
+    found = TRACKERS.get(name) or load(name)
     if not (isinstance(found, type) and issubclass(found, Tracker)):
         raise SettingsError(f"checkpoint.trackers: {name} is no subclass of midthought.report.trackers.Tracker")
     return found

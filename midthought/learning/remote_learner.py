@@ -17,8 +17,8 @@ from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import credit_batch
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, Models
+from midthought.learning.optimizer import TrainingSchedule, learning_rate_factor
 
 BUCKET_BYTES = 128 * 2**20
 """Tensors are sent to and from the ranks in messages of at most this size; a larger tensor is sent alone."""
