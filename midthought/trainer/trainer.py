@@ -172,7 +172,7 @@ class Trainer:
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         given = (config, environment, dataset, validation, reward_fn, rewards)
-        said = {"system_prompt": system_prompt, "describes_tools": describe_tools}
+        said: dict[str, Any] = {"system_prompt": system_prompt, "describes_tools": describe_tools}
         self._tasks = make_tasks(*given) if agent is None else agent_tasks(agent, *given, **said)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
