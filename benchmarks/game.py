@@ -110,8 +110,9 @@ def run(estimator: str, seed: int, words: Sequence[str] = ()) -> dict[str, float
     after = measure(model, tokenizer)
     figures = {f"before_{name}": value for name, value in before.items()}
     figures |= {f"after_{name}": value for name, value in after.items()}
-    mean_reward = statistics.mean(metrics["reward/mean"] for metrics in history)
-    return figures | {"mean_reward": mean_reward, "cpu_seconds": cpu_seconds}
+    names = {"mean_reward": "reward/mean", "mean_age": "staleness/mean"}
+    means = {name: statistics.mean(metrics.get(key, 0.0) for metrics in history) for name, key in names.items()}
+    return figures | means | {"cpu_seconds": cpu_seconds}
 
 
 def settings(estimator: str, seed: int) -> ConfigStore:

@@ -174,15 +174,12 @@ class InFlightEpisodes:
         self._wait_for(set_number())
 
     def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        engine, seconds = self._pausable_engine, 0.0 if self._is_silent else self._silence_seconds
+        seconds = 0.0 if self._is_silent else self._silence_seconds
         try:
-            return self._loop.run(coroutine, silence_check(lambda: engine.progress, seconds))
+            return self._loop.run(coroutine, silence_check(lambda: self._pausable_engine.progress, seconds))
         except SilenceError:
             self._is_silent = True
-            raise EngineError(
-                f"the engine has sampled no token for {self._silence_seconds:g} s, and episodes wait for one; raise "
-                "ray.silence_timeout_seconds if it needs more time"
-            ) from None
+            raise silent_engine(self._silence_seconds) from None
 
     # -- an iteration ------------------------------------------------------------------------------------------
 
@@ -472,6 +469,14 @@ class InFlightEpisodes:
         except Exception as error:
             return replace(self._parts, environment=functools.partial(_raise, error))
         return replace(self._parts, environment=lambda _: environment)
+
+
+def silent_engine(seconds: float) -> EngineError:
+    """Returns the error of an engine that made no progress for so long."""
+    return EngineError(
+        f"the engine has sampled no token for {seconds:g} s, and episodes wait for one; raise ray.silence_timeout_seconds "
+        "if it needs more time"
+    )
 
 
 def _raise(error: Exception, task: Task) -> EpisodeEnvironment:
