@@ -340,6 +340,19 @@ def test_a_restart_between_two_iterations_changes_nothing(num_before, make_bench
     assert whole.asked == before.asked + after.asked
 
 
+def test_a_batch_tells_whether_it_has_a_group_from_before_the_restart(make_bench):
+    bench, other = make_bench(), make_bench()
+    bench.begin(task(0, "5"))
+    assert bench.take()[0].group == 0 and not bench.stream.is_restored
+    state = bench.stream.state(with_taken=True)
+    other.stream.restore(state, tails)
+    other.begin(task(1, "5"))
+    assert {other.take()[0].group for _ in range(2)} == {0, 1} and other.stream.is_restored
+    other.stream.begin_batch(1)
+    other.begin(task(2, "5"))
+    assert other.take()[0].group == 2 and not other.stream.is_restored
+
+
 def test_a_tool_that_was_under_way_is_asked_again_after_a_restart(make_bench):
     bench, other = make_bench(seconds=0.3), make_bench()
     bench.carry_over_a_call(lambda: bench.asked)
