@@ -150,8 +150,8 @@ def measure(model: Any, tokenizer: Any) -> dict[str, float]:
     return {"sampled": sampled, "greedy": share, "completed": greedy.get("env/success_share", 0.0)}
 
 
-def random_policy(seed: int) -> tuple[Any, Any]:
-    """A Qwen3 of two layers and width 48 with random weights, and a tokenizer of the game's own words."""
+def random_policy(seed: int, width: int = 48, num_layers: int = 2) -> tuple[Any, Any]:
+    """A Qwen3 with random weights, and a tokenizer of the game's own words."""
     specials = ["<|pad|>", "<|im_start|>", "<|im_end|>", "[unk]"]
     vocabulary = {word: number for number, word in enumerate([*specials, *WORDS.split()])}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="[unk]"))
@@ -163,15 +163,15 @@ def random_policy(seed: int) -> tuple[Any, Any]:
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        num_key_value_heads=3,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=num_layers,
+        num_attention_heads=width // 16,
+        num_key_value_heads=width // 16,
         head_dim=16,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
-        initializer_range=48**-0.5,
+        initializer_range=width**-0.5,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import threading
 import time
 from collections import defaultdict
@@ -471,3 +472,15 @@ def test_a_batch_that_was_put_back_is_open_to_a_later_iteration_if_its_own_was_d
     bench.engine.policy_version = 1
     bench.stream.begin_batch(1)
     assert sorted(group[0].group for group in bench.stream.take(1, 2)) == [0, 1]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_tasks_that_take_six_times_longer_are_a_tenth_of_what_is_trained_on(deterministic, make_bench):
+    """A random tenth. Within two standard errors, and no group starts again."""
+    bench, num_iters = make_bench(deterministic=deterministic), 50
+    slow = {position for position in range(300) if random.Random(position).random() < 0.1}
+    done = bench.iterate(num_iters, lambda position: task(position, str(300 if position in slow else 50)), group_size=1)
+    groups = [group[0].group for found in done for group in found]
+    assert len(groups) == 4 * num_iters and bench.stream.num_dropped == 0
+    share = sum(group in slow for group in groups) / len(groups)
+    assert abs(share - 0.1) <= 2 * (0.1 * 0.9 / len(groups)) ** 0.5
