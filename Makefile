@@ -1,7 +1,7 @@
 # make demo   install, run the main job on the sample episodes, end with figures and a report
 # make real   install, train a pretrained chat model to call a tool (below)
 # make test   install, then lint, type check and tests; make test-all: the slow ones as well, verl and TRL as oracles,
-#             OpenEnv and verifiers in environments of their own, and a real vLLM or verl where MIDTHOUGHT_VLLM_PYTHON or MIDTHOUGHT_VERL_PYTHON names the interpreter of an
+#             OpenEnv, verifiers and agent frameworks in environments of their own, and a real vLLM or verl where MIDTHOUGHT_VLLM_PYTHON or MIDTHOUGHT_VERL_PYTHON names the interpreter of an
 #             environment that has it
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
@@ -59,6 +59,7 @@ test-all: $(VENV)/.ready-oracles $(VENV)/.ready-real $(ECOSYSTEM_ENVIRONMENTS) a
 	$(BIN)/pytest tests/report/test_page.py -k axe
 	$(ECOSYSTEMS)/openenv/bin/python -m pytest tests/env/test_openenv.py
 	$(ECOSYSTEMS)/verifiers/bin/python -m pytest tests/env/test_verifiers.py tests/examples/test_examples.py -k verifiers
+	$(ECOSYSTEMS)/clients/bin/python -m pytest tests/serve/test_real_clients.py
 	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/test_site.py tests/benchmarks \
 	  tests/rollout/test_chat_templates_of_trl.py
 	rm -rf runs/real/short

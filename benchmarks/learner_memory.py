@@ -22,8 +22,7 @@ def peak_bytes(num_tokens: int, logits_mib: float | None) -> int:
 def _peak_here(num_tokens: int, logits_mib: float | None) -> int:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from midthought.learning.forward import policy_forward
-    from midthought.learning.packing import ModelInputs
+    from midthought.learning.forward import ModelInputs, policy_forward
 
     config = Qwen3Config(
         vocab_size=VOCABULARY,

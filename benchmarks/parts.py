@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from benchmarks import (
     asynchronous,
     busy,
+    gateway,
     learner,
     lora,
     memory,
@@ -54,6 +55,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
         service,
         busy,
         asynchronous,
+        gateway,
     )
 }
 

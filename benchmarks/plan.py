@@ -130,10 +130,9 @@ def take(plan: Memory) -> Taken:
 def iterate(plan: Memory, device: str | torch.device = "cpu") -> dict[str, float]:
     """One iteration of the learner that the plan describes, with a new model; returns the update's metrics."""
     from midthought.config import TrainingConfig
-    from midthought.learning.adapters import add_adapters
     from midthought.learning.batch import TokenBatch
     from midthought.learning.learner import Learner
-    from midthought.learning.model import Critic, frozen_copy
+    from midthought.learning.model import Critic, add_adapters, frozen_copy
 
     shape = plan.shape
     with torch.device(device):

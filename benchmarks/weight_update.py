@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
-from midthought.engines.weight_sync.publication import write_model
-from midthought.engines.weight_sync.shared_tensors import SharedTensors
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.shared_tensors import SharedTensors
+from midthought.engines.synced_engine import SyncedEngine
+from midthought.engines.vllm_in_process import VLLMInProcessEngine
+from midthought.engines.weight_publication import write_model
 from midthought.models.peft_folders import merged_tensors
 
 MODELS = {"100 MB": (512, 8), "1 GB": (1280, 14)}

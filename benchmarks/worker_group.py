@@ -194,8 +194,7 @@ def _in_process(reciter: Reciter, shape: Shape, *, deterministic: bool = False) 
 
 
 def _on_ray(reciter: Reciter, shape: Shape, *, num_actors: int, deterministic: bool = False) -> Rollouts:
-    from midthought.cluster.ray.ray_rollouts import RayRollouts
-    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RayRollouts, RolloutWorkerGroup
 
     make_engine = functools.partial(
         _engine, eos_token_ids=reciter.renderer.eos_token_ids, shape=shape, deterministic=deterministic

@@ -22,8 +22,7 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.rewards import combine_rewards, correct
 from midthought.learning.batch import TokenBatch
-from midthought.learning.forward import policy_forward
-from midthought.learning.packing import ModelInputs
+from midthought.learning.forward import ModelInputs, policy_forward
 from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.rollout.demonstration import demonstration
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes

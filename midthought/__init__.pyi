@@ -34,7 +34,7 @@ from .types import (
     ToolEvent as ToolEvent,
     Turn as Turn,
 )
-from .data.problems.problem_sets import load_problems as load_problems
+from .data.problem_sets import load_problems as load_problems
 from .data.tasks import load_tasks as load_tasks
 from .tools.definition import (
     Tool as Tool,
@@ -61,7 +61,7 @@ from .tools.builtin.calculate import CalculateTool as CalculateTool
 from .tools.builtin.own_objects import EnvironmentStepTool as EnvironmentStepTool, QueryTool as QueryTool
 from .tools.builtin.python import PythonTool as PythonTool
 from .tools.mcp import mcp_tools as mcp_tools
-from .algo.credit import advantage_estimator as advantage_estimator
+from .algo.advantage_estimator import advantage_estimator as advantage_estimator
 from .algo.advantages import (
     AdvantageEstimator as AdvantageEstimator,
     compute_advantage as compute_advantage,

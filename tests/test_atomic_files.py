@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from midthought.errors import OutputPathError
-from midthought.files.atomic import atomic_path
+from midthought.files.regular import atomic_path
 
 
 def make_pipe(path: Path) -> None:

@@ -28,7 +28,11 @@ SHORTER = {
         "max_tokens=1024": "max_tokens=24",
         "num_steps=20": "num_steps=1",
         "num_episodes=100": "num_episodes=2",
-    }
+    },
+    "agents.md": {
+        'algorithm="grpo"': 'algorithm="grpo", max_tokens=24, batch_size=8, num_train_iters=1',
+        "num_epochs=10": "",
+    },
 }
 """What is replaced before the blocks of a page run, so that they take seconds."""
 
@@ -87,7 +91,7 @@ def test_the_examples_of_a_module_run(name, tmp_path, monkeypatch):
 
 
 def test_pages_and_docstrings_with_examples_are_found():
-    assert {"own_parts.md", "data.md", "first_model.md"} <= {page.name for page in PAGES}
+    assert {"own_parts.md", "data.md", "first_model.md", "agents.md"} <= {page.name for page in PAGES}
     assert {"midthought.tools.function_tool", "midthought.trainer.trainer"} <= {*MODULES}
 
 

@@ -127,13 +127,7 @@ ARRAYS_OF_GYMNASIUM = "midthought.env.gym"
         ("memory", {"midthought.learning", "midthought.algo", "midthought.engines", "midthought.rollout"}),
         (
             "report",  # torch writes the events of TensorBoard
-            {
-                "transformers",
-                "midthought.learning",
-                "midthought.engines",
-                "midthought.rollout",
-                "midthought.algo",
-            },
+            {"transformers", "midthought.learning", "midthought.engines", "midthought.rollout", "midthought.algo"},
         ),
         ("types", {"torch", "numpy", "transformers", "tokenizers"}),
     ],

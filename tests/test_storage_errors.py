@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from midthought.errors import SettingsError, StorageError
-from midthought.files.atomic import atomic_path
+from midthought.files.regular import atomic_path
 from midthought.files.storage_errors import THEN_RESUME, storage_error, storage_errors
 
 

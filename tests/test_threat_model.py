@@ -54,6 +54,11 @@ TESTS = {
         "test_deep_arguments_and_large_schemas_are_refused",
         "test_a_value_that_means_nothing_is_named",
     ),
+    "Agents": (
+        "test_too_many_answers_in_progress_are_refused_for_now",
+        "test_a_session_that_has_had_enough_refuses_without_a_retry",
+        "test_a_closed_session_refuses_without_a_retry",
+    ),
     "Nonsense of an MCP server": (
         "test_nonsense_and_questions_of_a_server_do_not_stop_its_calls",
         "test_a_server_that_cannot_be_used_is_one_short_sentence",
@@ -94,6 +99,19 @@ TESTS = {
         "test_a_page_is_of_the_same_origin_by_name_and_port",
     ),
     "Access to `serve`": ("test_access_is_that_of_the_memorys_service",),
+    "Gateway": (
+        "test_the_gateway_listens_on_loopback_only",
+        "test_keys_are_random_and_not_shown",
+        "test_keys_of_others_are_unknown",
+        "test_a_conversation_continued_with_the_key_of_another_session_is_rendered_afresh",
+        "test_a_retry_with_the_key_of_another_session_is_a_request_of_its_own",
+    ),
+    "Rewards of a session": (
+        "test_a_reward_with_the_model_key_is_refused",
+        "test_a_reward_that_is_no_finite_number_is_refused",
+        "test_rewards_of_the_session_and_of_one_answer",
+        "test_a_late_reward_is_refused_and_counted",
+    ),
     "Run folders": ("test_a_run_folder_starts_no_code_by_itself",),
     "Settings of a run": (
         "test_programs_and_keys_in_the_settings_of_a_run_are_named_before_anything_starts",

@@ -244,10 +244,7 @@ def test_rows_of_a_cache_by_hand(install):
     """Slot 1: scores 0 and ln 3 of its first two keys, so weights 1/4 and 3/4; slot 0: one key."""
     install(Kernel())
     keys, values = torch.full((2, 1, 3, 1), 9.0), torch.full((2, 1, 3, 1), 90.0)
-    keys[1, 0, :2, 0], values[1, 0, :2, 0] = (
-        torch.tensor([1.0, 3.0]).log(),
-        torch.tensor([8.0, 4.0]),
-    )
+    keys[1, 0, :2, 0], values[1, 0, :2, 0] = (torch.tensor([1.0, 3.0]).log(), torch.tensor([8.0, 4.0]))
     values[0, 0, 0, 0] = 2.0
     query = torch.ones(2, 1, 1)
     rows = CachedRows.of(torch.tensor([1, 0]), torch.tensor([2, 1]), 2, keys)

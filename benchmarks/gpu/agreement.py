@@ -25,9 +25,9 @@ from benchmarks.gpu.models import (
 )
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner_selection import ROUNDING
-from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
+from midthought.learning.model import add_adapters
 from midthought.plan.shape import Shape
 
 NUM_UPDATES = 3

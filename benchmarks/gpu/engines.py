@@ -28,8 +28,8 @@ from benchmarks.gpu.models import (
 )
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.synced_engine import SyncedEngine
+from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.models.peft_folders import save_config

@@ -22,7 +22,7 @@ from benchmarks.gpu.graphs import logged_warnings
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import SHAPES, is_left_out, make_model, own_error_of_random_prompts
 from midthought import RayPPOTrainer, create_default_config
-from midthought.learning.adapters import add_adapters
+from midthought.learning.model import add_adapters
 from midthought.types import Trajectory
 
 MAX_ITERS, MIN_ITERS = 10, 3

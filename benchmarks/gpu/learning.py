@@ -28,9 +28,9 @@ from benchmarks.gpu.models import (
 )
 from benchmarks.plan import TRAINING
 from midthought.config import TrainingConfig
-from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
+from midthought.learning.model import add_adapters
 from midthought.plan.choices import word
 from midthought.plan.measures import LOGITS_MIB, fitted
 from midthought.plan.memory import Memory

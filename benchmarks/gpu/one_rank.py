@@ -15,10 +15,10 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import grpo_settings, make_model
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
+from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
+from midthought.learning.optimizer import NO_END
 
 NUM_EPISODES = 8
 LARGEST = 1e-4

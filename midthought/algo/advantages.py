@@ -1,8 +1,8 @@
 """Advantage estimators: GAE with a critic, and estimators with a group or no baseline.
 
 Pure functions on tensors. A mask [E, T] marks policy tokens; all other tokens (prompt, tool results, padding) have no effect.
-`values[e, t]` is the value of the state *before* token t. `advantage_estimator` (midthought.algo.credit) registers another
-estimator.
+`values[e, t]` is the value of the state *before* token t. `@advantage_estimator` (the module of this name)
+registers another estimator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from midthought.algo.credit import CreditInputs, advantage_estimator, estimate, numbered
+from midthought.algo.advantage_estimator import CreditInputs, advantage_estimator, estimate, numbered
 from midthought.algo.groups import group_extremes, group_statistics, is_tie
 from midthought.algo.tensors import as_mask, as_numbers
 

@@ -107,8 +107,5 @@ def ratio_metrics(
     inputs: PolicyLossInputs, log_ratios: Tensor, ratios: Tensor, clipped: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Returns `approx_kl` (k3 of the log-ratios), `ratio_mean` and, if given, `clip_fraction` of every token, from [N]."""
-    found = {
-        "approx_kl": inputs.over_rows(log_ratios.exp() - 1.0 - log_ratios),
-        "ratio_mean": inputs.over_rows(ratios),
-    }
+    found = {"approx_kl": inputs.over_rows(log_ratios.exp() - 1.0 - log_ratios), "ratio_mean": inputs.over_rows(ratios)}
     return found if clipped is None else {"clip_fraction": inputs.over_rows(clipped.to(ratios.dtype)), **found}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
-from midthought.checks.before import Setup, SkippedError
+from midthought.checks.examination import Setup, SkippedError
 from midthought.checks.iterations import LIMITS
 from midthought.checks.registry import Finding, Policy, check
 from midthought.env.answer_matching import normalised
@@ -21,7 +21,7 @@ from midthought.env.episode import call_blocking
 from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.rollout.written import THOUGHT, PolicyParts, example_calls, play, written
 from midthought.tools.call_formats.unread import UnreadCallReader
-from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 NUM_PROMPTS, GROUP_SIZE, ROUND, MAX_SECONDS = 16, 4, 4, 20.0
 """Sampled prompts, episodes of each, prompts of a round, and seconds after which no further round starts."""
@@ -36,13 +36,7 @@ FORMS = ("{}", r"\boxed{{{}}}", "The answer is {}", "#### {}", "<answer>{}</answ
 WHOLE = "compare the answer after the last thought as a whole (correct, exact_match)"
 EVENTS = "read tool results from trajectory.tool_events, which only the executor writes"
 Text = Callable[[Task], str]
-_RAN = (
-    ToolOutcome.OK,
-    ToolOutcome.BAD_ARGUMENTS,
-    ToolOutcome.RAISED,
-    ToolOutcome.TIMED_OUT,
-    ToolOutcome.UNAVAILABLE,
-)
+_RAN = (ToolOutcome.OK, ToolOutcome.BAD_ARGUMENTS, ToolOutcome.RAISED, ToolOutcome.TIMED_OUT, ToolOutcome.UNAVAILABLE)
 
 
 @check("reward", "check")
@@ -120,6 +114,8 @@ def _reward_of(setup: Setup, task: Task, answer: str, said: dict[str, Any]) -> f
     episode = play(setup.parts, setup.config.inference, script, setup.parts.episode, said.get("result", ""))
     if episode.reward is None:
         raise DataError(f"the reward of a written episode fails: {episode.error}; correct the reward function")
+    if episode.reward == Reward():
+        raise SkippedError("the agent gives the reward of an episode")
     return episode.reward.total
 
 

@@ -13,22 +13,20 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean
 
-from midthought.checks.before import Setup, SkippedError
-from midthought.checks.during import History
+from midthought.checks.examination import History, Setup, SkippedError
 from midthought.checks.registry import Finding, check
 from midthought.engines.create import check_backend
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.preparation import probe_text
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.synced_engine import SyncedEngine
 from midthought.env.answer_matching import normalised
 from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError, SettingsError
 from midthought.feedback.commands import check_feedback
 from midthought.feedback.settings import FeedbackSettings
-from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
-from midthought.learning.optimizer import ADAM_EPSILON
+from midthought.learning.optimizer import ADAM_EPSILON, TrainingSchedule, learning_rate_factor
 from midthought.models.pretrained import is_on_this_machine
 from midthought.plan.hardware import GIB
 from midthought.rollout.written import example_calls, play, written

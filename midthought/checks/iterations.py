@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from midthought.checks.during import History, Row, mean_of, step_of, value
+from midthought.checks.examination import History, Row, mean_of, step_of, value
 from midthought.checks.inputs import MIN_CHANGE, MIN_STEP, hindrance
 from midthought.checks.registry import Finding, Policy, check
 
@@ -236,7 +236,13 @@ def tool_fails(history: History) -> Iterator[Finding]:
 
 @check("tool_unused", "iteration")
 def tool_unused(history: History) -> Iterator[Finding]:
-    """The policy calls its tools, and does not stop to."""
+    """The policy calls its tools, and does not stop to. It also calls those that an agent requires (`tool_choice`)."""
+    rows = history.streak(lambda row: value(row, "agent/required_missed") > LOST_SHARE)
+    if len(rows) >= NUM_FEW:
+        share = (
+            f"{mean_of(rows, 'agent/required_missed'):.0%} of the answers that must be a call (tool_choice) are none"
+        )
+        yield _since(rows[0], share, "ask for the call in the prompt, or warm up with demonstrations (sft)", "required")
     first = mean_of(history.iterations[:NUM_FEW], "episode/calls")
     rows = history.streak(lambda row: value(row, "episode/tools") > 0 and value(row, "episode/calls") == 0)
     if rows == history.iterations and len(rows) >= 2 * NUM_ITERS:

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import feedback, init, memory, runs, servers, talking, training
+from midthought.cli import feedback, memory, runs, servers, talking, training
 from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.files.storage_errors import storage_error
@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    init.init,
+    training.init,
     training.train,
     training.evaluate,
     runs.doctor,

@@ -90,10 +90,7 @@ def delete(
 
 
 @app.command()
-def inspect(
-    transcripts: Transcripts,
-    as_json: AsJson = False,
-) -> None:
+def inspect(transcripts: Transcripts, as_json: AsJson = False) -> None:
     """Show how each file would be understood: format, style, failed checks, speakers, first turns, what is skipped and why.
 
     The exit code is 2 if no file can be read.

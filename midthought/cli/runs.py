@@ -16,8 +16,7 @@ from midthought.files.storage_errors import value_errors
 
 def settings(
     recipe: Annotated[
-        str,
-        typer.Argument(help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer)."),
+        str, typer.Argument(help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer).")
     ] = "library",
 ) -> None:
     """Print every setting with its default and meaning."""

@@ -42,16 +42,17 @@ def serve(
     device: Device = None,
     max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most answers sampled at the same time.")] = None,
 ) -> None:
-    """Serve the policy of a run as an OpenAI-compatible chat endpoint. Its tools run here. Ctrl-C stops it."""
+    """Serve the policy of a run as an endpoint of OpenAI's and Anthropic's clients. Its tools run here. Ctrl-C stops it."""
     from midthought.config.references import require_installed
     from midthought.memory.service.auth import AccessPolicy
-    from midthought.serve.chat_answer import ChatAnswers
 
     access = AccessPolicy.of(host, api_key_env, option="--api-key-env")
     require_installed("serve", "fastapi", "uvicorn")
     from midthought.memory.service.server import address, listen, make_server
     from midthought.memory.service.server import run as run_server
-    from midthought.serve.app import ChatService, make_app
+    from midthought.serve.app import make_app
+    from midthought.serve.session_keys import Sessions
+    from midthought.serve.sessions import shared_session
 
     how = {"system_prompt": system, "call_format": call_format, "device": device, "max_num_seqs": max_num_seqs}
     opened = _open(run, tools, no_tools, recipe=recipe, **how)
@@ -59,8 +60,8 @@ def serve(
         listening, name = listen(access.host, port), name or opened.name
         tools_of_run = ", ".join(opened.policy.executor.registry.names()) or "none"
         tell(f"{name} (tools: {tools_of_run}) at {address(listening)}/v1")
-        service = ChatService(opened.engine, ChatAnswers(opened.policy), name)
-        run_server(make_server(make_app(service, access)), listening)
+        session = shared_session(opened.policy, opened.engine.start, name)
+        run_server(make_server(make_app(Sessions(session), access)), listening)
 
 
 def _open(run: Path, tools: list[str] | None, no_tools: bool, **how: Any) -> Any:

@@ -1,16 +1,18 @@
-"""`midthought train` and `midthought evaluate`: run a recipe here, or write a bundle that verl trains from."""
+"""`midthought init`, `train` and `evaluate`: write a project that trains at once, run a recipe here, or write a bundle that verl
+trains from."""
 
 from __future__ import annotations
 
 import time
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from midthought.cli.output import program, tell
-from midthought.errors import SettingsError, near_names
+from midthought.errors import OutputPathError, SettingsError, near_names
 from midthought.recipes import recipe_names
 
 if TYPE_CHECKING:
@@ -18,11 +20,10 @@ if TYPE_CHECKING:
 
 RECIPE_NAMES = ", ".join(recipe_names())
 
-Assignments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1"),
-]
+Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the final table.")]
+_SUFFIX = ".txt"
+"""Suffix of the templates in `new_project/`, which are no modules of this package."""
 
 
 def train(
@@ -140,8 +141,7 @@ def _train_with_verl(
     recipe: Recipe, path: Path, words: list[str], config: Path | None, stage: str, from_path: Path | None, dry_run: bool
 ) -> None:
     """Write a bundle for verl and start it: the stage `sft` uses verl's SFT trainer, all others its RL trainer."""
-    from midthought.cluster.verl.bundle import SCRIPT, write_bundle
-    from midthought.cluster.verl.installed import launch, require_verl
+    from midthought.cluster.verl.bundle import SCRIPT, launch, require_verl, write_bundle
     from midthought.cluster.verl.sft_bundle import write_sft_bundle
 
     supplied = import_module(f"{recipe.module}.verl")
@@ -160,3 +160,25 @@ def _train_with_verl(
     tell(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
     if not dry_run:
         raise typer.Exit(launch(path / SCRIPT))
+
+
+def init(
+    path: Annotated[Path, typer.Argument(metavar="[NAME]", help="Folder to write.")] = Path("my-training"),
+) -> None:
+    """Write a project with an own tool, environment and reward, which trains on a CPU at once. Overwrites nothing."""
+    texts = {
+        template.name.removesuffix(_SUFFIX): template.read_text(encoding="utf-8")
+        for template in sorted(files("midthought.cli").joinpath("new_project").iterdir(), key=lambda each: each.name)
+        if template.name.endswith(_SUFFIX)
+    }
+    if path.exists() and not path.is_dir():
+        raise OutputPathError(f"{path} is a file; give the name of a new folder")
+    if existing := [name for name in texts if (path / name).exists() or (path / name).is_symlink()]:
+        raise OutputPathError(
+            f"{path} already has {', '.join(existing)}; nothing was written. Give the name of a new folder"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        with (path / name).open("x", encoding="utf-8") as file:
+            file.write(text.replace("# NAME\n", f"# {path.resolve().name}\n"))
+    tell(f"{path}: {', '.join(texts)}\nTrain with: cd {path} && python train.py")

@@ -28,15 +28,13 @@ from typing import Any
 import torch
 
 from midthought.algo.losses import POLICY_LOSSES
-from midthought.cluster.process import ProcessSettings
-from midthought.cluster.serialization import deserialize, serialize
-from midthought.cluster.weights import fill_placeholders, placeholder_of
+from midthought.cluster.process import ProcessSettings, deserialize, fill_placeholders, placeholder_of, serialize
 from midthought.config import TrainingConfig
-from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, Manifest, SharedTensors, read_shared_tensors
+from midthought.engines.shared_tensors import MEMORY_FOLDER, Manifest, SharedTensors, read_shared_tensors
 from midthought.errors import EngineError, LearnerLostError
-from midthought.learning.distributed.worker import LearnerWorker
-from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
 from midthought.tools.background_loop import SilenceError, silence_check
 
 _REMEDY = "continue from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"

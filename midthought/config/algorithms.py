@@ -70,8 +70,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         {"adv_estimator": "reinforce_plus_plus_baseline", "kl_loss_coef": 0.001, "kl_loss_kind": "k2"},
     ),
     "gspo": Algorithm(
-        "2507.18071, section 5.1",
-        {"policy_loss": "gspo", **_BY_EPISODE, "clip_ratio": 3e-4, "clip_ratio_high": 4e-4},
+        "2507.18071, section 5.1", {"policy_loss": "gspo", **_BY_EPISODE, "clip_ratio": 3e-4, "clip_ratio_high": 4e-4}
     ),
     "cispo": Algorithm(
         "2506.13585; largest weight 5 of ScaleRL, 2510.13786",
@@ -80,12 +79,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "sapo": Algorithm("2511.20347", {"policy_loss": "sapo", **_BY_EPISODE}),
     "gmpo": Algorithm("2507.20673", {"policy_loss": "gmpo", **_BY_EPISODE}),
     "dppo_tv": Algorithm(
-        "2602.04879; estimator and averages of verl's recipe",
-        {"policy_loss": "dppo_tv", **_BY_CONSTANT},
+        "2602.04879; estimator and averages of verl's recipe", {"policy_loss": "dppo_tv", **_BY_CONSTANT}
     ),
     "dppo_kl": Algorithm(
-        "2602.04879; estimator and averages of verl's recipe",
-        {"policy_loss": "dppo_kl", **_BY_CONSTANT},
+        "2602.04879; estimator and averages of verl's recipe", {"policy_loss": "dppo_kl", **_BY_CONSTANT}
     ),
     "rft": Algorithm(
         "2304.06767, algorithm 1 (RAFT; equal rewards are all kept)", {**_SUPERVISED, "adv_estimator": "keep_best"}

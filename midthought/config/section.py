@@ -6,14 +6,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
-from midthought.config.former_names import FormerName, in_present_names, warn_of_former
 from midthought.errors import SettingsError, near_names
 
+Values = Mapping[str, Any]
 AUTO_BRANCH = "literal['auto']"
 """How pydantic names the branch `auto` of a setting's type."""
 HARMLESS = "may change in a resumed run"
@@ -24,6 +26,55 @@ Harmless = Annotated[Value, HARMLESS]
 """`Harmless[int]`: a setting that a resumed run may change. Any other setting needs `allow_changes`."""
 Auto = Literal["auto"]
 """The run chooses a value for its hardware before it starts (`midthought.plan.choices`), and records it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormerName:
+    """A setting that has another name or form here."""
+
+    remedy: str
+    """What to write instead."""
+    key: str = ""
+    """Its present name. Empty: there is no such setting, and its value is false."""
+    off: Any = None
+    """Value of `key` for false, if the former setting is a boolean; true replaces only this value, by `on`."""
+    on: Any = None
+
+    def changes(self, name: str, value: Any, present: Values) -> Values:
+        """Returns new values of present keys, from the section's present values. Raises SettingsError."""
+        if not self.key:
+            if value is not False:
+                raise SettingsError(
+                    f"{name}={value!r}: code that comes with a model is never run; set local_path to a model whose "
+                    "architecture transformers contains, or give Trainer(model=…, tokenizer=…) a model that you loaded yourself"
+                )
+            return {}
+        if self.off is None:
+            return {self.key: value}
+        if not isinstance(value, bool):
+            raise SettingsError(f"{name}={value!r}: give true or false, or set {self.key}")
+        is_changed = not value or present.get(self.key, self.off) == self.off
+        return {self.key: self.on if value else self.off} if is_changed else {}
+
+    def read(self, section: Any) -> Any:
+        """Returns its value, from the section."""
+        found = getattr(section, self.key) if self.key else False
+        return found if self.off is None else found > self.off
+
+
+def in_present_names(names: Mapping[str, FormerName], given: Values, present: Values) -> dict[str, Any]:
+    """Returns `given` with present keys only, and warns of every former name. `present` are the section's values so far."""
+    found = {str(name): value for name, value in given.items()}
+    for name in [name for name in names if name in found]:
+        value = found.pop(name)
+        warn_of_former(name, names[name], stacklevel=4)
+        found |= names[name].changes(name, value, {**present, **found})
+    return found
+
+
+def warn_of_former(name: str, former: FormerName, *, stacklevel: int = 3) -> None:
+    """Warns that a setting has another name here."""
+    warnings.warn(f"the setting {name} has another name now: {former.remedy}", stacklevel=stacklevel)
 
 
 def settled(value: Value | Auto, otherwise: Value | None = None) -> Value:

@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from midthought.config import former_names
-from midthought.config.section import Auto, Harmless, Section, settled
+from midthought.config.section import Auto, FormerName, Harmless, Section, settled
 
 PathText = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, PurePath) else given)]
 """A path as text; a `Path` is accepted, too."""
@@ -18,7 +17,10 @@ PathText = Annotated[str, BeforeValidator(lambda given: str(given) if isinstance
 class ModelConfig(Section):
     """The policy, and its critic."""
 
-    former_names: ClassVar = former_names.MODEL
+    former_names: ClassVar = {
+        "model_name": FormerName("local_path", "local_path"),
+        "trust_remote_code": FormerName("nothing, it is always off"),
+    }
     local_path: PathText = ""
     """Folder or hub name of a Hugging Face causal LM, or a GGUF file. Empty: a small, randomly initialized Qwen3 with its own
     tokenizer."""
@@ -88,7 +90,7 @@ class ModelConfig(Section):
 class InferenceConfig(Section):
     """The rollout loop and its engine."""
 
-    former_names: ClassVar = former_names.INFERENCE
+    former_names: ClassVar = {"multi_turn": FormerName("max_turns, 1 for a single turn", "max_turns", off=1, on=5)}
     backend: str = "auto"
     """Engine: `local` (in this process), `vllm` or `sglang` (servers: docs/servers.md), or one that you registered. Training
     works with the first three. `auto`: with a model from `local_path` on a GPU, vLLM in this process (`in_process`) if a
@@ -188,6 +190,12 @@ class EnvironmentConfig(Section):
     """Maximum number of steps; then an episode ends (stop reason `max_steps`). Null: no limit."""
     step_timeout_seconds: float = Field(60.0, gt=0)
     """Time limit of one call of `reset`, `step` or `reward_fn`; when it is exceeded, the episode ends as failed."""
+    agent_error_reward: float = 0.0
+    """Reward of an episode whose agent raises (`Trainer(agent=…)`): malformed answers cause many of these errors."""
+    agent_idle_seconds: Harmless[float] = Field(300.0, gt=0)
+    """An agent that sends no request for this long, while none is answered, and does not return, ends its episode as failed."""
+    train_dropped_answers: bool = True
+    """Train also on answers that an agent discards, because it asks again with the same conversation."""
     grid_size: int = Field(3, ge=2)
     """Rooms along each side of the square grid of `SimpleGameEnvironment`."""
     num_items: int = Field(1, ge=1, le=4)

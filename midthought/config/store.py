@@ -11,8 +11,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from midthought.config.algorithms import algorithm_values
-from midthought.config.former_names import in_present_names
-from midthought.config.section import Section, section_of, settled
+from midthought.config.section import Section, in_present_names, section_of, settled
 from midthought.config.sections import (
     CheckpointConfig,
     ChecksConfig,

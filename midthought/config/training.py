@@ -7,16 +7,15 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from midthought.config import former_names
 from midthought.config.algorithms import AlgorithmSection
-from midthought.config.section import Auto, Harmless, settled
+from midthought.config.section import Auto, FormerName, Harmless, settled
 from midthought.errors import near_names
 
 
 class TrainingConfig(AlgorithmSection):
     """PPO and related algorithms: docs/algorithms.md has the formula and the source of each."""
 
-    former_names: ClassVar = former_names.TRAINING
+    former_names: ClassVar = {"use_kl_in_reward": FormerName("kl_coef, 0 for no penalty", "kl_coef", off=0.0, on=0.01)}
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of all random numbers: data split, questions, initial weights, sampling."""

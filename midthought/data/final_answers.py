@@ -1,4 +1,5 @@
-"""Reads the final answer in a text: the last number, box or option, GSM8K's `####`. Does not depend on tasks or data sets.
+"""Reads the final answer in a text: the last number, box or option, GSM8K's `####`, or that there is none. Does not depend on
+data sets.
 
 Every search is linear in the text.
 """
@@ -9,7 +10,10 @@ import re
 import string
 import unicodedata
 from collections import deque
+from dataclasses import replace
 from fractions import Fraction
+
+from midthought.types import Task
 
 MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
@@ -47,6 +51,15 @@ _STATED_LETTERS = tuple(
 _ARTICLES = frozenset({"a", "an", "the"})
 _QUOTES = "‘’´`“”"
 _TO_BLANKS = str.maketrans(dict.fromkeys(string.punctuation + _QUOTES, " "))
+UNANSWERABLE = "unanswerable"
+"""The label `kind` of a question without an answer."""
+NO_ANSWER = "The memory does not say."
+"""The truth of an unanswerable question."""
+OTHER_WORDINGS = (
+    "It does not say.", "I do not know.", "I don't know.", "Unknown.", "No answer.", "Unanswerable.", "Not mentioned.", "Nobody.",
+    "The memory doesn't say.", "The memory has no answer.", "There is no answer.",
+)  # fmt: skip
+"""Its aliases."""
 
 
 def split_at_mark(text: str) -> tuple[str | None, str]:
@@ -134,3 +147,37 @@ def normalised_entity(text: str) -> str:
     plain = unicodedata.normalize("NFKC", text).casefold()
     words = plain.translate(_TO_BLANKS).split()
     return " ".join([word for word in words if word not in _ARTICLES] or words or plain.split())
+
+
+def is_answerable(task: Task) -> bool:
+    """Whether the memory has an answer to a task's question. Tasks from files have been through `as_unanswerable`."""
+    return task.answer != NO_ANSWER
+
+
+def as_unanswerable(task: Task) -> Task:
+    """Returns the task; one without an answer, by its label `kind` or its truth (whose case and punctuation do not count), with
+    this label, `NO_ANSWER` and its aliases.
+
+    `is_answerable` recognizes it by its truth from then on: rewards read no labels.
+    """
+    if task.labels.get("kind") != UNANSWERABLE and _plain(str(task.answer)) != _plain(NO_ANSWER):
+        return task
+    aliases = tuple(dict.fromkeys((task.answer, *task.aliases, *OTHER_WORDINGS)))
+    return replace(
+        task,
+        answer=NO_ANSWER,
+        aliases=tuple(each for each in aliases if each != NO_ANSWER),
+        labels={**task.labels, "kind": UNANSWERABLE},
+    )
+
+
+def abstains(answer: str) -> bool:
+    """Whether an answer says that there is none, in one of the known wordings; case and punctuation do not count."""
+    return _plain(answer) in _WORDINGS
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
+_WORDINGS = frozenset(map(_plain, (NO_ANSWER, *OTHER_WORDINGS)))

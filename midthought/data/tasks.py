@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any
 
 from midthought.data.final_answers import is_number, last_boxed, split_at_mark
-from midthought.data.problems.readers import ASKED
+from midthought.data.problem_readers import ASKED
 from midthought.data.rows import Row, RowError, plain, rows_of
 from midthought.errors import DataError, near_names
 from midthought.types import Task

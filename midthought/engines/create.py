@@ -26,10 +26,10 @@ from midthought.engines.servers.launch import SERVERS, start_server
 from midthought.engines.servers.preparation import probe_text
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import max_lora_rank
-from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
-from midthought.engines.vllm_in_process.setup import import_vllm
-from midthought.engines.weight_sync.publication import has_loadable_adapters, probe_token_ids, write_model
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.synced_engine import SyncedEngine
+from midthought.engines.vllm_in_process import VLLMInProcessEngine
+from midthought.engines.vllm_setup import import_vllm
+from midthought.engines.weight_publication import has_loadable_adapters, probe_token_ids, write_model
 from midthought.errors import SettingsError, near_names
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of
@@ -164,13 +164,7 @@ def check_backend(inference: InferenceConfig) -> None:
 
 
 def policy_engine(
-    policy: Any,
-    trained: Any,
-    renderer: Renderer,
-    inference: InferenceConfig,
-    *,
-    model_path: str,
-    max_seq_len: int,
+    policy: Any, trained: Any, renderer: Renderer, inference: InferenceConfig, *, model_path: str, max_seq_len: int
 ) -> TrainedEngine:
     """Creates the engine of a training run. Shut it down after use. Servers and vLLM get LoRA adapters alone, others merged.
 

@@ -16,8 +16,8 @@ from midthought.engines.servers.preparation import probe_text
 from midthought.engines.servers.server import Server, ServerOptions
 from midthought.engines.servers.sglang import SGLangServer
 from midthought.engines.servers.vllm import VLLMServer
-from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
-from midthought.engines.vllm_in_process.setup import import_vllm
+from midthought.engines.vllm_in_process import VLLMInProcessEngine
+from midthought.engines.vllm_setup import import_vllm
 from midthought.errors import SettingsError
 from midthought.models.pretrained import load_model, load_tokenizer, placed
 from midthought.tokenization import Renderer

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.streams import PartialCompletion
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_publication import Publication
 from midthought.errors import EngineError, SettingsError
 from midthought.types import Completion
 

@@ -164,9 +164,7 @@ def check_config(environment: BaseEnvironment, settings: EnvironmentConfig) -> b
 
 
 def _watched(
-    method: Callable[..., Any],
-    before: Callable[[BaseEnvironment], None],
-    after: Callable[[BaseEnvironment, Any], Any],
+    method: Callable[..., Any], before: Callable[[BaseEnvironment], None], after: Callable[[BaseEnvironment, Any], Any]
 ) -> Callable[..., Any]:
     """Wraps `method` with `before` and `after`, except when the environment calls it itself (`super().step`, `self.reset`)."""
 

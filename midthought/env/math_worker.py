@@ -1,6 +1,6 @@
 """Worker program: reads pairs of mathematical texts, one JSON line each, and replies whether they are equal.
 
-Started and stopped by `math_worker_pool`. math-verify's own time limits are signals, which work only in a main thread and
+Started and stopped by `answer_matching`. math-verify's own time limits are signals, which work only in a main thread and
 cannot interrupt the computation of an integer power. A process can be killed.
 """
 

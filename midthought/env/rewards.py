@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from midthought.config import RewardConfig
 from midthought.config.references import require_installed
-from midthought.data.abstention import abstains, is_answerable
+from midthought.data.final_answers import abstains, is_answerable
 from midthought.env.answer_matching import mathematical_match
 from midthought.env.answers import task_is_right
 from midthought.env.reward_functions import (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config.references import optional
-from midthought.data.problems.problem_sets import SEED, load_problems
+from midthought.data.problem_sets import SEED, load_problems
 from midthought.data.tasks import DATASET_LABEL
 from midthought.errors import DataError, NoReplyError, near_names
 from midthought.feedback.convert import write_parquet
@@ -22,7 +22,7 @@ from midthought.feedback.critics import make_critic, masked_feedback
 from midthought.feedback.model import ModelCritic, endpoint_settings
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.feedback.settings import FeedbackSettings, read_feedback_settings
-from midthought.files.atomic import atomic_path
+from midthought.files.regular import atomic_path
 from midthought.http.json_requests import JsonEndpoint
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Task

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field, StrictBool, StrictInt, ValidationError, field_validator
 
 from midthought.config.references import optional
-from midthought.data.problems.readers import prompt_of
+from midthought.data.problem_readers import prompt_of
 from midthought.env.answers import is_right
 from midthought.errors import DataError
 from midthought.feedback.prompts import (
@@ -27,7 +27,7 @@ from midthought.feedback.prompts import (
     without_control_tokens,
     wrong_answer_result,
 )
-from midthought.files.atomic import atomic_path
+from midthought.files.regular import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

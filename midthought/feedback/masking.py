@@ -13,8 +13,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from midthought.data.problems.problem_sets import OPTIONS_LABEL
-from midthought.data.problems.readers import LETTERS
+from midthought.data.problem_readers import LETTERS
+from midthought.data.problem_sets import OPTIONS_LABEL
 from midthought.types import Task
 
 MASK = "[masked]"

@@ -11,7 +11,7 @@ import json
 import time
 from typing import Any
 
-from midthought.data.problems.problem_sets import SOLUTION_LABEL
+from midthought.data.problem_sets import SOLUTION_LABEL
 from midthought.errors import NoReplyError, SettingsError
 from midthought.feedback.masking import choices_of, is_multiple_choice
 from midthought.feedback.prompts import without_control_tokens

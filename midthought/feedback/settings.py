@@ -72,12 +72,7 @@ _SEED_NAMES = {
     "use_process_feedback": "process_feedback",
 }
 """Key of verl's tool configuration -> our key; the others have the same name."""
-_SEED_FIXED: dict[str, tuple[Any, ...]] = {
-    "type": ("native",),
-    "n": (1,),
-    "best_of": (1,),
-    "shuffle": (False,),
-}
+_SEED_FIXED: dict[str, tuple[Any, ...]] = {"type": ("native",), "n": (1,), "best_of": (1,), "shuffle": (False,)}
 """Keys of verl's tool configuration, and the only values supported here."""
 
 

@@ -1,4 +1,5 @@
-"""Opens files for reading that must be regular: reading a named pipe blocks, and a device has no end. Limits sizes and lines.
+"""Files that must be regular, because reading a named pipe blocks, and a device has no end: opened with limits of sizes and
+lines, and written atomically, so that a reader sees the old file or the new one.
 
 Does not depend on what the files hold.
 """
@@ -9,19 +10,15 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from midthought.errors import StorageError
+from midthought.errors import OutputPathError, StorageError
 
 MAX_BYTES = 256 * 1024 * 1024
 """Size of a file that is read as a whole, and of one line of a log."""
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> BinaryIO:
@@ -91,3 +88,32 @@ def special_kind(path: str | os.PathLike[str]) -> str | None:
 def _require_regular(path: str | os.PathLike[str]) -> None:
     if kind := special_kind(path):
         raise StorageError(f"{path} is {kind}, not a file; move it away, and restore the file from a copy")
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yields a temporary path in the same folder, which replaces `path` at the end, or is deleted if an error is raised.
+
+    An `OSError` about the temporary path, or about no path, such as that of a full disk, has `path` as its `filename`. Raises
+    `OutputPathError` as `require_no_special_file`, before anything is written.
+    """
+    path = Path(path)
+    require_no_special_file(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(partial), partial):
+            error.filename = str(path)
+        raise
+    finally:
+        with suppress(OSError):  # after an error of the disk, that one is raised
+            partial.unlink(missing_ok=True)
+
+
+def require_no_special_file(path: Path) -> None:
+    """Raises `OutputPathError` if there is a pipe, socket or device, or a link to one: the new file would replace it."""
+    if kind := special_kind(path):
+        raise OutputPathError(f"{path} is {kind}, and a file would replace it; give the path of a file")

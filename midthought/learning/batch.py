@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from midthought.errors import RecordError, TrainingStoppedError
-from midthought.learning.micro_batching import group_by_length, pack_first_fit
-from midthought.learning.shared_prompts import rows_together, shared_lengths
+from midthought.learning.micro_batching import group_by_length, pack_first_fit, rows_together, shared_lengths
 from midthought.types import Segment, Trajectory
 
 Packing = bool | Literal["shared"]

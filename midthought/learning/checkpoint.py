@@ -23,16 +23,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError, UserError
-from midthought.files.manifest import MANIFEST, damage_in
-from midthought.files.output_folder import recover, remove, replaced
+from midthought.files.output_folder import MANIFEST, damage_in, recover, remove, replaced
 from midthought.files.regular import read_regular_text
 from midthought.files.storage_errors import value_errors
-from midthought.learning.adapters import has_adapters
-from midthought.learning.distributed.remote_learner import AnyLearner
-from midthought.learning.run_checks import require_finite
+from midthought.learning.model import has_adapters
+from midthought.learning.remote_learner import AnyLearner
 from midthought.models.gguf import quiet_transformers
 from midthought.models.peft_folders import ADAPTER_FILE, load_adapters, save_adapters
-from midthought.models.pretrained import load_model
+from midthought.models.pretrained import load_model, require_finite
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from midthought.learning.batch import TokenBatch
-from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.forward import TokenOutputs
+from midthought.learning.ranks import ProcessGroup
 from midthought.types import Trajectory
 
 Array = np.ndarray[Any, Any]

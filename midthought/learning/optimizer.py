@@ -1,6 +1,5 @@
-"""AdamW for the policy and the critic: schedule, clipping, float32 copies of half-precision weights, 8-bit moments,
-copies and moments in main memory, state by name. Does not depend on a batch or a loss.
-"""
+"""AdamW for the policy and the critic: learning-rate schedule, clipping, float32 copies of half-precision weights, 8-bit moments,
+copies and moments in main memory, state by name. Does not depend on a batch or a loss."""
 
 from __future__ import annotations
 
@@ -8,8 +7,9 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from midthought.config import TrainingConfig
 from midthought.config.references import optional
 from midthought.errors import CheckpointError
-from midthought.learning.distributed.dtensor import part_like, whole
-from midthought.learning.lr_schedule import NO_END, TrainingSchedule, learning_rate_factor
+from midthought.learning.ranks import part_like, whole
 
 HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}
@@ -30,6 +29,42 @@ MOMENTS = {"adamw": "exp_avg", "adamw_8bit": "state1"}
 ADAM_BETA1, ADAM_EPSILON = 0.9, 1e-8
 """AdamW's decay of the first moment, and what is added to the root of the second, as in verl and TRL."""
 NUM_MATRICES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSchedule:
+    """The optimizer steps at which a linear or cosine learning-rate schedule ends."""
+
+    total_steps: int | None = None
+    """Steps of the policy. None: the run has no known end, which only the schedule `constant` allows."""
+    critic_total_steps: int | None = None
+    """Steps of the critic, which also learns during the critic warm-up. None: `total_steps`."""
+
+    @classmethod
+    def from_config(cls, training: TrainingConfig, num_iters: int) -> Self:
+        """Returns the schedule of PPO that ends with iteration `num_iters`."""
+        steps = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
+        num_waiting = training.num_critic_warmup_iters
+        return cls(total_steps=max(num_iters - num_waiting, 0) * steps, critic_total_steps=num_iters * steps)
+
+
+NO_END = TrainingSchedule()
+
+
+def learning_rate_factor(step: int, training: TrainingConfig, total_steps: int | None) -> float:
+    """Returns the factor of the peak learning rate at a module's own optimizer step `step` (from 0).
+
+    Linear warm-up `(step + 1) / warmup_steps`, then constant, or a linear or cosine decay to 0 at
+    `total_steps`. Raises ValueError if a decay has no `total_steps`.
+    """
+    if step < training.warmup_steps:
+        return (step + 1) / training.warmup_steps
+    if training.lr_schedule == "constant":
+        return 1.0
+    if total_steps is None:
+        raise ValueError(f"lr_schedule={training.lr_schedule!r} needs total_steps; set it, or use 'constant'")
+    done = min(1.0, (step - training.warmup_steps) / max(1, total_steps - training.warmup_steps))
+    return 1.0 - done if training.lr_schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
 
 
 class Optimizer:
@@ -45,10 +80,7 @@ class Optimizer:
     """
 
     def __init__(
-        self,
-        modules: Mapping[str, nn.Module],
-        training: TrainingConfig,
-        schedule: TrainingSchedule = NO_END,
+        self, modules: Mapping[str, nn.Module], training: TrainingConfig, schedule: TrainingSchedule = NO_END
     ) -> None:
         """`modules`: `policy`, `critic`, or both. Parameters that require no gradient do not learn."""
         self._modules = modules

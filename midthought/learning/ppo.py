@@ -16,8 +16,8 @@ import torch
 from midthought.config import RecipeConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import without_truncated
-from midthought.learning.distributed.remote_learner import AnyLearner
 from midthought.learning.learned_tokens import LearnedTokens
+from midthought.learning.remote_learner import AnyLearner
 from midthought.types import RolloutBatch, Trajectory
 
 BeforeUpdate = Callable[[Mapping[str, float]], None]

@@ -7,12 +7,44 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from midthought.errors import TrainingStoppedError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.learning.run_checks import SupervisedChecks
 from midthought.types import Trajectory
 
+MAX_SKIPPED_STEPS = 5
+"""Supervised steps in a row without a finite gradient."""
+MAX_DIVERGED_STEPS = 10
+"""Supervised steps in a row whose loss is far above the loss of the first step."""
+
 OnStep = Callable[[int, Mapping[str, float]], None]
+
+
+class SupervisedChecks:
+    """The checks of supervised steps. Raises `TrainingStoppedError`."""
+
+    def __init__(self) -> None:
+        self._num_skipped = self._num_diverged = 0
+        self._first_loss: float | None = None
+
+    def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Stops after `MAX_SKIPPED_STEPS` steps in a row without a finite gradient, or `MAX_DIVERGED_STEPS` in a row whose loss
+        is more than 1 nat above twice the loss of the first step."""
+        self._num_skipped = self._num_skipped + 1 if metrics["num_skipped_steps"] else 0
+        if self._num_skipped >= MAX_SKIPPED_STEPS:
+            raise TrainingStoppedError(
+                f"the gradients of {self._num_skipped} supervised steps in a row, up to step {step}, were not finite: loss "
+                f"{metrics['loss']:g}, gradient norm {metrics['grad_norm']:g}. The weights are too large or not finite. Lower "
+                "the learning rate of the supervised steps"
+            )
+        if self._first_loss is None:
+            self._first_loss = metrics["loss"]
+        self._num_diverged = self._num_diverged + 1 if metrics["loss"] > 2 * self._first_loss + 1 else 0
+        if self._num_diverged >= MAX_DIVERGED_STEPS:
+            raise TrainingStoppedError(
+                f"the loss of supervised steps diverges: {metrics['loss']:.3g} nats per token in step {step}, "
+                f"{self._first_loss:.3g} in the first one. Lower the learning rate of the supervised steps"
+            )
 
 
 def run_sft(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import TranscriptError
-from midthought.files.atomic import atomic_path
+from midthought.files.regular import atomic_path
 from midthought.memory.splitting import (
     MAX_WINDOW_WORDS,
     Chunking,

@@ -1,21 +1,24 @@
-"""Embedding models: their interface, loading one by name, and embedding in batches. Does not depend on chunks or the store."""
+"""Embedding models: their interface, loading one by name, those of sentence-transformers, and embedding in batches. Does not
+depend on chunks or the store."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from midthought.config.references import optional
 from midthought.memory.endpoint_embedder import EndpointEmbedder, EndpointModel
-from midthought.memory.minilm import MiniLMEmbedder
-from midthought.memory.sentence_transformer import SentenceTransformerEmbedder
+from midthought.memory.minilm import MiniLMEmbedder, does_not_load, fingerprint
 
 Progress = Callable[[int, int], None]
 """Called with (texts embedded so far, texts to embed)."""
 
 _TEXTS_PER_CALL = 512
+_TEXTS_PER_STEP = 64
 
 
 class Embedder(Protocol):
@@ -92,3 +95,54 @@ def embed_in_parts(
         yield part, embedder.embed(part)
     if progress and texts:
         progress(len(texts), len(texts))
+
+
+class SentenceTransformerEmbedder:
+    """Computes the same as `sentence_transformers.SentenceTransformer` for a folder with `modules.json`.
+
+    Texts get the folder's document prompt and queries its query prompt, if it has any. Vectors are always normalized,
+    because the memory compares by cosine. Only safetensors are loaded, and no code from the folder is run.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Loads the model, to know its dimension. Raises MissingExtraError and ModelPathError."""
+        self._path = Path(path)
+        self.name = f"{self._path.resolve().name}-{fingerprint(self._path)}"
+        self._load()
+        self.dimension = len(self._encode(["a"], "encode_document")[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which loads the model itself."""
+        return {**vars(self), "_model": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._load()
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns unit vectors of documents, float32 [N, D]."""
+        return self._encode(texts, "encode_document")
+
+    def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """Returns unit vectors of queries, float32 [N, D]."""
+        return self._encode(queries, "encode_query")
+
+    def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        with self._lock:  # a tokenizer keeps its padding as state
+            vectors = getattr(self._model, kind)(
+                list(texts), batch_size=_TEXTS_PER_STEP, show_progress_bar=False, normalize_embeddings=True
+            )
+        return np.asarray(vectors, dtype=np.float32)
+
+    def _load(self) -> None:
+        package = optional("sentence_transformers", "memory")
+        self._lock = threading.Lock()
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
+        try:
+            self._model: Any = package.SentenceTransformer(
+                str(self._path), **options, model_kwargs={"use_safetensors": True}
+            ).eval()
+        except Exception as error:  # a folder's settings can cause any error in that library
+            raise does_not_load(self._path, error) from None

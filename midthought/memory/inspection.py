@@ -8,7 +8,7 @@ from typing import Any
 
 from midthought.memory.chunks import Chunk
 from midthought.memory.transcripts import Transcript, TranscriptFolder
-from midthought.memory.transcripts.notation import EXAMPLE, FILE_NAME
+from midthought.memory.transcripts.folder_settings import EXAMPLE, FILE_NAME
 from midthought.memory.turns import is_diarization_label, word_count
 
 COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "chunks")

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from midthought.data.abstention import as_unanswerable
+from midthought.data.final_answers import as_unanswerable
 from midthought.errors import SettingsError, TranscriptError, near_names
-from midthought.files.atomic import atomic_path
-from midthought.files.regular import read_regular_text
+from midthought.files.regular import atomic_path, read_regular_text
 from midthought.memory.chunks import Chunk, each_word_once
 from midthought.memory.splitting import pieces_of, words_of
 from midthought.memory.tool import format_chunk

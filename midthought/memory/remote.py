@@ -45,10 +45,7 @@ _LINE_BREAK = re.compile("[\t\n\r\x85\u2028\u2029]")
 
 
 def open_memory(
-    path: str | Path,
-    table: str = "transcripts",
-    embedding_model: str = "minilm",
-    token_env: str | None = None,
+    path: str | Path, table: str = "transcripts", embedding_model: str = "minilm", token_env: str | None = None
 ) -> MemoryStore | RemoteMemory:
     """Returns the memory at `path`: a folder, a URI that LanceDB accepts, or `http://HOST:PORT` of `midthought memory
     serve`.
@@ -116,20 +113,11 @@ class RemoteMemory:
         )
 
     def search(
-        self,
-        query: str,
-        k: int = 3,
-        mode: SearchMode = "hybrid",
-        **filters: Unpack[FilterOptions],
+        self, query: str, k: int = 3, mode: SearchMode = "hybrid", **filters: Unpack[FilterOptions]
     ) -> list[Hit]:
         """The same as `MemoryStore.search`, on the service."""
         check_search(k, mode)
-        asked = {
-            "query": _plain(query),
-            "k": k,
-            "mode": mode,
-            **asdict(Filters.of(**filters)),
-        }
+        asked = {"query": _plain(query), "k": k, "mode": mode, **asdict(Filters.of(**filters))}
         return [_on_one_line(hit) for hit in self._ask("POST", "/search", asked, schemas.Found).hits[:k]]
 
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:

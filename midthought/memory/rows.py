@@ -12,9 +12,8 @@ import numpy as np
 
 from midthought.config.references import optional
 from midthought.errors import MemoryStoreError, OutputPathError
-from midthought.files.atomic import atomic_path, require_no_special_file
 from midthought.files.output_folder import not_ours
-from midthought.files.regular import open_regular
+from midthought.files.regular import atomic_path, open_regular, require_no_special_file
 from midthought.memory.chunks import Chunk
 
 if TYPE_CHECKING:

@@ -19,18 +19,19 @@ from midthought.errors import MemoryStoreError, near_names
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
 from midthought.memory.indices import warm_vector_index
-from midthought.memory.known_rows import EmbeddedVectors, GivenVectors, KnownRows, all_chunks, transcripts_in
+from midthought.memory.known_rows import (
+    EmbeddedVectors,
+    GivenVectors,
+    KnownRows,
+    VectorCache,
+    all_chunks,
+    default_folder,
+    transcripts_in,
+)
 from midthought.memory.rows import is_among, require_columns
 from midthought.memory.search import FilterOptions, Filters, Hit, SearchMode, check_search, find
-from midthought.memory.table import (
-    BUILD_REMEDY,
-    TableLocation,
-    TableSnapshot,
-    in_one_sentence,
-    require_same_embedding,
-)
+from midthought.memory.table import BUILD_REMEDY, TableLocation, TableSnapshot, in_one_sentence, require_same_embedding
 from midthought.memory.upsert import BuildReport, Changes, Vectors, by_id, chunk_order, upsert
-from midthought.memory.vector_cache import VectorCache, default_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,11 +185,7 @@ class MemoryStore:
     # -- searching ---------------------------------------------------------------------------------------------
 
     def search(
-        self,
-        query: str,
-        k: int = 3,
-        mode: SearchMode = "hybrid",
-        **filters: Unpack[FilterOptions],
+        self, query: str, k: int = 3, mode: SearchMode = "hybrid", **filters: Unpack[FilterOptions]
     ) -> list[Hit]:
         """Returns the best `k` chunks, best first. The query is plain text in every mode, without query syntax.
 

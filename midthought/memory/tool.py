@@ -27,12 +27,7 @@ class MemoryRetrievalTool(Tool):
     pure = True
     max_concurrency = 16  # searches are CPU-bound: more at once would only slow each one down
 
-    def __init__(
-        self,
-        store: MemoryStore | RemoteMemory,
-        k: int = 3,
-        mode: SearchMode = "hybrid",
-    ) -> None:
+    def __init__(self, store: MemoryStore | RemoteMemory, k: int = 3, mode: SearchMode = "hybrid") -> None:
         if not 1 <= k <= MAX_RESULTS:
             raise SettingsError(f"k must be from 1 to {MAX_RESULTS}, not {k}")
         self.definition = ToolDefinition(

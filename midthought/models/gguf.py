@@ -18,8 +18,7 @@ from typing import Any
 
 from midthought.config.references import require_installed
 from midthought.errors import ModelPathError
-from midthought.files.manifest import damage_in, describe
-from midthought.files.output_folder import kind_of, replaced
+from midthought.files.output_folder import damage_in, describe, kind_of, replaced
 from midthought.files.regular import read_json_object
 from midthought.files.storage_errors import storage_errors
 

@@ -139,13 +139,7 @@ def merge(model: Any) -> Any:
 
 
 @torch.no_grad()
-def save_merged(
-    model: Any,
-    folder: Path,
-    *,
-    with_adapters: bool = True,
-    unties_embeddings: bool = False,
-) -> None:
+def save_merged(model: Any, folder: Path, *, with_adapters: bool = True, unties_embeddings: bool = False) -> None:
     """Writes a model as a plain Hugging Face model folder, its active adapters merged into the weights.
 
     The weights are computed on the CPU, whose memory holds them until they are written. The model is not changed. bfloat16

@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.errors import MidthoughtError, ModelPathError, SettingsError
-from midthought.files.manifest import MANIFEST, damage_in
-from midthought.files.output_folder import kind_of, replaced
+from midthought.errors import MidthoughtError, ModelPathError, SettingsError, TrainingStoppedError
+from midthought.files.output_folder import MANIFEST, damage_in, kind_of, replaced
 from midthought.files.regular import require_regular_files
 from midthought.models.gguf import is_gguf, model_folder, quiet_transformers
 from midthought.models.peft_folders import ADAPTER_CONFIG, base_name_of, merged_from, save_merged
 
+_NOTHING_WRITTEN = (
+    "Nothing was written; earlier checkpoints are untouched. Lower the learning rate and resume from the last one"
+)
 _log = logging.getLogger(__name__)
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
@@ -197,12 +199,7 @@ def warn_without_template(tokenizer: Any, what: str) -> None:
 
 
 def save_model(
-    model: Any,
-    tokenizer: Any,
-    path: str | Path,
-    *,
-    in_run: bool = False,
-    generation: Mapping[str, Any] | None = None,
+    model: Any, tokenizer: Any, path: str | Path, *, in_run: bool = False, generation: Mapping[str, Any] | None = None
 ) -> None:
     """Writes a folder that `load_model` and any Hugging Face tool can load, completely or not at all.
 
@@ -227,3 +224,16 @@ def _looks_like_hub_name(path: str) -> bool:
     """Whether it is `owner/name` and `owner` is not a folder here, which would mean a mistyped path."""
     owner, _, name = path.partition("/")
     return bool(owner and name) and "/" not in name and owner[0] not in ".~" and not Path(owner).is_dir()
+
+
+def require_finite(model: Any, what: str, remedy: str = _NOTHING_WRITTEN) -> None:
+    """Raises `TrainingStoppedError` if a weight of a module is NaN or infinite. `what` names the module."""
+    parameters = {name: value.detach() for name, value in model.named_parameters() if value.is_floating_point()}
+    flags = {name: value.isfinite().all() for name, value in parameters.items()}
+    wrong = [name for name, flag in flags.items() if not flag]
+    if wrong:
+        count = int((~parameters[wrong[0]].isfinite()).sum())
+        raise TrainingStoppedError(
+            f"{what}: {len(wrong)} of {len(flags)} tensors hold values that are not finite, first {wrong[0]!r} ({count} of "
+            f"{parameters[wrong[0]].numel()} values). {remedy}"
+        )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from midthought.checks.before import Report, Setup, examine, refusal
+from midthought.checks.examination import Report, Setup, examine, refusal
 from midthought.config import RecipeConfig
 from midthought.errors import MidthoughtError
 from midthought.models.pretrained import is_on_this_machine

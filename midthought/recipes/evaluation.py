@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from midthought.config import RecipeConfig
-from midthought.data.abstention import is_answerable
+from midthought.data.final_answers import is_answerable
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks

@@ -20,8 +20,7 @@ from midthought.config import RecipeConfig, SupervisedSection
 from midthought.errors import SettingsError
 from midthought.files.storage_errors import THEN_RESUME, storage_errors
 from midthought.learning.checkpoint import latest, step_of
-from midthought.learning.run_checks import require_finite
-from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
+from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder, require_finite
 from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import Hardware, find_hardware, require_device
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results

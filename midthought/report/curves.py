@@ -47,6 +47,7 @@ SUBJECTS: Mapping[str, str] = {
     "Failed calls per episode": "tool/*/failures",
     "Tokens per episode": "episode/policy_tokens episode/response_tokens",
     "How episodes end": "episode/answered episode/length episode/max_turns episode/max_steps episode/failed",
+    "Agents: errors, exactly continued, without a required call": "agent/errors agent/continued agent/required_missed",
     "KL to the reference model": "kl_reference",
     "Entropy": "entropy",
     "KL of an update": "approx_kl",

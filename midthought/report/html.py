@@ -40,8 +40,11 @@ def write_report(run_path: str | os.PathLike[str], *, max_mib: float = MAX_MIB) 
 
 
 def _page(run_path: str | os.PathLike[str], max_mib: float) -> str:
-    from midthought.report.page_data import column_layout, pack_episodes  # numpy, which a run's first lines do not need
-    from midthought.report.page_episodes import read_page_episodes
+    from midthought.report.page_episodes import (  # numpy, which a run's first lines do not need
+        column_layout,
+        pack_episodes,
+        read_page_episodes,
+    )
 
     run = read_run(run_path)
     limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": int(max_mib * 2**20)}

@@ -18,10 +18,18 @@ import yaml
 from midthought.config import Change, RecipeConfig, Section, changes_between, read_yaml
 from midthought.config.yaml_files import SAFE_DUMPER, SAFE_LOADER
 from midthought.errors import CheckpointError, StorageError, UserError
-from midthought.files.atomic import atomic_path
-from midthought.files.manifest import FORMAT, MANIFEST, damage_in, describe_text, descriptions, manifest_of
-from midthought.files.output_folder import kind_of, mark, require_ours
-from midthought.files.regular import read_regular_text
+from midthought.files.output_folder import (
+    FORMAT,
+    MANIFEST,
+    damage_in,
+    describe_text,
+    descriptions,
+    kind_of,
+    manifest_of,
+    mark,
+    require_ours,
+)
+from midthought.files.regular import atomic_path, read_regular_text
 from midthought.files.storage_errors import value_errors
 from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.run_lock import RunLock

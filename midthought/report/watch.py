@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
-from midthought.report.console import printable
-from midthought.report.progress import formatted
+from midthought.report.console import formatted, printable
 from midthought.report.run_folder import RunFolder
 from midthought.report.run_lock import RunLock
 

@@ -46,7 +46,8 @@ class EpisodeEnvironment(Protocol):
 
     If it has an attribute `environment` (`EnvironmentEpisode`), stateful tools are opened with it. If it has a true
     `is_truncated` after its last reply, it ended the episode at a limit (`MAX_STEPS`). If it has an `async def close()`,
-    that is awaited at the end of the episode, after the tools are closed; it must not raise.
+    that is awaited at the end of the episode, after the tools are closed; it must not raise. If it has an `async def play(parts,
+    trajectory)`, that fills the trajectory and returns the stop reason, instead of `Episode`.
     """
 
     async def reply(self, trajectory: Trajectory) -> str | None:
@@ -134,8 +135,11 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
     environment: EpisodeEnvironment | None = None
     try:
         environment = parts.environment(trajectory.task)
-        tools = open_tools(parts, trajectory, environment)
-        trajectory.stop_reason = await Episode(parts, trajectory, number, tools).run(environment)
+        if (play := getattr(environment, "play", None)) is not None:
+            trajectory.stop_reason = await play(parts, trajectory)
+        else:
+            tools = open_tools(parts, trajectory, environment)
+            trajectory.stop_reason = await Episode(parts, trajectory, number, tools).run(environment)
         parts.engine.close(number)
         trajectory.reward = await environment.score(trajectory)
     except asyncio.CancelledError:

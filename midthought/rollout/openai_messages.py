@@ -158,7 +158,8 @@ def check_message(number: int, message: Any) -> None:
     if not isinstance(message.get("content"), str) and not (calls and message.get("content") is None):
         raise DataError(f"the content of message {number} is {message.get('content')!r:.80}; it must be a text")
     try:
-        json.dumps(dict(message), ensure_ascii=False, default=str).encode()
+        for value in message.values():
+            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
     except UnicodeEncodeError:
         raise DataError(f"message {number} is not Unicode text: it has a lone surrogate; remove it") from None
     for call in calls:
@@ -191,7 +192,7 @@ def require_shallow(value: Any, subject: str) -> None:
 def _parts(value: Any) -> Iterable[Any]:
     """Returns what is in a list or an object, texts and numbers left out."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return [part for part in inner if isinstance(part, Mapping | list)]
+    return [part for part in inner if not isinstance(part, str) and isinstance(part, Mapping | list)]
 
 
 def _arguments(given: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import DataError
-from midthought.files.atomic import atomic_path
+from midthought.files.regular import atomic_path
 from midthought.report.json_lines import json_value
 from midthought.types import (
     ParsedAction,

@@ -46,7 +46,7 @@ class AnswerStream:
 
     - Tags of thoughts are left out, and so are blanks at both ends of a thought or an answer.
     - In formats whose calls are chat turns, text that is a call or may become one waits for the end of the turn (`end_turn`).
-    - `stop`: texts that end the answer before them (`is_stopped`); thoughts and calls are not searched for them.
+    - `stop`: texts that end the answer before them (`stop_text`); thoughts and calls are not searched for them.
     """
 
     def __init__(
@@ -58,12 +58,18 @@ class AnswerStream:
         in_thought: bool = False,
         stop: Sequence[str] = (),
     ) -> None:
-        self.is_stopped = False
+        self.stop_text: str | None = None
+        """The stop text that ended the answer."""
         self.pieces: list[Piece] = []
         self._renderer, self._format, self._on_piece, self._stop = renderer, call_format, on_piece, tuple(stop)
         self._tags = call_format.think_tags
         self._markers = _call_markers(call_format)
         self.begin_turn(in_thought=in_thought)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop text ended the answer."""
+        return self.stop_text is not None
 
     def begin_turn(self, *, in_thought: bool) -> None:
         """Starts a new turn; `in_thought` if its prompt opened the thought."""
@@ -96,7 +102,7 @@ class AnswerStream:
         self._write()
         self._decoder = self._renderer.decode_stream()
         self._begin_part(in_thought=self.in_thought)
-        self.add_result(results)
+        self.add(PieceKind.RESULT, results)
 
     def end_turn(self, *, has_calls: bool) -> None:
         """Passes on what was held: calls, or text that only looked like one."""
@@ -111,15 +117,16 @@ class AnswerStream:
                 self._begin_part(in_thought=False)
                 self._held, kind = answer, PieceKind.ANSWER
         if kind is PieceKind.ANSWER and (
-            places := [self._held.find(stop) for stop in self._stop if stop in self._held]
+            places := [(self._held.find(stop), stop) for stop in self._stop if stop in self._held]
         ):
-            self._held, self.is_stopped = self._held[: min(places)], True
+            place, self.stop_text = min(places)
+            self._held = self._held[:place]
         self._write(kind)
 
-    def add_result(self, text: str) -> None:
-        """The result of a call follows."""
+    def add(self, kind: PieceKind, text: str) -> None:
+        """Passes on a text that is a part of its own, such as the result of a call."""
         if text.strip():
-            self._emit(Piece(PieceKind.RESULT, text.strip("\n"), True))
+            self._emit(Piece(kind, text.strip("\n"), True))
 
     def _emit(self, piece: Piece) -> None:
         self.pieces.append(piece)
@@ -146,7 +153,7 @@ class AnswerStream:
     def _pass_mark(self, place: int, mark: str) -> None:
         rest = self._held[place + len(mark) :]
         self._held = self._held[:place]
-        self.is_stopped = mark not in self._tags and mark in self._stop
+        self.stop_text = mark if mark not in self._tags and mark in self._stop else None
         self._write()
         if mark in self._tags:
             self._begin_part(in_thought=mark == self._tags[0])
@@ -156,9 +163,11 @@ class AnswerStream:
 
     def _num_undecided(self) -> int:
         """Returns the length of the longest end of the held text with which a mark may begin."""
-        longest = max(map(len, self._marks)) - 1
-        lengths = range(min(longest, len(self._held)), 0, -1)
-        return next((n for n in lengths if any(mark.startswith(self._held[-n:]) for mark in self._marks)), 0)
+        held, marks = self._held, self._marks
+        first = {mark[0] for mark in marks}
+        starts = range(max(0, len(held) - max(map(len, marks)) + 1), len(held))
+        ends = (held[n:] for n in starts if held[n] in first)
+        return next((len(end) for end in ends if any(mark.startswith(end) for mark in marks)), 0)
 
     def _write(self, kind: PieceKind | None = None, *, num_kept: int = 0) -> None:
         """Passes on the held text, except its last `num_kept` characters and the blanks before them."""

@@ -1,270 +1,138 @@
-"""The endpoint's routes: requests to conversations, answers to responses or streams. Does not depend on addresses or keys."""
+"""The endpoint's routes: requests to exchanges, errors in the form of the client's dialect. Does not depend on addresses."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import json
-import logging
-import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midthought.engines.generation import BaseInferenceEngine
-from midthought.errors import DataError, SettingsError
-from midthought.memory.service.auth import AccessPolicy
+from midthought.memory.service.auth import AccessPolicy, authorization_of
 from midthought.memory.service.middleware import SecurityMiddleware
-from midthought.serve.answer_stream import Piece
-from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.serve.openai_chat import MAX_BODY_BYTES, MAX_SEED, ChatCompletionRequest, Completion, error_body
+from midthought.serve.dialects import ANTHROPIC, dialect_of, dialect_of_models
+from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect
+from midthought.serve.errors import RequestError
+from midthought.serve.exchange import Following, failure_of
+from midthought.serve.session_keys import KeyKind, Sessions, key_of
+from midthought.serve.sessions import CLOSED, Session
 
 ANSWER_SECONDS = 1800.0
 """Time limit of a response."""
-MAX_ANSWERS = 512
-"""Answers in progress; further requests are refused with status 429."""
-
-_log = logging.getLogger(__name__)
+_HEADERS = {403: {"x-should-retry": "false"}, 429: {"retry-after": "1"}}
+"""Headers of errors: the official clients repeat a request after 408, 409, 429 and 5xx, unless they are told not to."""
 
 
-class ChatService:
-    """A policy on an engine, under a name. The engine's event loop computes; that of the server only passes text on."""
-
-    def __init__(
-        self, engine: BaseInferenceEngine, answers: ChatAnswers, name: str, *, max_answers: int = MAX_ANSWERS
-    ) -> None:
-        self.name = name
-        self.renderer = answers.policy.renderer
-        self._engine, self._answers, self._max_answers = engine, answers, max_answers
-        self._num_answers = 0
-        self._created = int(time.time())
-
-    def model(self) -> dict[str, Any]:
-        """Returns the entry in `/v1/models`."""
-        length = self._answers.policy.max_seq_len
-        return {
-            "id": self.name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "midthought",
-            "max_model_len": length,
-        }
-
-    @contextlib.contextmanager
-    def admitted(self, num_answers: int) -> Any:
-        """Counts answers while they are in progress. Raises `HTTPException` 429 if there are too many."""
-        if self._num_answers + num_answers > self._max_answers:
-            words = f"{self._num_answers} answers are in progress, at most {self._max_answers} may be; try again later"
-            raise HTTPException(429, words, {"Retry-After": "1"})
-        self._num_answers += num_answers
-        try:
-            yield
-        finally:
-            self._num_answers -= num_answers
-
-    async def answer(
-        self, request: ChatRequest, queue: asyncio.Queue[Any] | None = None, number: int = 0
-    ) -> ChatAnswer:
-        """Returns an answer; `queue` gets (number, piece) as they arrive. Cancelling cancels the sampling."""
-        loop = asyncio.get_running_loop()
-
-        def on_piece(piece: Piece) -> None:
-            if queue is not None:
-                loop.call_soon_threadsafe(queue.put_nowait, (number, piece))
-
-        return await asyncio.wrap_future(self._engine.start(self._answers.answer(request, on_piece)))
-
-
-def make_app(
-    service: ChatService, access: AccessPolicy, *, answer_seconds: float = ANSWER_SECONDS
-) -> SecurityMiddleware:
+def make_app(sessions: Sessions, access: AccessPolicy, *, answer_seconds: float = ANSWER_SECONDS) -> ASGIApp:
     """Returns the whole endpoint as an ASGI application."""
     return SecurityMiddleware(
-        make_routes(service),
+        ChatRoutes(sessions),
         access,
         max_body_bytes=MAX_BODY_BYTES,
         answer_seconds=answer_seconds,
-        error_body=error_body,
+        error_body=lambda path, status, detail: dialect_of(path).error(status, detail),
     )
 
 
-def make_routes(service: ChatService) -> FastAPI:
-    """Returns the routes, without the security middleware."""
-    app = FastAPI(title="midthought", docs_url=None, redoc_url=None)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(StarletteHTTPException, _refused)
-    app.add_exception_handler(DataError, _wrong)
-    app.add_exception_handler(SettingsError, _wrong)
-    app.add_exception_handler(Exception, _wrong)  # raised again afterwards, for the log
+class ChatRoutes:
+    """The routes, without the security middleware."""
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [service.model()]}
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._created = int(time.time())
 
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
-        _require_model(service, name)
-        return service.model()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] == "lifespan":
+            for _ in range(2):
+                await send({"type": f"{(await receive())['type']}.complete"})
+            return
+        request = Request(scope, receive)
+        path = scope["path"]
+        dialect = dialect_of_models(request.headers) if path.startswith("/v1/models") else dialect_of(path)
+        try:
+            response = await self._respond(request, path, dialect)
+            await response(scope, receive, send)
+        except Exception as error:
+            failed = failure_of(error, dialect)
+            body = dialect.error(failed.status, str(failed), param=failed.param, code=failed.code)
+            headers = _HEADERS.get(failed.status, {}) | (
+                {"request-id": body["request_id"]} if "request_id" in body else {}
+            )
+            await JSONResponse(body, failed.status, headers)(scope, receive, send)
 
-    @app.get("/healthz")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.post("/v1/chat/completions")
-    async def chat_completions(asked: ChatCompletionRequest, request: Request) -> Response:
-        _require_model(service, asked.model)
-        requests = asked.requests(secrets.randbelow(MAX_SEED))
-        completion = Completion(
-            asked.model, service.renderer, logprobs=bool(asked.logprobs), token_ids=asked.return_token_ids
+    async def _respond(self, request: Request, path: str, dialect: Dialect) -> ASGIApp:
+        match request.method, path:
+            case "GET", "/healthz":
+                return JSONResponse({"status": "ok"})
+            case "POST", "/v1/chat/completions" | "/v1/messages":
+                return await self._answer(request, path, dialect)
+            case "POST", "/v1/messages/count_tokens":
+                return await self._count(request)
+            case "GET", "/v1/models":
+                return JSONResponse(dialect.models([self._model(self._session(request), dialect)]))
+            case "GET", _ if path.startswith("/v1/models/"):
+                session = self._session(request)
+                session.require_model(path.removeprefix("/v1/models/"))
+                return JSONResponse(self._model(session, dialect))
+            case "GET", "/v1/session":
+                session = self._session(request, "control")
+                counts = dict(session.counts)
+                return JSONResponse({"id": session.id, "reward": session.reward, "counts": counts})
+            case "POST", "/v1/session/reward":
+                return await self._reward(request)
+            case "POST", "/v1/session/close":
+                await self._session(request, "control").close()
+                return JSONResponse({"closed": True})
+        raise RequestError(
+            f"{request.method} {path!r:.200} is no route of this server; a base URL of OpenAI's clients ends with /v1, that of "
+            "Anthropic's does not",
+            status=404,
         )
-        if asked.stream:
-            return await _streamed(service, requests, completion, asked)
-        with service.admitted(len(requests)):
-            answers = await _unless_gone(request, _all(service, requests))
-        return JSONResponse(completion.whole(answers))
 
-    return app
+    def _session(self, request: Request, kind: KeyKind = "model") -> Session:
+        return self._sessions.find(key_of(authorization_of(request.headers)), kind)
+
+    def _model(self, session: Session, dialect: Dialect) -> dict[str, Any]:
+        return dialect.model(session.client.model, self._created, session.answers.policy.max_seq_len)
+
+    async def _answer(self, request: Request, path: str, dialect: Dialect) -> ASGIApp:
+        session, count = self._session(request), request.headers.get("x-stainless-retry-count", "0")
+        exchange = session.exchange(dialect, path, await request.body(), is_retry=count.strip() not in ("", "0"))
+        return Following(exchange, session.limits.grace_seconds)
+
+    async def _count(self, request: Request) -> Response:
+        session = self._session(request)
+        asked = ANTHROPIC.read_count(await request.body(), training=session.is_training)
+        session.require_model(asked.model)
+
+        async def count() -> int:
+            return session.answers.count_tokens(asked.requests[0])
+
+        return JSONResponse(ANTHROPIC.count(await asyncio.wrap_future(session.start(count()))))
+
+    async def _reward(self, request: Request) -> Response:
+        try:
+            session = self._session(request, "control")
+        except RequestError as refused:
+            self._sessions.num_late_rewards += refused.code == CLOSED
+            raise
+        given = _object(await request.body())
+        if unknown := sorted(given.keys() - {"reward", "response_id"}):
+            raise RequestError(f"{unknown[0]!r:.80} is not known; give reward and, for one answer, response_id")
+        session.give_reward(given.get("reward"), given.get("response_id"))
+        return JSONResponse({"rewarded": True})
 
 
-async def _all(service: ChatService, requests: Sequence[ChatRequest]) -> list[ChatAnswer]:
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(service.answer(request)) for request in requests]
-    return [each.result() for each in running]
-
-
-async def _unless_gone(request: Request, work: Any) -> list[ChatAnswer]:
-    """Returns the result of `work`, which is cancelled if the client closes the connection."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(request.receive())  # the body has been read: the next message is the end
+def _object(body: bytes) -> Mapping[str, Any]:
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise HTTPException(499, "the client has closed the connection")
-        return working.result()
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
-    finally:
-        leaving.cancel()
-        working.cancel()
-
-
-async def _streamed(
-    service: ChatService, requests: Sequence[ChatRequest], completion: Completion, asked: ChatCompletionRequest
-) -> Response:
-    """Starts the answers, and returns the stream when the first text or the first error has arrived: an error then has its
-    status."""
-    stack = contextlib.ExitStack()
-    stack.enter_context(service.admitted(len(requests)))
-    queue: asyncio.Queue[Any] = asyncio.Queue()
-    running = [asyncio.ensure_future(service.answer(each, queue, number)) for number, each in enumerate(requests)]
-    for number, each in enumerate(running):
-        each.add_done_callback(functools.partial(_report, queue, number))
-        stack.callback(each.cancel)
-    try:
-        first = await queue.get()
-        if isinstance(first[1], asyncio.Future):
-            first[1].result()
-    except BaseException:
-        stack.close()
-        raise
-
-    async def events() -> AsyncIterator[str]:
-        async for chunk in _chunks(queue, first, running, completion, asked):
-            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
-        yield "data: [DONE]\n\n"
-
-    return _Stream(events(), stack)
-
-
-def _report(queue: asyncio.Queue[Any], number: int, done: asyncio.Future[ChatAnswer]) -> None:
-    queue.put_nowait((number, done))
-
-
-class _Stream(StreamingResponse):
-    """A stream of events; its end, also by the client, closes `stack`."""
-
-    def __init__(self, events: AsyncIterator[str], stack: contextlib.ExitStack) -> None:
-        super().__init__(events, media_type="text/event-stream")
-        self._stack = stack
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        with self._stack:
-            await super().__call__(scope, receive, send)
-
-
-async def _chunks(
-    queue: asyncio.Queue[Any],
-    first: tuple[int, Any],
-    running: Sequence[asyncio.Future[ChatAnswer]],
-    completion: Completion,
-    asked: ChatCompletionRequest,
-) -> AsyncIterator[dict[str, Any]]:
-    for number in range(len(running)):
-        yield completion.first(number)
-    answers: dict[int, ChatAnswer] = {}
-    number, found = first
-    while True:
-        if isinstance(found, Piece):
-            yield completion.piece(number, found)
-        else:
-            try:
-                answers[number] = found.result()
-            except Exception as error:
-                status, body = _error_of(error)
-                if status >= 500:
-                    _log.error("an answer failed in its stream", exc_info=error)
-                yield body
-                return
-            for chunk in completion.last(number, answers[number]):
-                yield chunk
-        if len(answers) == len(running):
-            break
-        number, found = await queue.get()
-    if asked.stream_options is not None and asked.stream_options.include_usage:
-        yield completion.total([answers[number] for number in sorted(answers)])
-
-
-# -- errors ------------------------------------------------------------------------------------------------------
-
-
-def _require_model(service: ChatService, name: str) -> None:
-    if name != service.name:
-        raise HTTPException(404, f"there is no model {name!r:.200}; this server has {service.name!r}")
-
-
-def _error_of(error: Exception) -> tuple[int, dict[str, Any]]:
-    if isinstance(error, DataError | SettingsError):
-        is_long = "a sequence may have" in str(error)
-        return 400, error_body(400, str(error), param="messages", code="context_length_exceeded" if is_long else None)
-    return 500, error_body(500, "internal error; see the server's log")
-
-
-async def _wrong(request: Request, error: Exception) -> JSONResponse:
-    status, body = _error_of(error)
-    return JSONResponse(body, status)
-
-
-async def _refused(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, StarletteHTTPException)
-    code = "model_not_found" if error.status_code == 404 and request.url.path.startswith("/v1/") else None
-    return JSONResponse(error_body(error.status_code, str(error.detail), code=code), error.status_code, error.headers)
-
-
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """Returns one sentence about the first thing that is wrong. Does not repeat the request."""
-    assert isinstance(error, RequestValidationError)
-    problem = error.errors()[0]
-    where = () if problem["type"] == "json_invalid" else problem["loc"]  # a position in the text
-    place = ".".join(str(part)[:50] for part in where if part != "body")
-    words = {
-        "json_invalid": "the body is not JSON",
-        "extra_forbidden": f"the parameter {place!r} is not supported; leave it out",
-        "missing": f"the parameter {place!r} is missing" if place else "the body is missing",
-    }.get(problem["type"], f"{place}: {problem['msg']}")
-    return JSONResponse(error_body(400, words.encode(errors="replace").decode(), param=place or None), 400)
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise RequestError("the body must be a JSON object")
+    return given

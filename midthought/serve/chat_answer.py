@@ -8,23 +8,27 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from midthought.engines.engine import Sampling
 from midthought.env.episode import QuestionEnvironment
-from midthought.rollout.episode import Episode, RolloutParts, open_tools
+from midthought.rollout.episode import RolloutParts, open_tools
+from midthought.rollout.turn_graph import Finished, TurnGraph, TurnNode
 from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind
-from midthought.serve.chat_messages import digest
-from midthought.serve.chat_policy import ChatHistory, ChatPolicy, ChatPrompt, prompt_of, require_room
-from midthought.tokenization.chat_template import Message
+from midthought.serve.chat_episode import ChatEpisode
+from midthought.serve.chat_messages import chained, next_digest
+from midthought.serve.chat_policy import ChatPolicy, ChatPrompt, prompt_of, require_room
+from midthought.serve.errors import ContextOverflowError
+from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.executor_state import EpisodeTools
-from midthought.types import Completion, Finish, ParsedAction, StopReason, Task, ToolEvent, Trajectory
+from midthought.types import ParsedAction, StopReason, Task, ToolEvent, Trajectory
 
-Finished = Literal["stop", "length", "tool_calls"]
+MAX_KEPT_TOKENS = 2_000_000
+"""Tokens of answers and contexts that are kept to be continued, about 80 bytes each; the oldest are forgotten."""
+_numbers = itertools.count(2**40)
+"""Of the engine's sequences: in one process, episodes that are no answers to a client have lower numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,12 +39,15 @@ class ChatRequest:
     """As `checked_messages` returns them."""
     tools: Sequence[ToolDefinition] = ()
     """The client's tools. One with the name of a tool of the policy replaces it."""
-    seed: int = 0
+    seed: int | None = None
+    """None: as `ChatAnswers` says."""
     max_tokens: int | None = None
     """Maximum tokens after the prompt, results of the policy's own tools included."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `Sampling` that the client has set."""
     stop: Sequence[str] = ()
+    answer_id: str = ""
+    """Random text that the client gets with the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +69,14 @@ class ChatAnswer:
     pieces: Sequence[Piece]
     calls: Sequence[ClientCall] = field(default_factory=list)
     finish: Finished
+    stop_text: str | None = None
+    """The client's stop text that ended the answer."""
+    node: TurnNode
+
+    def message(self) -> Message:
+        """Returns the answer as a client sends it back, without thoughts."""
+        calls = [as_tool_calls([(each.name, json.loads(each.arguments), each.id)])[0] for each in self.calls]
+        return {"role": "assistant", "content": self.content, **({"tool_calls": calls} if calls else {})}
 
     @property
     def content(self) -> str:
@@ -84,148 +99,111 @@ def joined(pieces: Sequence[Piece], *kinds: PieceKind) -> str:
 
 
 class ChatAnswers:
-    """Answers any number of conversations at the same time. Use it on one event loop."""
+    """Answers any number of conversations at the same time. Use it on one event loop.
 
-    def __init__(self, policy: ChatPolicy, history: ChatHistory | None = None) -> None:
+    Args:
+        policy: what answers.
+        graph: keeps the answers, which are continued; None: a new one that forgets the oldest.
+        seed: gives the seeds of requests without one (`TurnGraph.seed`); None: these are random.
+        sampling: fields of `Sampling`, which replace those of the requests, and their seeds; None: a request's are used.
+    """
+
+    def __init__(
+        self,
+        policy: ChatPolicy,
+        graph: TurnGraph | None = None,
+        *,
+        seed: int | None = None,
+        sampling: Mapping[str, Any] | None = None,
+    ) -> None:
         self.policy = policy
-        self._history = history or ChatHistory()
-        self._numbers = itertools.count()
+        self.graph = graph or TurnGraph(MAX_KEPT_TOKENS)
+        self._seed, self._sampling = seed, sampling
 
     async def answer(self, request: ChatRequest, on_piece: OnPiece = lambda piece: None) -> ChatAnswer:
-        """Returns the answer; `on_piece` gets its text as it arrives. Raises as `prompt_of`, and `EngineError`."""
-        require_room(self.policy, request.messages, request.tools)
-        policy = self.policy.with_client_tools(request.tools)
-        prompt = prompt_of(policy, request.messages, request.tools, self._history)
+        """Returns the answer; `on_piece` gets its text as it arrives. Raises `ContextOverflowError`, `SettingsError` if the chat
+        template refuses the conversation, and `EngineError`."""
+        policy, prompt, before = self._prompt(request)
+        if (num := len(prompt.token_ids)) >= policy.max_seq_len:
+            raise ContextOverflowError(num, policy.max_seq_len)
+        if prompt.parent is not None:
+            prompt.parent.is_delivered = True
         asked = next((each["content"] for each in reversed(request.messages) if each["role"] == "user"), "")
-        trajectory = Trajectory(Task(task_id="chat", prompt=asked, answer=""), prompt.token_ids, seed=request.seed)
-        number, parts = next(self._numbers), _parts(policy, request, prompt)
+        trajectory = Trajectory(Task(task_id="chat", prompt=asked, answer=""), prompt.token_ids)
+        trajectory.seed = self._seed_of(request, prompt)
+        number, parts = next(_numbers), self._parts(policy, request, prompt)
         tools = open_tools(parts, trajectory, QuestionEnvironment())
         stream = AnswerStream(policy.renderer, policy.call_format, on_piece, stop=request.stop)
         policy.engine.open(number)
         try:
-            episode = _ChatEpisode(stream, request, parts, trajectory, number, tools, in_thought=prompt.in_thought)
+            names = {tool.name for tool in request.tools}
+            episode = ChatEpisode(stream, names, parts, trajectory, number, tools, in_thought=prompt.in_thought)
             reason = await episode.run(QuestionEnvironment())
         finally:
             policy.engine.close(number)
             await tools.close()
-        if episode.held is not None:
-            calls = self._keep_turn(episode, request, prompt, *episode.held)
-            return ChatAnswer(trajectory=trajectory, pieces=stream.pieces, calls=calls, finish="tool_calls")
-        if not stream.is_stopped:
-            stream.end_turn(has_calls=bool(episode.calls))
-        is_whole = reason is StopReason.ANSWERED
-        finish: Finished = "stop" if is_whole or stream.is_stopped else "length"
-        answer = ChatAnswer(trajectory=trajectory, pieces=stream.pieces, finish=finish)
-        if is_whole:
-            said: Message = {"role": "assistant", "content": answer.content}
-            kept = ChatPrompt(token_ids=array("i", trajectory.token_ids), messages=episode.conversation())
-            self._history.keep(digest([*request.messages, said]), kept)
+        episode.end_text()
+        calls = _for_client(*episode.held)
+        ids = {each for each in (request.answer_id, *(call.id for call in calls)) if each}
+        is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.is_stopped
+        finish: Finished = "tool_calls" if calls else "stop" if is_whole else "length"
+        node = episode.node(prompt, ids, finish)
+        answer = ChatAnswer(
+            trajectory=trajectory,
+            pieces=stream.pieces,
+            calls=calls,
+            finish=finish,
+            stop_text=stream.stop_text,
+            node=node,
+        )
+        node.key = next_digest(before, answer.message())
+        self.graph.add(node)
         return answer
 
-    def _keep_turn(
-        self,
-        episode: _ChatEpisode,
-        request: ChatRequest,
-        prompt: ChatPrompt,
-        calls: Sequence[ParsedAction],
-        events: Sequence[ToolEvent | None],
-    ) -> list[ClientCall]:
-        """Keeps the turn until the client sends the results of its calls, which are returned."""
-        is_chat_turn = not self.policy.call_format.stops_at_call
-        of_client = [
-            ClientCall(
-                id=f"call_{secrets.token_hex(12)}",
-                name=str(call.tool_name),
-                arguments=json.dumps(dict(call.parameters), ensure_ascii=False),
-            )
-            for call, event in zip(calls, events, strict=True)
-            if event is None
-        ]
-        turn = ChatPrompt(
-            token_ids=array("i", episode.trajectory.token_ids),
-            messages=episode.conversation(calls) if is_chat_turn else prompt.messages,
-            in_thought=None if is_chat_turn else episode.ends_in_thought,
-            before=digest(request.messages),
-            calls=calls,
-            events=events,
-            ids=[call.id for call in of_client],
+    def count_tokens(self, request: ChatRequest) -> int:
+        """Returns the number of tokens of the prompt of `answer`. Raises as `answer`."""
+        return len(self._prompt(request)[1].token_ids)
+
+    def _prompt(self, request: ChatRequest) -> tuple[ChatPolicy, ChatPrompt, bytes]:
+        """Returns the policy with the client's tools, the prompt, and the digest of the conversation."""
+        described = [json.dumps(tool.json_schema(), ensure_ascii=False) for tool in request.tools]
+        require_room(self.policy, request.messages, described)
+        digests = chained(request.messages, described)
+        policy = self.policy.with_client_tools(request.tools, digests[0])
+        return policy, prompt_of(policy, request.messages, request.tools, digests, self.graph), digests[-1]
+
+    def _seed_of(self, request: ChatRequest, prompt: ChatPrompt) -> int:
+        if request.seed is not None and self._sampling is None:
+            return request.seed
+        return secrets.randbelow(2**62) if self._seed is None else self.graph.seed(self._seed, prompt.token_ids)
+
+    def _parts(self, policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> RolloutParts:
+        """Returns the components of an answer's episode, with the request's limits and sampling options."""
+        room = policy.max_seq_len - len(prompt.token_ids)
+        num_tokens = min(request.max_tokens or policy.inference.max_tokens, room)
+        inference = policy.inference.model_copy(update={"max_tokens": num_tokens})  # validating again takes 2 ms
+        own: dict[str, Any] = {"temperature": inference.temperature, "top_p": inference.top_p}
+        given = request.sampling if self._sampling is None else self._sampling
+        return RolloutParts(
+            engine=policy.engine,
+            renderer=policy.renderer,
+            call_format=policy.call_format,
+            executor=policy.executor,
+            messages=lambda task: prompt.messages,
+            environment=lambda task: QuestionEnvironment(),
+            inference=inference,
+            answers=Sampling(max_tokens=inference.max_tokens, **{**own, **given}),
         )
-        self._history.keep(tuple(sorted(turn.ids)), turn)
-        return of_client
 
 
-def _parts(policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> RolloutParts:
-    """Returns the components of an answer's episode, with the request's limits and sampling options."""
-    room = policy.max_seq_len - len(prompt.token_ids)
-    inference = policy.inference.changed(max_tokens=min(request.max_tokens or policy.inference.max_tokens, room))
-    own: dict[str, Any] = {"temperature": inference.temperature, "top_p": inference.top_p}
-    return RolloutParts(
-        engine=policy.engine,
-        renderer=policy.renderer,
-        call_format=policy.call_format,
-        executor=policy.executor,
-        messages=lambda task: prompt.messages,
-        environment=lambda task: QuestionEnvironment(),
-        inference=inference,
-        answers=Sampling(max_tokens=inference.max_tokens, **{**own, **request.sampling}),
-    )
-
-
-class _ChatEpisode(Episode):
-    """An episode that passes on what is sampled and what tools return, and ends before calls of tools of the client."""
-
-    def __init__(
-        self,
-        stream: AnswerStream,
-        request: ChatRequest,
-        parts: RolloutParts,
-        trajectory: Trajectory,
-        number: int,
-        tools: EpisodeTools,
-        *,
-        in_thought: bool | None,
-    ) -> None:
-        self.held: tuple[Sequence[ParsedAction], Sequence[ToolEvent | None]] | None = None
-        """Calls of a turn that waits for the client, and their events: None for the client's calls."""
-        self._stream = stream
-        self._client_names = {tool.name for tool in request.tools}
-        super().__init__(parts, trajectory, number, tools, in_thought=in_thought)
-
-    @property
-    def ends_in_thought(self) -> bool:
-        """Whether a thought is open."""
-        return self._stream.in_thought
-
-    def begin_turn(self, in_thought: bool | None = None) -> None:
-        super().begin_turn(in_thought)
-        self._stream.begin_turn(in_thought=self.in_thought)
-
-    async def sample(self, sampling: Sampling) -> Completion:
-        if self._stream.is_stopped:
-            version = self._parts.engine.policy_version
-            return Completion(token_ids=(), sampled_logprobs=(), finish=Finish.LENGTH, policy_version=version)
-        return await super().sample(sampling)
-
-    def feed(self, token_id: int) -> bool:
-        ends = super().feed(token_id)
-        return self._stream.feed(token_id) or ends
-
-    async def run_tools(self, calls: Sequence[ParsedAction]) -> list[ToolEvent] | None:
-        """Runs the calls of the policy's own tools, and passes on the results as the policy reads them."""
-        call_format = self._parts.call_format
-        is_ours = [call.tool_name not in self._client_names or not call.success for call in calls]
-        if all(is_ours) and not call_format.stops_at_call:
-            self._stream.end_turn(has_calls=True)
-        ours = [call for call, is_our in zip(calls, is_ours, strict=True) if is_our]
-        events = await super().run_tools(ours)
-        assert events is not None
-        if not all(is_ours):
-            done = iter(events)
-            self.held = calls, [next(done) if is_our else None for is_our in is_ours]
-            return None
-        if call_format.stops_at_call:
-            self._stream.resume(call_format.render_results(events))
-        else:
-            for event in events:
-                self._stream.add_result(call_format.render_results([event]))
-        return events
+def _for_client(calls: Sequence[ParsedAction], events: Sequence[ToolEvent | None]) -> list[ClientCall]:
+    """Returns the calls without an event, with new ids."""
+    return [
+        ClientCall(
+            id=f"call_{secrets.token_hex(12)}",
+            name=str(call.tool_name),
+            arguments=json.dumps(dict(call.parameters), ensure_ascii=False),
+        )
+        for call, event in zip(calls, events, strict=True)
+        if event is None
+    ]

@@ -10,13 +10,15 @@ from typing import Any
 
 from midthought.errors import DataError
 from midthought.rollout.openai_messages import calls_of, check_message, in_one_form, result_event, with_our_ids
-from midthought.tokenization.chat_template import Message
+from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.types import ParsedAction
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of tools in OpenAI's API. Names become text of the template itself, so they must not contain anything else."""
-_KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
+_CANONICAL = json.JSONEncoder(sort_keys=True)
+_KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "signature")
 
 
 def checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -31,17 +33,29 @@ def checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         message.setdefault("content", "")
         if not isinstance(message["content"], str):
             raise DataError(f"message {number} has content {message['content']!r:.80}; this model reads text only")
-        check_message(number, message)
-        for name, _ in calls_of(message):
-            if not TOOL_NAME.fullmatch(name):
-                raise DataError(
-                    f"message {number} calls the tool {name!r:.80}; a name has letters, digits, _ and - only"
-                )
+        _check_calls(number, message)
         found.append(message)
-    if not found or found[-1]["role"] in ("assistant", "system"):
+    if all(message["role"] == "system" for message in found) or found[-1]["role"] == "assistant":
         raise DataError("the last message must be of the user or the result of a tool (role 'user' or 'tool')")
     _check_results(found)
     return found
+
+
+def _check_calls(number: int, message: Message) -> None:
+    check_message(number, message)
+    for name, _ in calls_of(message):
+        if not TOOL_NAME.fullmatch(name):
+            raise DataError(f"message {number} calls the tool {name!r:.80}; a name has letters, digits, _ and - only")
+
+
+def can_come_back(call: ParsedAction) -> bool:
+    """Whether a client may send this call back as `tool_calls`: it was read, and its name and arguments are valid there."""
+    calls = as_tool_calls([(call.tool_name or "", call.parameters, "")])
+    try:
+        _check_calls(0, {"role": "assistant", "content": "", "tool_calls": calls})
+    except DataError:
+        return False
+    return bool(call.success)
 
 
 def _check_results(messages: Sequence[Message]) -> None:
@@ -62,25 +76,32 @@ def _check_results(messages: Sequence[Message]) -> None:
         raise DataError(f"the call {waiting[0]!r:.80} has no result (role 'tool')")
 
 
-def results_at_end(messages: Sequence[Message]) -> dict[str, str]:
-    """Returns the results, by the ids of their calls, with which the conversation ends; empty if it ends otherwise."""
-    results: dict[str, str] = {}
-    for message in reversed(messages):
-        if message["role"] != "tool":
-            break
-        results[message["tool_call_id"]] = message["content"]
-    return results
+def chained(messages: Sequence[Message], tools: Sequence[str]) -> list[bytes]:
+    """Returns a digest of the descriptions of tools, then one for each message that depends on all before it.
+
+    Two messages are equal if role, text, and names and arguments of the calls are; ids, thoughts, and the spacing and order of
+    arguments do not matter. A result belongs to the call at its position.
+    """
+    digests = [_digest(b"", list(tools))]
+    for message in messages:
+        digests.append(next_digest(digests[-1], message))
+    return digests
 
 
-def digest(messages: Sequence[Message]) -> bytes:
-    """Returns a hash of what the messages say, without thoughts."""
-    said = [[m["role"], m["content"], m.get("tool_call_id"), _calls(m)] for m in messages]
-    return hashlib.blake2b(json.dumps(said).encode(), digest_size=16).digest()
+def next_digest(before: bytes, message: Message) -> bytes:
+    """Returns the digest after one more message."""
+    return _digest(before, [message["role"], message["content"], calls_of(message)])
 
 
-def _calls(message: Message) -> list[Any]:
-    calls = message.get("tool_calls") or ()
-    return [[call.get("id"), *each] for call, each in zip(calls, calls_of(message), strict=True)]
+def _digest(before: bytes, said: Any) -> bytes:
+    return hashlib.blake2b(before + _CANONICAL.encode(said).encode(), digest_size=16).digest()
+
+
+def issued_ids(messages: Sequence[Message]) -> set[str]:
+    """Returns the ids in the answers: of calls, and signatures of thoughts."""
+    answers = [message for message in messages if message["role"] == "assistant"]
+    calls = [call.get("id") for message in answers for call in message.get("tool_calls") or ()]
+    return {each for each in (*calls, *(message.get("signature") for message in answers)) if isinstance(each, str)}
 
 
 def for_template(messages: Sequence[Message], call_format: ToolCallFormat) -> list[Message]:

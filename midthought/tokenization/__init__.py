@@ -88,6 +88,8 @@ class Renderer:
         template refuses several calls in one answer, the results follow the first one. Roles that the template rejects or omits
         (`tool`) are replaced by `user`.
         """
+        if len(history) > len(_ANSWERED) and self._needs_one_answer:
+            history = (_USER, history[-1])
         as_user = [{"role": "user", "content": message["content"]} for message in messages]
         attempts = [(messages, history), (messages, (_USER, _called(history[-1], 1))), (as_user, history)]
         for following, said in attempts:
@@ -104,6 +106,20 @@ class Renderer:
         head = self._flat(parts[answer + 1 : answer + 2])
         ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
         return self._encode([*head[ends[0] + 1 if ends else 0 :], *self._flat(parts[answer + 2 :])])
+
+    @functools.cached_property
+    def _needs_one_answer(self) -> bool:
+        """Whether what follows an answer depends on no message before it; a long conversation then need not be rendered."""
+        cases = [([_USER], _ANSWERED[1]), ([_RESULT], _CALL), ([_RESULT, _USER], _CALL)]
+        earlier = ([_USER, _CALL, _RESULT], [_USER, _CALL, _RESULT, *_ANSWERED[1:], _USER])
+        try:
+            return all(
+                self._after_answer(later, [*before, said]) == self._after_answer(later, [_USER, said])
+                for later, said in cases
+                for before in earlier
+            )
+        except SettingsError:
+            return False
 
     def answer(self, message: Message, history: Sequence[Message]) -> list[int]:
         """Returns the tokens that the policy would sample for this answer after `prompt(history)`: thought (`reasoning_content`),
@@ -129,7 +145,7 @@ class Renderer:
                 f"the description of a tool contains the control token {spelled[0]!r}; word it differently"
             )
         other = copy.copy(self)
-        for name in ("only_appends", "eos_token_ids", "_ends_in_history"):
+        for name in ("only_appends", "eos_token_ids", "_ends_in_history", "_needs_one_answer"):
             other.__dict__.pop(name, None)
         other.chat_template = self.chat_template.with_tools(tools)
         return other

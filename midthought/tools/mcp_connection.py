@@ -75,11 +75,7 @@ class Started:
 
         command, *arguments = self._command
         parameters = StdioServerParameters(
-            command=command,
-            args=arguments,
-            env=self._environment,
-            cwd=self._folder,
-            encoding_error_handler="replace",
+            command=command, args=arguments, env=self._environment, cwd=self._folder, encoding_error_handler="replace"
         )
         with tempfile.TemporaryFile("ab+") as log:
             try:

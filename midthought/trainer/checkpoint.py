@@ -13,8 +13,7 @@ from typing import Any
 
 from midthought.config import CheckpointConfig
 from midthought.errors import CheckpointError, SettingsError
-from midthought.files.manifest import MANIFEST
-from midthought.files.output_folder import kind_of, recover, remove
+from midthought.files.output_folder import MANIFEST, kind_of, recover, remove
 from midthought.learning.checkpoint import (
     Checkpoint,
     keep_last,
@@ -24,7 +23,7 @@ from midthought.learning.checkpoint import (
     step_path,
     step_paths,
 )
-from midthought.learning.distributed.remote_learner import AnyLearner
+from midthought.learning.remote_learner import AnyLearner
 from midthought.report.run_folder import RunFolder
 
 _log = logging.getLogger(__name__)

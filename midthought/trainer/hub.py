@@ -13,8 +13,7 @@ from typing import Any
 
 from midthought.config import read_yaml
 from midthought.errors import CheckpointError, SettingsError
-from midthought.files.manifest import MANIFEST
-from midthought.files.output_folder import MARK, replaced
+from midthought.files.output_folder import MANIFEST, MARK, replaced
 from midthought.models.pretrained import policy_folder, require_intact_model
 from midthought.report.run_folder import flat_keys, require_intact_run
 from midthought.report.run_record import read_run

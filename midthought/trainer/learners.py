@@ -11,10 +11,10 @@ import torch
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
-from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
+from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.float32_head import use_float32_head
 from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.plan.choices import word

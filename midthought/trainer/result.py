@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from midthought.report.progress import sparkline
+from midthought.report.console import sparkline
 
 MAX_SHOWN_ROWS = 10
 

@@ -35,7 +35,7 @@ from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
 if TYPE_CHECKING:
-    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
 MAX_LENGTH = 4096
 """Maximum tokens of a sequence if the model does not define it, and of a small model that is created here."""
@@ -150,7 +150,7 @@ def make_worker_group(
     """Creates Ray workers with copies of the policy, which is trained in place. Returns None if `use_ray` is not set."""
     if not ray.use_ray:
         return None
-    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
     engine = functools.partial(
         policy_engine, trained=None, renderer=renderer, inference=inference, model_path="", max_seq_len=max_seq_len
@@ -202,7 +202,7 @@ def open_sources(
             executor=ToolExecutor(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
             messages=prompts.messages,
             environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
-            inference=inference,
+            inference=inference.changed(max_seq_len=engine.max_seq_len),
         )
         if workers is not None:
             from midthought.cluster.ray.ray_rollouts import RayRollouts

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from midthought.checks.during import ITERATION, VALIDATION
+from midthought.checks.examination import ITERATION, VALIDATION
 from midthought.config import Change, RecipeConfig, require_allowed
 from midthought.errors import CheckpointError, SettingsError
 from midthought.files.output_folder import recover
@@ -17,9 +17,8 @@ from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console
 from midthought.report.html import write_report
-from midthought.report.recorded_episodes import TRAINING_ARM, token_values
+from midthought.report.recorded_episodes import TRAINING_ARM, token_values, trajectory_row
 from midthought.report.run_folder import RunFolder
-from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.journal import Journal
 from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.tokenization import Renderer

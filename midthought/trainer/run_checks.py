@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from midthought.checks.before import Setup, examine
-from midthought.checks.during import ITERATION, VALIDATION, Monitor
+from midthought.checks.examination import ITERATION, VALIDATION, Monitor, Setup, examine
 from midthought.checks.registry import Finding
 from midthought.config import RecipeConfig
 from midthought.errors import TrainingStoppedError

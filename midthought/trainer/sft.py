@@ -11,13 +11,12 @@ from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection, settled
 from midthought.errors import SettingsError
-from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule
-from midthought.learning.run_checks import require_finite
+from midthought.learning.model import add_adapters, has_adapters
+from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.sft import run_sft
 from midthought.models.peft_folders import merge
-from midthought.models.pretrained import save_model
+from midthought.models.pretrained import require_finite, save_model
 from midthought.plan.choices import ADAPTER_RATES, supervised_rate
 from midthought.rollout.rollout_batch import TaskStream
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, StepDemonstrations

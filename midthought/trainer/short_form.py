@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from midthought.data.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
+from midthought.data.problem_sets import PROBLEM_SETS, SEED, load_problems
 from midthought.env.answer_matching import exact_match, fuzzy_match, numeric_match, option_match
 from midthought.env.reward_functions import AnyRewardFunction, RewardError, bare_name
 from midthought.env.rewards import RewardPart, correct, matched, num_calls, num_failed_calls, used_tool, weighted

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from midthought.config import Auto
-from midthought.learning.distributed.remote_learner import AnyLearner
+from midthought.learning.remote_learner import AnyLearner
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.trainer.learners import set_overlap
 

@@ -66,6 +66,10 @@ class TrainingTasks(ABC):
     def held_out_episode(self, task: Task) -> EpisodeEnvironment:
         """Returns the environment of a held-out task's episode."""
 
+    def judge(self, task: Task) -> EpisodeEnvironment:
+        """Returns the environment that rewards an episode that is written, not played (checks before a run)."""
+        return self.episode(task)
+
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int | None:
         """Returns the tokens of the longest prompt; `num_tokens` counts a task's. None: unknown before the episodes run."""
         return None
@@ -118,7 +122,7 @@ class DatasetTasks(TrainingTasks):
     def texts(self) -> Iterable[str]:
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
 
-    def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
+    def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int | None:
         longest = heapq.nlargest(
             MAX_COUNTED, [*self._tasks, *self._held_out], key=lambda task: len(task.prompt.encode())
         )
@@ -128,7 +132,7 @@ class DatasetTasks(TrainingTasks):
         reward = self._reward or answer_reward(self._config.reward)
         self._environment = QuestionEnvironment(reward, self._config.environment.step_timeout_seconds)
 
-    def episode(self, task: Task) -> QuestionEnvironment:
+    def episode(self, task: Task) -> EpisodeEnvironment:
         assert self._environment is not None
         return self._environment
 
@@ -198,6 +202,14 @@ class EnvironmentTasks(TrainingTasks):
         return {f"env/{name}": value for name, value in statistics.items()}
 
 
+def make_reward(reward_fn: Callable[..., Any] | None, rewards: Sequence[Any]) -> WeightedReward | None:
+    """Returns the reward of a trainer's arguments; None if there is none."""
+    if reward_fn is not None and rewards:
+        raise SettingsError("reward_fn and rewards say the same thing twice; put the function into rewards")
+    functions = [weighted(reward_fn, 1.0, name=REWARD_FN)] if reward_fn is not None else rewards
+    return combine_rewards(functions) if functions else None
+
+
 def make_tasks(
     config: RecipeConfig,
     env: BaseEnvironment | Callable[[], BaseEnvironment] | None,
@@ -209,13 +221,10 @@ def make_tasks(
     """Creates the tasks from a trainer's arguments."""
     if (env is None) == (dataset is None):
         raise SettingsError("give the trainer an environment (environment=) or tasks (dataset=): one of the two")
-    if reward_fn is not None and rewards:
-        raise SettingsError("reward_fn and rewards say the same thing twice; put the function into rewards")
+    reward = make_reward(reward_fn, rewards)
     if isinstance(dataset, TrainingTasks):
         return dataset
     assert isinstance(config, ConfigStore)
-    functions = [weighted(reward_fn, 1.0, name=REWARD_FN)] if reward_fn is not None else rewards
-    reward = combine_rewards(functions) if functions else None
     if env is not None:
         return EnvironmentTasks(env, reward, config, validation=validation)
     return DatasetTasks(dataset, reward, config, validation=validation)

@@ -17,21 +17,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from midthought.checks.before import MAX_TASKS, Report, Setup, examine
-from midthought.checks.during import ITERATION, VALIDATION
+from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine
 from midthought.config import Auto, RecipeConfig, settled
 from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
-from midthought.learning.adapters import has_adapters
-from midthought.learning.distributed.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
-from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.model import has_adapters
+from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.ppo import learn
-from midthought.learning.run_checks import require_finite
+from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.peft_folders import merge
-from midthought.models.pretrained import load_tokenizer, save_model
+from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts
@@ -42,6 +40,7 @@ from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
+from midthought.trainer.agents import Agent, AgentTasks, agent_tasks
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
 from midthought.trainer.episodes import NOTHING_OPEN, as_rollout, restore_stream, tell_failures
@@ -97,6 +96,11 @@ class Trainer:
         dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, a `datasets.Dataset`, or the name of a
             data set (`gsm8k`, `math`, …; its usual test split is the default `validation`); or a `TrainingTasks` (what recipes
             give), which brings its own environment and reward.
+        agent: plays the tasks of `dataset`, instead of one answer each: `f(task, client)`, plain or `async`, calls the policy at
+            `client.base_url` (OpenAI Chat) or `client.anthropic_base_url` with `client.api_key` and `client.model`, or starts a
+            program with `client.environ()`. All tokens that it was answered are trained on. It returns the reward (a number or
+            a `Reward`), or None for the reward that was posted to the session, or else `rewards`. `inference.max_tokens` and
+            `max_turns` then limit each answer. Needs the extra `serve` (docs/agents.md).
         model: a folder, GGUF file or Hugging Face name, or a loaded causal LM (then with its `tokenizer`), trained in place.
             None: `config.model.local_path`, and if that is empty, a small Qwen3 with random weights; then settings that are
             not set have the values of the preset `tiny` (docs/algorithms.md).
@@ -135,6 +139,7 @@ class Trainer:
         reward_fn: Callable[..., Any] | None = None,
         dataset: Any = None,
         *,
+        agent: Agent | None = None,
         model: Any = None,
         tokenizer: Any = None,
         tools: ToolRegistry | Iterable[Tool] = (),
@@ -166,7 +171,9 @@ class Trainer:
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
-        self._tasks = make_tasks(config, environment, dataset, validation, reward_fn, rewards)
+        given = (config, environment, dataset, validation, reward_fn, rewards)
+        said = {"system_prompt": system_prompt, "describes_tools": describe_tools}
+        self._tasks = make_tasks(*given) if agent is None else agent_tasks(agent, *given, **said)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
         is_format_auto = call_format == AUTO_CALL_FORMAT
@@ -193,7 +200,7 @@ class Trainer:
             run=self._run,
             is_format_auto=is_format_auto,
         )
-        learned = learned_from(self._tasks, environment, reward_fn, rewards)
+        learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
         self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
         self._sft = SftStage(self.config, self._run, demonstrations, is_created=self._is_created)
         self._begin()
@@ -307,7 +314,7 @@ class Trainer:
                 call_format=prompts.call_format,
                 registry=prompts.registry,
                 messages=prompts.messages,
-                episode=tasks.episode,
+                episode=tasks.judge,
                 max_seq_len=self._parts.engine.max_seq_len if self._parts else longest,
             ),
         )
@@ -585,6 +592,8 @@ class Trainer:
         tools. Raises SettingsError for a data set without `validation`, and if `tools` cannot be switched off or shuffled.
         """
         self._require_open()
+        if tools != "on" and isinstance(self._tasks, AgentTasks):
+            raise SettingsError(f"tools={tools!r} with agent=: the agent runs its tools itself; leave tools out")
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
         if not isinstance(number, int) or number < 1:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")

@@ -90,6 +90,17 @@ class Segment:
         else:
             self.spans.append(Span(kind, start, end, temperature))
 
+    def extend(self, other: Segment, start: int) -> None:
+        """Appends the tokens of another segment from index `start` on, with which one of its spans begins."""
+        shift = len(self.token_ids) - start
+        for name in ("token_ids", "loss_mask", "sampled_logprobs", "policy_versions"):
+            getattr(self, name).extend(getattr(other, name)[start:])
+        self.spans += [
+            Span(span.kind, span.start + shift, span.end + shift, span.temperature)
+            for span in other.spans
+            if span.start >= start
+        ]
+
     def sampled_runs(self, start: int = 0) -> list[list[int]]:
         """Returns the sampled tokens from index `start` on, one list per contiguous run, independent of temperature."""
         runs: list[list[int]] = []

@@ -118,11 +118,7 @@ class Trajectory:
             )
         self._require_open()
         self._current.append(
-            SpanKind.SAMPLED,
-            completion.token_ids,
-            completion.sampled_logprobs,
-            completion.policy_version,
-            temperature,
+            SpanKind.SAMPLED, completion.token_ids, completion.sampled_logprobs, completion.policy_version, temperature
         )
         self.num_cut += completion.num_cut
 

@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 import torch
 
+from midthought.algo.advantage_estimator import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.advantages import AdvantageEstimator, compute_advantage
-from midthought.algo.credit import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.kl import KLKind
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
 from midthought.config import TrainingConfig
@@ -18,7 +18,7 @@ from midthought.errors import SettingsError
 def _forget_what_a_test_registers(monkeypatch):
     monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
     monkeypatch.setattr(TrainingConfig, "policy_losses", list(TrainingConfig.policy_losses))
-    monkeypatch.setattr("midthought.algo.credit.ESTIMATORS", copy.deepcopy(ESTIMATORS))
+    monkeypatch.setattr("midthought.algo.advantage_estimator.ESTIMATORS", copy.deepcopy(ESTIMATORS))
     losses = copy.deepcopy(POLICY_LOSSES)
     for module in ("policy_loss", "losses"):
         monkeypatch.setattr(f"midthought.algo.{module}.POLICY_LOSSES", losses)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from midthought import BaseEnvironment, Trainer, Trajectory, tool
-from midthought.checks.before import Report, examine, refusal
+from midthought.checks.examination import Report, examine, refusal
 from midthought.env.rewards import last_answer
 from midthought.errors import MidthoughtError
 from midthought.models.small_model import make_tokenizer

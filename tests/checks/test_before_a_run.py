@@ -28,7 +28,7 @@ from check_runs import (
 )
 
 from midthought import Task, Tool, ToolDefinition, ToolParameter, Trainer, Trajectory, tool
-from midthought.checks.before import Report, examine
+from midthought.checks.examination import Report, examine
 from midthought.env.game import SimpleGameEnvironment
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.types import ParsedAction

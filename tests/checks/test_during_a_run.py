@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from midthought.checks.during import Monitor
+from midthought.checks.examination import Monitor
 from midthought.checks.registry import CHECKS, Finding, check
 from midthought.errors import SettingsError
 from midthought.tools.call_formats.unread import UnreadCalls

@@ -11,7 +11,7 @@ from small_runs import SETTINGS
 from typer.testing import CliRunner
 
 from midthought import SettingsError, Trainer
-from midthought.checks.before import Report, Setup, SkippedError, examine
+from midthought.checks.examination import Report, Setup, SkippedError, examine
 from midthought.checks.registry import CHECKS, Finding, check
 from midthought.cli import app
 from midthought.config import RecipeConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from midthought.data.problems.problem_sets import PROBLEM_SETS, load_problems
-from midthought.data.problems.readers import ASKED, prompt_of
+from midthought.data.problem_readers import ASKED, prompt_of
+from midthought.data.problem_sets import PROBLEM_SETS, load_problems
 from midthought.errors import DataError, MissingExtraError
 from midthought.types import Task
 
@@ -232,9 +232,7 @@ def test_a_name_on_the_hub_says_where_to_look_and_the_error_names_the_extra(monk
     ):
         asked: list[tuple[str, str]] = []
         with monkeypatch.context() as patch, pytest.raises(DataError, match="it is empty"):
-            patch.setattr(
-                "midthought.data.problems.problem_sets.hub_rows", lambda *each, to=asked: to.append(each) or iter(())
-            )
+            patch.setattr("midthought.data.problem_sets.hub_rows", lambda *each, to=asked: to.append(each) or iter(()))
             load_problems("mmlu", source, split=split)
         assert asked == [place]
     monkeypatch.setitem(sys.modules, "datasets", None)

@@ -104,11 +104,7 @@ WRONG = [
         {},
         "row 1: no column is known for the question; map one of text, label: a trainer takes the tasks of",
     ),
-    (
-        [{"question": "q", "x": 1}],
-        {},
-        "columns={'…': 'answer'}), or of needs_answer=False",
-    ),
+    ([{"question": "q", "x": 1}], {}, "columns={'…': 'answer'}), or of needs_answer=False"),
     ([GOOD], {"columns": {"truth": "answer"}}, "row 1: it has no 'truth'. Known: answer, question"),
     ([GOOD | {"answer": None}], {}, "row 1: answer is None"),
     ([GOOD | {"answer": float("nan")}], {}, "row 1: answer is nan"),

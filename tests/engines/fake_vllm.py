@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from midthought.engines.weight_sync.shared_tensors import WeightReceiver
+from midthought.engines.shared_tensors import WeightReceiver
 
 
 @dataclass
@@ -60,7 +60,7 @@ class LoRARequest:
 
 class Worker(WeightReceiver):
     def __init__(self, arguments: AsyncEngineArgs) -> None:
-        assert arguments.worker_extension_cls == "midthought.engines.weight_sync.shared_tensors.WeightReceiver"
+        assert arguments.worker_extension_cls == "midthought.engines.shared_tensors.WeightReceiver"
         config = AutoConfig.from_pretrained(arguments.model)
         assert not config.tie_word_embeddings
         self.model = AutoModelForCausalLM.from_config(config).eval()

@@ -11,8 +11,8 @@ from small_decoders import decoders_in, random_model
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from midthought.engines.engine import Sampling
-from midthought.engines.local import device, fused_step, layer_products
-from midthought.engines.local.decoder import Decoder
+from midthought.engines.local import device, layer_products
+from midthought.engines.local.decoder import MIN_TILE_ROWS, Decoder
 from midthought.engines.local.device import kernels_of
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner import CachedRunner, Row, share_tensors
@@ -46,7 +46,7 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch):
     kernels = kernels_of(CPU, "triton_decoder")
     monkeypatch.setattr(kernels, "HALF", (torch.float32,))
     monkeypatch.setattr(kernels, "MIN_PROGRAMS", 1)
-    monkeypatch.setattr(fused_step, "DTYPES", ())
+    monkeypatch.setattr("midthought.engines.local.decoder.DTYPES", ())
 
 
 def make_model(config: PreTrainedConfig) -> Any:
@@ -163,9 +163,9 @@ def fuse_products(monkeypatch: pytest.MonkeyPatch, *tiles: Any, seconds_per_call
     """Offers these tiles for every product. There is no clock of a GPU: a call of one takes so many seconds, and all others
     take none."""
     products = kernels_of(CPU, "triton_products")
-    monkeypatch.setattr(fused_step, "DTYPES", (torch.float32,))
+    monkeypatch.setattr("midthought.engines.local.decoder.DTYPES", (torch.float32,))
     kinds = ("after_norm", "gated", "added")
-    monkeypatch.setattr(products, "TILES", {(kind, fused_step.MIN_TILE_ROWS): tiles for kind in kinds})
+    monkeypatch.setattr(products, "TILES", {(kind, MIN_TILE_ROWS): tiles for kind in kinds})
     num_calls = 0
 
     def counted(compute: Callable[..., Any]) -> Callable[..., Any]:

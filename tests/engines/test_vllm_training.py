@@ -16,12 +16,12 @@ from fake_vllm import AsyncLLM
 from test_weight_sync import PROBE, PROMPT, learn, make_model, off_by
 
 from midthought.config import InferenceConfig
+from midthought.engines import shared_tensors
 from midthought.engines.create import check_backend, policy_engine, vllm_arguments
 from midthought.engines.engine import Sampling
-from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
-from midthought.engines.weight_sync import shared_tensors
-from midthought.engines.weight_sync.shared_tensors import SharedTensors, read_shared_tensors
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.shared_tensors import SharedTensors, read_shared_tensors
+from midthought.engines.synced_engine import SyncedEngine
+from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError, StorageError
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of

@@ -24,9 +24,9 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.process import free_port
-from midthought.engines.weight_sync.publication import perturbed, write_model
-from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER
-from midthought.engines.weight_sync.synced_engine import SyncedEngine, memory_folder
+from midthought.engines.shared_tensors import MEMORY_FOLDER
+from midthought.engines.synced_engine import SyncedEngine, memory_folder
+from midthought.engines.weight_publication import perturbed, write_model
 from midthought.errors import EngineError
 from midthought.types import Completion
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.env import math_worker_pool
+from midthought.env import answer_matching
 from midthought.env.answer_matching import (
     exact_match,
     fuzzy_match,
@@ -227,7 +227,7 @@ def test_a_worker_that_was_killed_while_idle_is_replaced():
 @needs_math_verify
 def test_the_workers_see_no_key_of_this_process(monkeypatch):
     monkeypatch.setenv("OUR_KEY", "sesame")
-    pool = math_worker_pool.MathWorkerPool()
+    pool = answer_matching.MathWorkerPool()
     before = set(child_processes("math_worker"))
     assert pool.are_equal("1/2", "0.5", timeout_seconds=120)
     (worker,) = set(child_processes("math_worker")) - before

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.data.final_answers import normalised_entity
-from midthought.data.problems.problem_sets import load_problems
-from midthought.data.problems.readers import ASKED
+from midthought.data.problem_readers import ASKED
+from midthought.data.problem_sets import load_problems
 from midthought.env.answers import CHECKS, extract, is_right, task_is_right
 from midthought.errors import DataError
 from midthought.types import Task

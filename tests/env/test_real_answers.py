@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from midthought.data.problems.problem_sets import load_problems
+from midthought.data.problem_sets import load_problems
 from midthought.env.answers import is_right, task_is_right
 from midthought.types import Task
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from midthought.config import RewardConfig
-from midthought.data.abstention import NO_ANSWER
+from midthought.data.final_answers import NO_ANSWER
 from midthought.env.answer_matching import (
     exact_match,
     fuzzy_match,

@@ -14,7 +14,8 @@ from midthought.errors import EpisodeError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {"gymnasium_environment": "gymnasium", "mcp_tools": "mcp", "search_documents": "lancedb"}
-SCRIPTS = ["gsm8k_calculator", "search_documents", "gymnasium_environment", "mcp_tools", "ppo_critic"]
+NEEDS |= {"train_an_agent": "openai"}
+SCRIPTS = ["gsm8k_calculator", "search_documents", "gymnasium_environment", "mcp_tools", "ppo_critic", "train_an_agent"]
 
 
 @pytest.fixture(autouse=True)

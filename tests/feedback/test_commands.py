@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.data.problems.problem_sets import load_problems
+from midthought.data.problem_sets import load_problems
 from midthought.data.tasks import load_tasks
 from midthought.env.answers import task_is_right
 from midthought.errors import DataError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published_templates import PUBLISHED
 
-from midthought.data.problems.readers import prompt_of
+from midthought.data.problem_readers import prompt_of
 from midthought.errors import DataError
 from midthought.feedback.convert import KINDS, ConversionReport, convert, report_lines
 from midthought.feedback.prompts import DEFINITION, SOLVE_AGAIN, SYSTEM_PROMPT, without_control_tokens

@@ -17,7 +17,7 @@ from fresh_module import fresh_module
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.data.problems.problem_sets import load_problems
+from midthought.data.problem_sets import load_problems
 from midthought.errors import DataError, NoReplyError, SettingsError
 from midthought.feedback import critics
 from midthought.feedback.critics import Critic, make_critic, masked_feedback

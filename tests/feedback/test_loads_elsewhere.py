@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from midthought.data.problems.problem_sets import load_problems
+from midthought.data.problem_sets import load_problems
 from midthought.engines.scripted import byte_tokenizer
 from midthought.feedback.commands import write_verl_rows
 from midthought.feedback.convert import convert

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.data.problems.problem_sets import load_problems
+from midthought.data.problem_sets import load_problems
 from midthought.env.answers import is_right
 from midthought.feedback.masking import MASK, choices_of, is_multiple_choice, mask, mask_answer
 from midthought.types import Task
@@ -209,7 +209,4 @@ def test_time_grows_with_the_text_and_not_faster() -> None:
         for answer, options in (("12", None), ("\\frac{1}{2}", None), ("George  Bush", None), ("A", OPTIONS)):
             began = time.process_time()
             mask(text, answer, (), options)
-            assert time.process_time() - began < 3, (
-                piece,
-                answer,
-            )  # tenths of a second; a quadratic search takes ten
+            assert time.process_time() - began < 3, (piece, answer)  # tenths of a second; a quadratic search takes ten

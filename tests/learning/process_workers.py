@@ -11,9 +11,9 @@ import torch.distributed as dist
 import torch.multiprocessing as processes
 
 from midthought.config import TrainingConfig
-from midthought.learning.distributed.worker import LearnerWorker
-from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
 
 TIMEOUT_SECONDS = 120.0
 

@@ -7,10 +7,9 @@ import torch
 
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError
-from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
-from midthought.learning.model import Models
+from midthought.learning.model import Models, add_adapters, has_adapters
 from midthought.learning.ppo import improve
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import load_model

@@ -8,8 +8,8 @@ from precision import logit_tolerance
 
 from midthought.learning.attention import attending_by_rows, can_pack, can_share
 from midthought.learning.batch import TokenBatch
+from midthought.learning.forward import ModelInputs
 from midthought.learning.model import token_outputs
-from midthought.learning.packing import ModelInputs
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 ARCHITECTURES = {

@@ -9,7 +9,7 @@ import torch
 from training_settings import CRITICS, changed, training
 
 from midthought.errors import CheckpointError
-from midthought.files.manifest import write_manifest
+from midthought.files.output_folder import write_manifest
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner

@@ -19,14 +19,13 @@ from training_settings import training
 from midthought.algo.losses import POLICY_LOSSES
 from midthought.cluster.child import ChildGroup
 from midthought.errors import LearnerLostError, SettingsError
-from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
-from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
-from midthought.learning.model import Critic, Models, frozen_copy
+from midthought.learning.model import Critic, Models, add_adapters, frozen_copy
+from midthought.learning.optimizer import NO_END
 from midthought.learning.ppo import improve
+from midthought.learning.remote_learner import RemoteLearner
 
 SETTINGS = training(
     learning_rate=1e-2, critic_learning_rate=1e-2, mini_batch_size=3, kl_coef=0.1, kl_loss_coef=0.1, max_staleness=2

@@ -8,7 +8,7 @@ from training_settings import CRITICS, prepared, training
 
 from midthought.config import TrainingConfig
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.optimizer import TrainingSchedule
 
 SETTINGS = training(
     learning_rate=1e-2, critic_learning_rate=1e-2, warmup_steps=2, lr_schedule="linear", mini_batch_size=100,

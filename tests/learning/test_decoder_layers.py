@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from midthought.learning import layers
-from midthought.learning.layers import RecomputedLayers, decoder_layers
+from midthought.learning import passes
 from midthought.learning.model import token_outputs
+from midthought.learning.passes import RecomputedLayers, decoder_layers
 
 
 def saved_bytes(policy, batch) -> int:
@@ -41,13 +41,13 @@ def test_less_is_remembered(make_policy, batch):
 def test_with_offload_the_input_of_each_layer_and_nothing_else_goes_to_main_memory(make_policy, batch, monkeypatch):
     moved = []
 
-    class Watched(layers.save_on_cpu):
+    class Watched(passes.save_on_cpu):
         def __init__(self, pin_memory: bool) -> None:
             super().__init__(pin_memory)
             pack = self.pack_hook
             self.pack_hook = lambda tensor: (moved.append(tensor.shape), pack(tensor))[1]
 
-    monkeypatch.setattr(layers, "save_on_cpu", Watched)
+    monkeypatch.setattr(passes, "save_on_cpu", Watched)
     policy = make_policy(num_hidden_layers=6)
     with RecomputedLayers(policy, offload=True).active():
         token_outputs(policy, batch).logprobs.sum().backward()

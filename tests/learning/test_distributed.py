@@ -14,16 +14,15 @@ from training_settings import CRITICS, changed, training
 
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
-from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
-from midthought.learning.distributed.process_group import DistributedGroup
-from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
-from midthought.learning.model import Models, frozen_copy
+from midthought.learning.model import Models, add_adapters, frozen_copy
+from midthought.learning.optimizer import NO_END
 from midthought.learning.ppo import improve
+from midthought.learning.ranks import DistributedGroup
+from midthought.learning.remote_learner import RemoteLearner
 
 SETTINGS = training(
     learning_rate=1e-2,

@@ -9,14 +9,14 @@ import pytest
 import torch
 from training_settings import gradients_of, training, weights_of
 
-from midthought.algo.credit import ESTIMATORS
+from midthought.algo.advantage_estimator import ESTIMATORS
 from midthought.algo.losses import POLICY_LOSSES
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models, frozen_copy, token_logprobs
+from midthought.learning.optimizer import NO_END
+from midthought.learning.remote_learner import RemoteLearner
 from midthought.rollout.rollout_batch import select
 from midthought.types import Completion, Finish, RolloutData, Trajectory
 

@@ -7,11 +7,11 @@ import torch
 from training_settings import gradients_of, training
 
 from midthought.learning import fused, logprobs
-from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.fused import Fused, FusedModules
 from midthought.learning.learner import Learner
 from midthought.learning.logprobs import BlockedHead, LogitShape, adds_half_products
+from midthought.learning.model import add_adapters
 
 
 @pytest.fixture

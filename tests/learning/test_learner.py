@@ -10,17 +10,17 @@ from precision import logit_tolerance
 from test_batch import trajectory_of
 from training_settings import CRITICS, changed, gradients_of, prepared, training, weights_of
 
+from midthought.algo.advantage_estimator import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.advantages import AdvantageEstimator
 from midthought.algo.correction import rollout_weights
-from midthought.algo.credit import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, policy_loss
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import without_truncated
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import frozen_copy, token_logprobs
+from midthought.learning.optimizer import TrainingSchedule, learning_rate_factor
 from midthought.learning.ppo import improve
 from midthought.rollout.rollout_batch import select
 from midthought.types import RolloutData, StopReason
@@ -204,7 +204,7 @@ def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy
 def test_a_users_estimator_and_loss_are_learned_from_by_their_names(make_policy, batch, monkeypatch):
     monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
     monkeypatch.setattr(TrainingConfig, "policy_losses", list(TrainingConfig.policy_losses))
-    monkeypatch.setattr("midthought.algo.credit.ESTIMATORS", copy.deepcopy(ESTIMATORS))
+    monkeypatch.setattr("midthought.algo.advantage_estimator.ESTIMATORS", copy.deepcopy(ESTIMATORS))
     losses = copy.deepcopy(POLICY_LOSSES)
     for module in ("algo.policy_loss", "algo.losses", "learning.loss"):
         monkeypatch.setattr(f"midthought.{module}.POLICY_LOSSES", losses)

@@ -9,11 +9,10 @@ from precision import compute_in_float64, tolerance
 from representatives import representatives
 from training_settings import CRITICS, changed, gradients_of, training
 
-from midthought.learning.adapters import add_adapters
 from midthought.learning.attention import can_pack
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.learning.model import frozen_copy
+from midthought.learning.model import add_adapters, frozen_copy
 
 SETTINGS = training(
     mini_batch_size=100,

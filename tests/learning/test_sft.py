@@ -10,7 +10,7 @@ from training_settings import changed, training
 
 from midthought.errors import TrainingStoppedError
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import NO_END
+from midthought.learning.optimizer import NO_END
 from midthought.learning.sft import run_sft
 from midthought.types import Trajectory
 

@@ -11,11 +11,11 @@ from precision import compute_in_float64
 from training_settings import changed, gradients_of, training
 
 from midthought import ConfigStore
-from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch, boundaries
+from midthought.learning.forward import ModelInputs
 from midthought.learning.learner import Learner
-from midthought.learning.packing import ModelInputs
-from midthought.learning.shared_prompts import rows_together
+from midthought.learning.micro_batching import rows_together
+from midthought.learning.model import add_adapters
 from midthought.models.memory import KEY_SHARE, MIN_SAVED
 
 SETTINGS = training(adv_estimator="grpo", mini_batch_size=100, max_grad_norm=1e9, entropy_coef=0.01)

@@ -6,10 +6,9 @@ import torch
 from precision import logit_tolerance
 from training_settings import training
 
-from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.learning.model import frozen_copy, token_logprobs
+from midthought.learning.model import add_adapters, frozen_copy, token_logprobs
 from midthought.learning.ppo import improve
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 

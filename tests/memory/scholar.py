@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chat_server import ChatServer
 
-from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
+from midthought.data.final_answers import NO_ANSWER, UNANSWERABLE
 from midthought.http.json_requests import EndpointSettings
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 

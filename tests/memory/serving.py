@@ -13,9 +13,8 @@ from served import served as on_loopback
 
 from midthought.memory.service.app import make_app
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.searcher import SearchLimits
+from midthought.memory.service.searcher import SearchLimits, ServiceState
 from midthought.memory.service.server import make_server
-from midthought.memory.service.state import ServiceState
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from word_embedder import use_word_embedder
 
 from midthought.cli import app
-from midthought.data.abstention import NO_ANSWER, UNANSWERABLE, abstains
+from midthought.data.final_answers import NO_ANSWER, UNANSWERABLE, abstains
 from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.llm_questions.episodes import GenerationPlan

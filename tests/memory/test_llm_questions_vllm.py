@@ -47,13 +47,14 @@ def model_at(url: str, cache: Path) -> StructuredOutputModel:
     endpoint = EndpointSettings(
         base_url=url, api_key_env=None, timeout_seconds=120, retries=1, backoff_seconds=0.1, max_concurrency=4
     )
-    return StructuredOutputModel("scholar", endpoint, cache, max_reply_tokens=300)
+    return StructuredOutputModel("scholar", endpoint, cache)
 
 
 def test_replies_follow_the_schema_and_are_kept(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def compare(model: StructuredOutputModel) -> list[dict]:
         return [await model.ask(GRADE, {"reference": f"{n}", "answer": "x"}, GRADE_SCHEMA) for n in range(4)]
 
+    monkeypatch.setattr("midthought.memory.llm_questions.structured_output.MAX_REPLY_TOKENS", 300)
     first = model_at(url, tmp_path / "replies.sqlite")
     bodies, ask = [], ChatEndpoint.ask
     monkeypatch.setattr(ChatEndpoint, "ask", lambda self, body: (bodies.append(json.loads(body)), ask(self, body))[1])

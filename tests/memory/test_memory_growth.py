@@ -140,8 +140,7 @@ def change(uri: str, min_rows: int, what: str, started) -> None:
 
 
 @pytest.mark.parametrize(  # memories of 20 rows are large
-    ("what", "min_rows"),
-    representatives(product(["add", "delete"], [20, 1_000]), ("add", 1_000), ("delete", 20)),
+    ("what", "min_rows"), representatives(product(["add", "delete"], [20, 1_000]), ("add", 1_000), ("delete", 20))
 )
 def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_or_after(
     tmp_path, monkeypatch, min_rows, what

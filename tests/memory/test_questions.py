@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from midthought.data.abstention import NO_ANSWER
+from midthought.data.final_answers import NO_ANSWER
 from midthought.env.answers import task_is_right
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.build import chunk_all

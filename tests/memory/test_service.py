@@ -6,7 +6,7 @@ import pytest
 from serving import served
 
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.state import stored_questions
+from midthought.memory.service.searcher import stored_questions
 from midthought.types import Task
 
 TOKEN = "a token that nobody guesses".replace(" ", "-")

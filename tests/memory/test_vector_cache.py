@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midthought.memory.vector_cache import VectorCache
+from midthought.memory.known_rows import VectorCache
 
 
 def vectors(num_rows, seed=0):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from midthought.memory.chunks import Chunk, chunk_transcript
-from midthought.memory.service.state import ServiceState
+from midthought.memory.service.searcher import ServiceState
 from midthought.memory.splitting import Chunking, num_tokens
 from midthought.memory.store import MemoryStore
 from midthought.memory.tool import format_chunk

@@ -15,13 +15,12 @@ from representatives import representatives
 from benchmarks.plan import TRAINING, WORK, make_trajectories, memory_of
 from midthought.config import TrainingConfig
 from midthought.learning import attention, fused
-from midthought.learning.adapters import add_adapters
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import TokenBatch
-from midthought.learning.forward import hidden_states
+from midthought.learning.forward import ModelInputs, hidden_states
 from midthought.learning.fused import FusedModules
 from midthought.learning.learner import Learner
-from midthought.learning.packing import ModelInputs
+from midthought.learning.model import add_adapters
 from midthought.plan.memory import Memory
 from midthought.plan.shape import Shape
 

@@ -158,16 +158,8 @@ WINDOWS = {"sliding_window": 4096, "use_sliding_window": True, "max_window_layer
     [
         ({}, {}, "1,024 tokens at most (assumed), computed once per 8 of 8 samples"),
         ({"prompt_tokens": 4000}, {}, "4,000 tokens at most, computed once per 8 of 8 samples"),
-        (
-            {},
-            WINDOWS,
-            f"1,024 tokens at most (assumed), {SEPARATE}",
-        ),
-        (
-            {},
-            {"model_type": "gemma3_text"},
-            SEPARATE,
-        ),
+        ({}, WINDOWS, f"1,024 tokens at most (assumed), {SEPARATE}"),
+        ({}, {"model_type": "gemma3_text"}, SEPARATE),
     ],
 )
 def test_the_table_says_how_often_a_prompt_is_computed(fixed, more, line, tmp_path):

@@ -11,7 +11,7 @@ import torch
 from benchmarks.plan import make_policy
 from benchmarks.plan import memory_of as plan_of
 from midthought.engines.local.runner_selection import make_runner
-from midthought.learning.adapters import add_adapters
+from midthought.learning.model import add_adapters
 from midthought.plan.memory import Memory
 
 SIZE = "hidden_size=256 num_layers=4 num_heads=8 num_kv_heads=4 head_dim=32 intermediate_size=768 vocab_size=4000"

@@ -72,7 +72,7 @@ def test_biases_ties_and_head_sizes_are_counted(config):
 def test_adapters_are_counted_as_peft_makes_them():
     pytest.importorskip("peft")
     config = {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 16}
-    from midthought.learning.adapters import add_adapters
+    from midthought.learning.model import add_adapters
 
     adapted = add_adapters(on_the_meta_device(config), 8, 16)
     learning = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from midthought.data.abstention import NO_ANSWER
+from midthought.data.final_answers import NO_ANSWER
 from midthought.recipes.evaluation import (
     Proofs,
     balanced_accuracy,

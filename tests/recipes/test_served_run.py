@@ -10,7 +10,7 @@ import pytest
 from fresh_module import fresh_module
 
 from midthought.errors import CheckpointError, ModelPathError, SettingsError
-from midthought.files.manifest import MANIFEST
+from midthought.files.output_folder import MANIFEST
 from midthought.recipes import served_run
 from midthought.recipes.served_run import open_run
 from midthought.tools import parsers

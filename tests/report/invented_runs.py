@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from midthought.report.quantities import COLUMNS
-from midthought.report.recorded_episodes import token_values
+from midthought.report.recorded_episodes import token_values, trajectory_row
 from midthought.report.run_folder import RunFolder
-from midthought.report.trajectory_row import trajectory_row
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 SPEAKERS = ("Ada Quill", "Bram Oster", "Cleo Marsh", "Dov Lindqvist")

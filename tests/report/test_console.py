@@ -2,8 +2,7 @@ import io
 
 import pytest
 
-from midthought.report.console import Console, printable
-from midthought.report.progress import Progress, sparkline
+from midthought.report.console import Console, Progress, printable, sparkline
 
 
 class Clock:

@@ -27,15 +27,7 @@ def test_thinning_takes_means_of_neighbours() -> None:
 
 
 def test_every_metric_gets_exactly_one_place() -> None:
-    keys = [
-        "policy_loss",
-        "reward/mean",
-        "entropy",
-        "kl_reference",
-        "time/seconds",
-        "grad_norm",
-        "reward/correct",
-    ]
+    keys = ["policy_loss", "reward/mean", "entropy", "kl_reference", "time/seconds", "grad_norm", "reward/correct"]
     main, rest = plan_charts({key: [(1, 0.5)] for key in keys})
     assert [(chart.title, list(chart.lines)) for chart in main] == [
         ("Reward", ["mean"]),

@@ -92,11 +92,7 @@ def test_a_line_without_an_end_is_not_read_into_memory(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "row"),
-    [
-        (["report"], {"stage": "ppo", "step": [1]}),
-        (["watch", "--once"], {"step": 1}),
-    ],
+    ("words", "row"), [(["report"], {"stage": "ppo", "step": [1]}), (["watch", "--once"], {"step": 1})]
 )
 def test_a_row_without_a_value_or_with_one_of_another_type_is_named_with_its_run(words, row, run):
     assert not isinstance(CliRunner().invoke(app, [*words, str(run)]).exception, CheckpointError)

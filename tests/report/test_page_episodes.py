@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from midthought.report.page_data import PackedEpisodes, column_layout, in_order_of_choice, pack_episodes
-from midthought.report.page_episodes import read_page_episodes, with_counterparts
+from midthought.report.page_episodes import (
+    PackedEpisodes,
+    column_layout,
+    in_order_of_choice,
+    pack_episodes,
+    read_page_episodes,
+    with_counterparts,
+)
 from midthought.report.recorded_episodes import Episode, packed, read_recording
 from midthought.report.run_folder import RunFolder
 

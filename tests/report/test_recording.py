@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from midthought.errors import CheckpointError
-from midthought.report.recorded_episodes import read_recording, token_values
+from midthought.report.recorded_episodes import read_recording, token_values, trajectory_row
 from midthought.report.run_folder import RunFolder
-from midthought.report.trajectory_row import trajectory_row
 from midthought.types import Trajectory
 
 

@@ -2,7 +2,7 @@ import json
 from collections.abc import Callable
 
 from midthought.report.json_lines import json_value
-from midthought.report.trajectory_row import trajectory_row
+from midthought.report.recorded_episodes import trajectory_row
 from midthought.types import Completion, Finish, Task, Trajectory
 
 

@@ -19,7 +19,7 @@ from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMServer
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.synced_engine import SyncedEngine
 from midthought.errors import EngineError
 from midthought.models.pretrained import save_model
 from midthought.tokenization import Renderer
@@ -87,7 +87,7 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
         assert engine.policy_version == 1
         engine.shutdown()
         monkeypatch.setattr(
-            "midthought.engines.weight_sync.synced_engine.write_model", lambda model, path: model.save_pretrained(path)
+            "midthought.engines.synced_engine.write_model", lambda model, path: model.save_pretrained(path)
         )
         with pytest.raises(EngineError, match="tied to its embedding"):
             synced()

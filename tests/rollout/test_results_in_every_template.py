@@ -119,7 +119,7 @@ def between(published: Published, trajectory: Trajectory) -> str:
 
 
 def served(published: Published, case: Case, texts: Sequence[str]) -> str:
-    """What follows the turn in a conversation with a client that has the tools. Calls that cannot run are answered at once."""
+    """What follows the turn in a conversation with a client that has the tools."""
     choice, script = chosen(published), iter([turn(published, case), None, last_turn(published), None])
     policy = ChatPolicy(
         engine=ScriptedEngine(lambda episode, token_ids: next(script, None), choice.renderer),
@@ -135,8 +135,6 @@ def served(published: Published, case: Case, texts: Sequence[str]) -> str:
         return asyncio.run(answers.answer(ChatRequest(messages=checked_messages(messages), tools=DEFINITIONS)))
 
     answer = ask(FIRST)
-    if not answer.calls:
-        return between(published, answer.trajectory)
     calls, replies = [], []
     for call, text in zip(answer.calls, texts, strict=True):
         function = {"name": call.name, "arguments": call.arguments}
@@ -165,8 +163,9 @@ def test_what_follows_calls_is_what_the_template_writes_after_them(published: Pu
         read = case
         if case.is_broken:
             read = Case(calls=[(played.tool_events[0].call.tool_name or "unknown", {})])
-        found = {"rollout": between(published, played), "serve": served(published, case, texts)}
-        if not case.is_broken:
+        found = {"rollout": between(published, played)}
+        if not case.is_broken:  # the client gets a broken call as text
+            found["serve"] = served(published, case, texts)
             thought = {"reasoning_content": "Now I know."} if published.thought else {}
             messages = [*conversation(published, case, texts), {"role": "assistant", "content": "Noon.", **thought}]
             task = Task(task_id="t", prompt=QUESTION, answer="")

@@ -19,7 +19,7 @@ from vllm_python import PYTHON, needs_vllm
 import midthought
 from midthought.engines.create import create_inference_engine
 from midthought.engines.inference_engines import VLLMInProcessInferenceEngine
-from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
+from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.models.pretrained import save_model
 from midthought.tokenization import Renderer

@@ -13,7 +13,7 @@ from small_qwen import make_model, vllm_settings
 from small_tokenizer import small_tokenizer
 
 from midthought import RayPPOTrainer
-from midthought.engines.weight_sync import synced_engine
+from midthought.engines import synced_engine
 from midthought.errors import EngineError
 
 CASES: dict[str, dict[str, Any]] = {

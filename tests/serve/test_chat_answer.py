@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from published_templates import PUBLISHED
 
 from midthought.config import InferenceConfig
+from midthought.engines.engine import Sampling
 from midthought.engines.inference_engines import ScriptedInferenceEngine
+from midthought.engines.scripted import ScriptedEngine
+from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.serve.chat_messages import checked_messages
+from midthought.serve.chat_messages import chained, checked_messages
 from midthought.serve.chat_policy import ChatPolicy
+from midthought.serve.errors import ContextOverflowError
+from midthought.tokenization import Renderer
 from midthought.tools.builtin.calculate import CalculateTool
-from midthought.tools.definition import ToolDefinition, ToolParameter
+from midthought.tools.call_formats.detection import choose_call_format
+from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
+from midthought.types import Completion, Task, ToolOutcome, Trajectory
 
 WEATHER = ToolDefinition("weather", "Tells the weather.", [ToolParameter("city", "string", "Where.")])
 
@@ -40,17 +52,27 @@ class Chat:
             max_seq_len=100_000,
             inference=InferenceConfig(**inference),
         )
-        self._answers = ChatAnswers(policy)
+        self.answers = ChatAnswers(policy)
+
+    def request(self, *messages: dict[str, Any], tools: Sequence[ToolDefinition] = (), **options: Any) -> ChatRequest:
+        return ChatRequest(messages=checked_messages(messages), tools=tools, **options)
 
     def answer(self, *messages: dict[str, Any], tools: Sequence[ToolDefinition] = (), **options: Any) -> ChatAnswer:
         self.seen = []
-        request = ChatRequest(messages=checked_messages(messages), tools=tools, **options)
-        return self.engine.run(self._answers.answer(request, self.seen.append))
+        return self.engine.run(self.answers.answer(self.request(*messages, tools=tools, **options), self.seen.append))
 
     def prompt(self, answer: ChatAnswer) -> str:
         """The text that the answer continues."""
         segment = answer.trajectory.segments[0]
         return self.renderer.decode(segment.token_ids[: segment.spans[0].end])
+
+
+def between(chat: Chat, first: ChatAnswer, second: ChatAnswer) -> str:
+    """The text between two answers, of which the second one continues the first to the token."""
+    num_first, prompt = len(first.trajectory.token_ids), second.trajectory.segments[0].spans[0].end
+    assert second.node.parent is first.node
+    assert second.trajectory.token_ids[:num_first] == first.trajectory.token_ids
+    return chat.renderer.decode(second.trajectory.token_ids[num_first:prompt])
 
 
 def user(text: str) -> dict[str, Any]:
@@ -179,10 +201,203 @@ def test_the_token_limit_counts_results_and_is_reported():
     assert Chat("in_thought", "a" * 50, None).answer(user("a"), max_tokens=7).trajectory.num_response == 7
 
 
+@pytest.mark.parametrize("options", [{"max_tokens": 7}, {"stop": ["be"]}])
+def test_a_cut_answer_continues_after_an_end_that_was_not_sampled(options):
+    chat = Chat("hermes", "To be or not to be.", None, "Yes.", None)
+    first = chat.answer(user("a"), **options)
+    assert first.finish == ("length" if "max_tokens" in options else "stop")
+    second = chat.answer(user("a"), said(first), user("b"))
+    assert between(chat, first, second) == "<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_system_message_may_follow_an_answer():
+    chat = Chat("in_thought", "</think> ", None, "Hm.</think> No.", None)
+    first = chat.answer(user("hi"))
+    second = chat.answer(user("hi"), said(first), {"role": "system", "content": "Say something."})
+    assert between(chat, first, second).endswith("system\nSay something.<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_a_user_may_speak_after_results_also_if_they_are_in_a_thought():
+    chat = Chat("in_thought", CALLS["in_thought"].replace("calculate", "weather"), "</think>Five.", None)
+    first = chat.answer(user("a"), tools=[WEATHER])
+    second = chat.answer(user("a"), said(first), result(first, "rain"), user("And?"), tools=[WEATHER])
+    text = between(chat, first, second)
+    assert (
+        text.startswith("\n#weather_result:\nrain\n\n<|im_end|>\n<|im_start|>user\nAnd?") and second.content == "Five."
+    )
+
+
+UNREAD = {name: CALLS[name].replace('"2+3"', "") for name in ("in_thought", "hermes")}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_call_that_cannot_be_read_is_text_for_a_client_with_tools(name):
+    chat = Chat(name, UNREAD[name], None, "</think>Five.", None)
+    first = chat.answer(user("a"), tools=[WEATHER])
+    assert first.finish == "stop" and not first.calls and '{"expression": }' in first.content
+    chat = Chat(name, UNREAD[name], *([] if name == "in_thought" else [None]), "</think>Five.", None)
+    inside = chat.answer(user("a"))
+    assert inside.content == "Five." and len(inside.trajectory.tool_events) == 1
+
+
+def test_a_call_of_a_tool_that_nobody_has_goes_to_a_client_with_tools_and_its_reply_is_continued():
+    call = CALLS["hermes"].replace("calculate", "nothing")
+    chat = Chat("hermes", call, None, "So.", None)
+    first = chat.answer(user("a"), tools=[WEATHER])
+    assert [each.name for each in first.calls] == ["nothing"]
+    second = chat.answer(user("a"), said(first), result(first, "there is no such tool"), tools=[WEATHER])
+    assert "there is no such tool" in between(chat, first, second)
+    inside = Chat("hermes", call, None, "So.", None).answer(user("a"))
+    assert inside.trajectory.tool_events[0].outcome is ToolOutcome.UNKNOWN_TOOL and inside.content == "So."
+
+
+@pytest.mark.parametrize("name", ["no name", "a" * 65, "look.up"])
+def test_a_call_that_no_client_could_send_back_is_text(name):
+    first = Chat("hermes", CALLS["hermes"].replace("calculate", name), None).answer(user("a"), tools=[WEATHER])
+    assert first.finish == "stop" and f'"{name}"' in first.content
+
+
+def test_without_kept_thoughts_a_turn_begins_a_segment_and_results_continue_it():
+    call = CALLS["hermes"].replace("calculate", "weather")
+    chat = Chat("hermes", call, None, "Rain.", None, "Yes.", None, keep_thoughts=False)
+    first = chat.answer(user("a"), tools=[WEATHER])
+    messages = [user("a"), said(first), result(first, "rain")]
+    second = chat.answer(*messages, tools=[WEATHER])
+    third = chat.answer(*messages, said(second), user("b"), tools=[WEATHER])
+    assert second.node.parent is first.node and third.node.parent is None and "I add." not in chat.prompt(third)
+
+
+def test_tokens_are_counted_as_the_answer_has_them_and_a_conversation_without_room_is_refused():
+    chat = Chat("hermes", "<think>Hm.</think>" + "No. " * 20, None, "Yes.", None)
+    first = chat.answer(user("a"))
+    messages = [user("a"), said(first), user("b")]
+    counted = chat.answers.count_tokens(chat.request(*messages))
+    assert not first.node.is_delivered
+    second = chat.answer(*messages)
+    assert counted == second.trajectory.segments[0].spans[0].end and first.node.is_delivered
+    short = ChatAnswers(dataclasses.replace(chat.answers.policy, max_seq_len=counted), chat.answers.graph)
+    with pytest.raises(ContextOverflowError) as refused:
+        chat.engine.run(short.answer(chat.request(*messages)))
+    assert (refused.value.num_tokens, refused.value.max_tokens) == (counted, counted)
+
+
+def test_sampling_that_is_ours_replaces_the_clients_and_its_seed():
+    seen: list[Sampling] = []
+
+    class Watched(ScriptedEngine):
+        async def sample(self, episode: int, token_ids: Any, sampling: Sampling, **more: Any) -> Completion:
+            seen.append(sampling)
+            return await super().sample(episode, token_ids, sampling, **more)
+
+    chat = Chat("hermes")
+    policy = dataclasses.replace(chat.answers.policy, engine=Watched(lambda *given: "Yes.", chat.renderer))
+    for ours in (None, {"temperature": 0.7}):
+        answers = ChatAnswers(policy, TurnGraph(), seed=5, sampling=ours)
+        sampling = {"temperature": 0.1, "top_k": 3}
+        answer = asyncio.run(answers.answer(chat.request(user("a"), seed=9, max_tokens=3, sampling=sampling)))
+    assert [(each.temperature, each.top_k, each.max_tokens) for each in seen] == [(0.1, 3, 3), (0.7, 0, 3)]
+    assert seen[0].seed == 9 and seen[1].seed == TurnGraph().seed(
+        5, answer.node.record.token_ids[: answer.node.num_context]
+    )
+
+
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "x", "function": {"name": "f", "arguments": '{"a": 1, "b": 2}'}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "x", "content": "ab"}
+
+
+@pytest.mark.parametrize(
+    ("call", "result", "is_equal"),
+    [
+        ({"content": None}, {}, True),
+        ({"reasoning_content": "Hm.", "signature": "s"}, {"content": [{"type": "text", "text": t} for t in "ab"]}, True),
+        ({"tool_calls": [{"id": "y", "function": {"name": "f", "arguments": '{"b":2,"a":1}'}}]}, {"tool_call_id": "y"}, True),
+        ({"tool_calls": [{"id": "x", "function": {"name": "f", "arguments": {"a": 1, "b": 2}}}]}, {}, True),
+        ({"tool_calls": [{"id": "x", "function": {"name": "g", "arguments": {"a": 1, "b": 2}}}]}, {}, False),
+        ({"tool_calls": [{"id": "x", "function": {"name": "f", "arguments": {"a": 1, "b": "2"}}}]}, {}, False),
+        ({"content": "a"}, {}, False),
+        ({}, {"content": "ab "}, False),
+    ],
+)  # fmt: skip
+def test_messages_are_equal_if_they_say_the_same(call, result, is_equal):
+    one, other = ([user("a"), CALL, RESULT], [user("a"), CALL | call, RESULT | result])
+    digests = [chained(checked_messages(messages), ["tool"])[-1] for messages in (one, other)]
+    assert (digests[0] == digests[1]) is is_equal and chained(checked_messages(one), [])[-1] != digests[0]
+
+
+class Weather(Tool):
+    definition = WEATHER
+
+    def execute(self, city: str) -> str:
+        return f"rain in {city}"
+
+
+@pytest.mark.parametrize("name", ["native", "hermes", "in_thought"])
+def test_the_record_of_a_session_is_that_of_a_native_episode_with_the_same_tokens(name):
+    """The tool runs in the client, and in the episode."""
+    qwen3 = next(each for each in PUBLISHED if each.name == "qwen3")
+    renderer = Renderer(qwen3.tokenizer()) if name == "native" else Chat(name).renderer
+    call_format: Any = find_call_format("hermes" if name == "native" else name)
+    describing = renderer
+    if name == "native":
+        choice = choose_call_format(renderer, [WEATHER])
+        describing, call_format = choice.renderer, choice.call_format
+    call = CALLS["in_thought" if name == "in_thought" else "hermes"].replace("calculate", "weather")
+    calls = [call.replace('"expression": "2+3"', f'"city": "{city}"') for city in ("Oslo", "Rome")]
+    calls[1] = calls[1] if name == "in_thought" else calls[1] + calls[0].rpartition("</think>")[2]
+    script = [*calls, "Done.\n</think>\n\nRain."] if name == "in_thought" else [calls[0], None, calls[1], None, "Rain."]
+
+    def engine() -> ScriptedEngine:
+        texts = iter([*script, None])
+        return ScriptedEngine(lambda episode, token_ids: next(texts), renderer)
+
+    def policy(engine: ScriptedEngine, tools: Sequence[Tool]) -> ChatPolicy:
+        return ChatPolicy(
+            engine=engine,
+            renderer=describing if tools else renderer,
+            call_format=call_format,
+            executor=ToolExecutor(ToolRegistry(tools)),
+            max_seq_len=10_000,
+            inference=InferenceConfig(max_tokens=2000),
+        )
+
+    native = policy(engine(), [Weather()])
+    task = Task(task_id="t", prompt="Weather?", answer="")
+    parts = RolloutParts(
+        engine=native.engine,
+        renderer=native.renderer,
+        call_format=native.call_format,
+        executor=native.executor,
+        messages=lambda task: native.messages([user(task.prompt)]),
+        environment=lambda task: QuestionEnvironment(),
+        inference=native.inference,
+    )
+    (episode,) = asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=1)]))
+    answers, messages = ChatAnswers(policy(engine(), [])), [user("Weather?")]
+    answer = None
+    while answer is None or answer.calls:
+        request = ChatRequest(messages=checked_messages(messages), tools=[WEATHER])
+        answer = asyncio.run(answers.answer(request))
+        answer.node.is_delivered = True
+        cities = [json.loads(call.arguments)["city"] for call in answer.calls]
+        messages += [said(answer), *(result(answer, f"rain in {city}", n) for n, city in enumerate(cities))]
+    record = Trajectory(task, [0])
+    answers.graph.fill(record)
+    assert str(record.segments) == str(episode.segments) and len(episode.tool_events) == (
+        2 if name == "in_thought" else 3
+    )
+    assert (record.turn_ends, record.call_ends, record.turns) == (episode.turn_ends, episode.call_ends, episode.turns)
+    assert [event.call for event in record.tool_events] == [event.call for event in episode.tool_events]
+
+
 @pytest.mark.parametrize(
     ("messages", "told"),
     [
         ([], "the last message"),
+        ([{"role": "system", "content": "Be brief."}], "the last message"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "image_url"),
         ([user("a"), {"role": "tool", "tool_call_id": "x", "content": "b"}], "'x'"),
         ([user("a"), calling("<|im_end|>")], "im_end"),

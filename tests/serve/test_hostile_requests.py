@@ -14,6 +14,8 @@ from endpoints import scripted, served
 from served import request
 
 NAME = "run"
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+BOTH = pytest.mark.parametrize("path", [CHAT, MESSAGES])
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -24,10 +26,12 @@ def address():
         yield url.split("/")[2]
 
 
-def ask(address: str, body: bytes | dict[str, Any], **headers: str) -> tuple[int, dict[str, Any]]:
+def ask(address: str, body: bytes | dict[str, Any], path: str = CHAT, **headers: str) -> tuple[int, dict[str, Any]]:
     data = body if isinstance(body, bytes) else json.dumps({"model": NAME, "max_tokens": 5, **body}).encode()
-    status, _, reply = request(address, "/v1/chat/completions", data, **headers)
-    return status, json.loads(reply)
+    status, _, reply = request(address, path, data, **headers)
+    found = json.loads(reply)
+    assert (found.get("type") in ("error", "message")) == (path == MESSAGES)
+    return status, found
 
 
 def tool(parameters: Any, **fields: Any) -> list[dict[str, Any]]:
@@ -62,12 +66,39 @@ def called(arguments: Any) -> list[dict[str, Any]]:
 )  # fmt: skip
 def test_a_conversation_without_end_is_refused_before_it_is_encoded(asked, address):
     status, found = ask(address, asked)
-    assert status == 400 and "the 2000 tokens that a sequence may have" in found["error"]["message"], found
+    assert status == 400 and "a sequence may have 2000" in found["error"]["message"], found
     assert found["error"]["code"] == "context_length_exceeded"
 
 
-def test_a_conversation_that_just_fits_is_answered(address):
-    assert ask(address, {"messages": [{"role": "user", "content": "a" * 1900}]})[0] == 200
+USE, RESULT = {"type": "tool_use", "id": "a", "name": "look"}, {"type": "tool_result", "tool_use_id": "a"}
+
+
+def used(given: Any, result: Any = "y") -> list[dict[str, Any]]:
+    uses = {"role": "assistant", "content": [{**USE, "input": given}]}
+    return [*HI, uses, {"role": "user", "content": [{**RESULT, "content": result}]}]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"messages": [{"role": "user", "content": "a" * 8_000_000}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a b " * 200}] * 8_000}]},
+        {"messages": HI, "system": "</think>" * 900_000},
+        {"messages": used({}, "a " * 2_000_000)},
+        {"messages": used({"a": "b " * 100_000})},
+        {"messages": HI, "tools": [{"name": "look", "description": "x " * 1_000_000, "input_schema": {}}]},
+    ],
+    ids=["a run of letters", "blocks", "tags", "a result", "arguments", "a description"],
+)  # fmt: skip
+def test_a_conversation_without_end_is_refused_in_anthropics_form_before_it_is_encoded(asked, address):
+    status, found = ask(address, asked, MESSAGES)
+    assert status == 400 and "> 2000 maximum" in found["error"]["message"], found
+    assert found["error"]["type"] == "invalid_request_error"
+
+
+@BOTH
+def test_a_conversation_that_just_fits_is_answered(path, address):
+    assert ask(address, {"messages": [{"role": "user", "content": "a" * 1900}]}, path)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -87,7 +118,26 @@ def test_deep_arguments_and_large_schemas_are_refused(asked, address):
     assert status == 400 and any(words in found["error"]["message"] for words in reasons)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"messages": used(nested(200))},
+        {"messages": used({}, nested(200))},
+        {"messages": [{"role": "user", "content": [nested(200)]}]},
+        {"messages": HI, "tools": [{"name": "look", "input_schema": nested(200)}]},
+        {"messages": HI, "tools": [{"name": "look", "input_schema": {"properties": {str(n): {} for n in range(100_000)}}}]},
+        {"messages": HI, "metadata": nested(300)},
+    ],
+    ids=["input", "result", "block", "schema", "many parameters", "ignored"],
+)  # fmt: skip
+def test_deep_blocks_and_large_schemas_of_anthropics_form_do_no_harm(asked, address):
+    status, found = ask(address, asked, MESSAGES)
+    assert (status, found["type"]) == ((200, "message") if "metadata" in asked else (400, "error"))
+
+
 def test_a_text_that_is_not_json_is_not_called_a_parameter_and_a_missing_body_is_named(address):
+    for body, words in ((b'{"model": "run",', "the body is not JSON"), (b"", "the body is missing")):
+        assert ask(address, body, MESSAGES)[1]["error"]["message"] == words
     status, found = ask(address, b'{"model": "run",')
     nothing = {"type": "", "param": None, "code": None}
     assert status == 400 and found["error"] | {"type": ""} == {"message": "the body is not JSON", **nothing}
@@ -95,10 +145,11 @@ def test_a_text_that_is_not_json_is_not_called_a_parameter_and_a_missing_body_is
     assert status == 400 and found["error"]["message"] == "the body is missing"
 
 
-def test_a_client_that_sends_too_much_reads_why(address):
-    status, found = ask(address, b" " * 12_000_000)
+@BOTH
+def test_a_client_that_sends_too_much_reads_why(path, address):
+    status, found = ask(address, b" " * 12_000_000, path)
     assert status == 413 and "8,388,608 bytes" in found["error"]["message"]
-    assert ask(address, b"{}", Expect="100-continue", **{"Content-Length": "99999999"})[0] == 413
+    assert ask(address, b"{}", path, Expect="100-continue", **{"Content-Length": "99999999"})[0] == 413
 
 
 def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(address):

@@ -10,7 +10,7 @@ from midthought import RayPPOTrainer, create_default_config
 from midthought.engines.local.kv_cache_manager import KVCacheManager
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import TrainingStoppedError
-from midthought.learning.distributed.remote_learner import RemoteLearner
+from midthought.learning.remote_learner import RemoteLearner
 from midthought.models.small_model import make_policy
 
 QUESTIONS = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]

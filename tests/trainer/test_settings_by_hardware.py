@@ -9,7 +9,7 @@ from small_environments import Colours, settings
 
 from midthought import RayPPOTrainer, SettingsError
 from midthought.config import ConfigStore
-from midthought.learning.adapters import has_adapters
+from midthought.learning.model import has_adapters
 from midthought.models.pretrained import save_model
 from midthought.plan.choices import Choice
 from midthought.plan.hardware import GIB, Hardware

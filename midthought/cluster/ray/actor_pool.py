@@ -10,11 +10,17 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from midthought.cluster.process import ProcessSettings
+from midthought.cluster.process import (
+    BUCKET_BYTES,
+    ProcessSettings,
+    buckets,
+    digest_of,
+    named_tensors,
+    placeholder_of,
+    serialize,
+)
 from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.worker import RolloutWorker
-from midthought.cluster.serialization import serialize
-from midthought.cluster.weights import BUCKET_BYTES, buckets, digest_of, named_tensors, placeholder_of
 from midthought.config import RayConfig
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import EngineError

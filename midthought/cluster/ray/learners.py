@@ -14,17 +14,15 @@ import ray
 import torch.distributed as dist
 
 from midthought.algo.losses import POLICY_LOSSES
-from midthought.cluster.process import ProcessSettings
+from midthought.cluster.process import ProcessSettings, deserialize, fill_placeholders, placeholder_of, serialize
 from midthought.cluster.ray.actor_pool import WorkerLostError, get_result
 from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.worker import RayProcess
-from midthought.cluster.serialization import deserialize, serialize
-from midthought.cluster.weights import fill_placeholders, placeholder_of
 from midthought.config import RayConfig, TrainingConfig
 from midthought.errors import EngineError
-from midthought.learning.distributed.worker import LearnerWorker
-from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
 
 _log = logging.getLogger(__name__)
 _STORE_TIMEOUT = timedelta(seconds=300)

@@ -219,8 +219,5 @@ def _start(settings: RayConfig) -> None:
             num_actors, settings.cpus_per_actor, num_learners, settings.cpus_per_learner, num_cores,
         )  # fmt: skip
     ray.init(
-        address="local",
-        num_cpus=max(num_cores, num_wanted),
-        include_dashboard=False,
-        logging_level=logging.WARNING,
+        address="local", num_cpus=max(num_cores, num_wanted), include_dashboard=False, logging_level=logging.WARNING
     )

@@ -9,9 +9,16 @@ from typing import Any
 
 import ray
 
-from midthought.cluster.process import ProcessSettings
-from midthought.cluster.serialization import deserialize, serialize
-from midthought.cluster.weights import TensorSlice, copy_slices, digest_of, fill_placeholders, named_tensors
+from midthought.cluster.process import (
+    ProcessSettings,
+    TensorSlice,
+    copy_slices,
+    deserialize,
+    digest_of,
+    fill_placeholders,
+    named_tensors,
+    serialize,
+)
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes

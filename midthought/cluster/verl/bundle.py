@@ -1,14 +1,19 @@
 """Writes a folder that trains a recipe with verl: data, tools, agent loop, reward, command line, and this package.
 
 It runs on any machine with verl. Paths inside it are resolved when it runs, so it may be moved; all nodes must see it under the
-same path.
+same path. If verl is installed, the overrides are checked against its configuration.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import requires
 from pathlib import Path
@@ -16,14 +21,14 @@ from typing import Any
 
 import yaml
 
-from midthought.cluster.verl.derived_values import DerivedValues
-from midthought.cluster.verl.installed import compose, has_verl, hydra_override
 from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.overrides import BundlePath, overrides_of
 from midthought.cluster.verl.record import rows_of, write_parquet
-from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
-from midthought.errors import DataError, SettingsError
+from midthought.cluster.verl.settings import AGENT_NAME, DerivedValues, LoopOptions, VerlConfig
+from midthought.errors import DataError, MissingExtraError, SettingsError
 
+_PLAIN = re.compile(r"[A-Za-z_][\w/-]*(\.[\w/-]+)*", re.ASCII)
+_NOT_TEXT = ("null", "true", "false", "nan", "inf")
 VERL_VERSION = "0.9.1"
 """Version of verl that the bundle is written for."""
 BUNDLE_VARIABLE = "MIDTHOUGHT_BUNDLE"
@@ -43,6 +48,62 @@ export {variable}="$PWD" PYTHONPATH="$PWD/{package}${{PYTHONPATH:+:$PYTHONPATH}}
 exec "${{PYTHON:-python}}" -m {module} \\
 """
 _ON_RAY = "# To use a running Ray cluster, set RAY_ADDRESS; its nodes must see this folder under the same path."
+
+
+def has_verl() -> bool:
+    """Whether this interpreter can import verl."""
+    return importlib.util.find_spec("verl") is not None
+
+
+def require_verl() -> None:
+    """Raises `MissingExtraError` if this interpreter has no verl."""
+    if not has_verl():
+        raise MissingExtraError("verl", "verl")
+
+
+def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
+    """Returns the whole configuration of one of verl's trainers (a DictConfig) with these overrides.
+
+    Raises `SettingsError` for an unknown key or an invalid value.
+    """
+    from hydra import compose as compose_config
+    from hydra import initialize_config_module
+    from hydra.errors import HydraException
+
+    try:
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            return compose_config(name, overrides=list(words))
+    except HydraException as error:
+        raise SettingsError(f"verl does not accept the settings: {' '.join(str(error).split())}") from None
+
+
+def hydra_override(key: str, value: Any) -> str:
+    """Returns `key=value` in Hydra's syntax."""
+    return f"{key}={_hydra_value(value)}"
+
+
+def _hydra_value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_hydra_value, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_hydra_value(each)}" for name, each in value.items()) + "}"
+    text = str(value)
+    if _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT:
+        return text
+    escaped = re.sub(r"(\\*)(\'|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"
+
+
+def launch(script: Path) -> int:
+    """Runs a bundle's script with this interpreter. Returns its exit code."""
+    environment = {**os.environ, "PYTHON": sys.executable}
+    return subprocess.run(["bash", str(script)], env=environment, check=False).returncode  # noqa: S607  # bash of PATH
 
 
 def trained_policy(overrides: Mapping[str, Any], shards: str) -> str:

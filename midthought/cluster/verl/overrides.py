@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midthought.cluster.verl.derived_values import ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_supported
-from midthought.cluster.verl.settings import AGENT_NAME
+from midthought.cluster.verl.settings import AGENT_NAME, ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_supported
 from midthought.config import ModelConfig
 
 KL_HORIZON = 10_000
@@ -116,11 +115,7 @@ TABLE: tuple[Row, ...] = (
     Row("algorithm.adv_estimator", "training.adv_estimator", lambda f: ESTIMATORS[f.training.adv_estimator]),
     _same("algorithm.gamma", "training.gamma"),
     _same("algorithm.lam", "training.lam"),
-    Row(
-        "algorithm.norm_adv_by_std_in_grpo",
-        "false for dr_grpo",
-        lambda f: f.training.adv_estimator != "dr_grpo",
-    ),
+    Row("algorithm.norm_adv_by_std_in_grpo", "false for dr_grpo", lambda f: f.training.adv_estimator != "dr_grpo"),
     Row("algorithm.filter_groups.enable", "training.max_dynamic_batches", lambda f: f.training.max_dynamic_batches > 1),
     Row(
         "algorithm.filter_groups.max_num_gen_batches",

@@ -15,7 +15,7 @@ from typing import Any
 from midthought.cluster.verl.settings import AGENT_NAME
 from midthought.config.references import optional
 from midthought.errors import DataError, RecordError
-from midthought.files.atomic import atomic_path
+from midthought.files.regular import atomic_path
 from midthought.report.json_lines import json_value
 from midthought.tools.registry import encodable
 from midthought.types import Task, ToolOutcome, Trajectory

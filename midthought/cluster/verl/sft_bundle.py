@@ -6,8 +6,17 @@ import math
 from pathlib import Path
 from typing import Any
 
-from midthought.cluster.verl.bundle import SCRIPT, VERL_VERSION, script, shell_override, trained_policy, write_folder
-from midthought.cluster.verl.installed import compose, has_verl, hydra_override
+from midthought.cluster.verl.bundle import (
+    SCRIPT,
+    VERL_VERSION,
+    compose,
+    has_verl,
+    hydra_override,
+    script,
+    shell_override,
+    trained_policy,
+    write_folder,
+)
 from midthought.cluster.verl.job import VerlSftJob
 from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, template_arguments, with_overrides
 from midthought.cluster.verl.settings import VerlConfig

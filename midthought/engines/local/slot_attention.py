@@ -157,12 +157,7 @@ def _attend_several(query: Tensor, rows: RowGroup, call: _Call) -> Tensor:
 
 
 def _attend_in_steps(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    scaling: float | None,
-    softcap: float | None,
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float | None, softcap: float | None
 ) -> Tensor:
     """Computes attention in separate operations: for soft-capped scores, and, because it is faster there, for few queries
     that share keys in fp32 on a CPU."""
@@ -179,12 +174,7 @@ def _attend_in_steps(
 
 
 def attend_in_groups(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    groups: Sequence[Group],
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, groups: Sequence[Group]
 ) -> Tensor:
     """Returns `[n, kv_heads, repeats, head_dim]`.
 

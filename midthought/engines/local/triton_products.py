@@ -59,10 +59,7 @@ TILES = {
         Tiles(64, 32, 128, stages=4),
         Tiles(32, 64, 128, splits=2, stages=5, swaps=True),
     ),
-    (GATED, 32): (
-        Tiles(32, 64, 128, stages=4, swaps=True),
-        Tiles(64, 32, 128, stages=4),
-    ),
+    (GATED, 32): (Tiles(32, 64, 128, stages=4, swaps=True), Tiles(64, 32, 128, stages=4)),
     (ADDED, 32): (
         Tiles(32, 64, 128, splits=4, stages=5, swaps=True),
         Tiles(32, 64, 128, splits=2, stages=5, swaps=True),
@@ -341,7 +338,7 @@ def after_norm(
     `is_gated`: SwiGLU (arXiv 2002.05202) instead, `silu(first) · second`.
     """
     sizes = [len(weight) for weight in weights]
-    out = _empty(hidden.scaled, sizes[0] if is_gated else sum(sizes))
+    out = hidden.scaled.new_empty((len(hidden.scaled), sizes[0] if is_gated else sum(sizes)))
     _launch(
         hidden.scaled, weights, out, tiles, workspace, hidden=hidden, epsilon=norm.variance_epsilon, is_gated=is_gated
     )
@@ -354,10 +351,6 @@ def added(inputs: Tensor, weight: Tensor, hidden: Hidden, next_norm: Any, tiles:
     after = Hidden(hidden.numbers, hidden.scaled, squares)
     _launch(inputs, [weight], hidden.numbers, tiles, workspace, after=after, next_norm=next_norm)
     return after
-
-
-def _empty(like: Tensor, num_columns: int) -> Tensor:
-    return torch.empty((len(like), num_columns), dtype=like.dtype, device=like.device)
 
 
 def _launch(

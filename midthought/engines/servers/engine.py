@@ -20,7 +20,7 @@ from midthought.engines.servers.preparation import has_exact_logprobs, identify,
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.server import Requirements, Server
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_publication import Publication
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.http.network import read_key
 from midthought.types import Finish

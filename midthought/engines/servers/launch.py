@@ -230,7 +230,7 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
     beside = folder.with_name(f"{folder.name}-untied") if folder.is_dir() else Path(f"{folder.name}-untied")
     target = untie_into or beside
     if not (target / "config.json").is_file() and not only_named:
-        from midthought.engines.weight_sync.publication import write_model
+        from midthought.engines.weight_publication import write_model
         from midthought.models.pretrained import load_model, load_tokenizer
 
         tell(f"# {model} has tied embeddings: writing an untied copy to {target}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.server import Server
 from midthought.engines.servers.streams import LogprobMode, PartialCompletion, RetryableError, response_error
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_publication import Publication
 from midthought.errors import EngineError, SettingsError
 from midthought.tokenization import Renderer
 

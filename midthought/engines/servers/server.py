@@ -26,7 +26,7 @@ from midthought.engines.servers.streams import (
     add_events,
     response_error,
 )
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_publication import Publication
 from midthought.errors import EngineError
 
 if TYPE_CHECKING:

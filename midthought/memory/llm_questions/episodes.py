@@ -129,11 +129,7 @@ def _missing_kinds(kinds: Sequence[str], wanted: int, pairs: Sequence[Pair]) -> 
 
 
 async def _write(
-    chunks: Sequence[Chunk],
-    kinds: Counter[str],
-    asked: Sequence[str],
-    model: StructuredOutputModel,
-    temperature: float,
+    chunks: Sequence[Chunk], kinds: Counter[str], asked: Sequence[str], model: StructuredOutputModel, temperature: float
 ) -> list[Pair]:
     """Generates at most the requested number of pairs; evidence with unknown part numbers is dropped. A pair without a kind
     has the next requested one."""
@@ -161,11 +157,7 @@ async def _write(
 
 
 async def _verified(
-    written: Sequence[Pair],
-    before: Sequence[Pair],
-    model: StructuredOutputModel,
-    search: Search,
-    num_samples: int,
+    written: Sequence[Pair], before: Sequence[Pair], model: StructuredOutputModel, search: Search, num_samples: int
 ) -> list[Pair]:
     """Returns the pairs with their verdicts. Pairs that fail a static check cost no request."""
     judged: list[Pair] = []

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from midthought.config.references import optional
-from midthought.data.abstention import as_unanswerable
+from midthought.data.final_answers import as_unanswerable
 from midthought.errors import NoReplyError, SettingsError
-from midthought.files.atomic import atomic_path
+from midthought.files.regular import atomic_path
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.embedding import Embedder, embed_texts
 from midthought.memory.llm_questions.episodes import EpisodeQuestions, GenerationPlan, generate_for_episodes

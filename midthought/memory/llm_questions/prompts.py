@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
+from midthought.data.final_answers import NO_ANSWER, UNANSWERABLE
 
 _NO_ANSWER_KIND = (
     "it looks like the other questions and names people and things of the passages, but its premise is false or nobody "

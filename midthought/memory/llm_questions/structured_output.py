@@ -19,6 +19,8 @@ import jsonschema
 from midthought.errors import NoReplyError, SettingsError
 from midthought.http.json_requests import ChatEndpoint, EndpointSettings, Reply, ReplyCache, as_data
 
+NUM_ATTEMPTS = 3
+MAX_REPLY_TOKENS = 8192
 _THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
 _MAX_STARTS = 100
 
@@ -26,21 +28,9 @@ _MAX_STARTS = 100
 class StructuredOutputModel:
     """A model by name. Raises SettingsError for invalid settings, MissingExtraError without httpx."""
 
-    def __init__(
-        self,
-        name: str,
-        endpoint: EndpointSettings,
-        cache_path: str | Path | None = None,
-        *,
-        num_attempts: int = 3,
-        max_reply_tokens: int = 8192,
-    ) -> None:
+    def __init__(self, name: str, endpoint: EndpointSettings, cache_path: str | Path | None = None) -> None:
         if not name:
             raise SettingsError("the model's name is empty; give --model NAME, its name at the endpoint")
-        if min(num_attempts, max_reply_tokens) < 1:
-            raise SettingsError(
-                f"num_attempts={num_attempts} and max_reply_tokens={max_reply_tokens} must be at least 1"
-            )
         self.name = name
         self.num_asked = 0
         """Requests sent, without retries and cached replies."""
@@ -48,8 +38,6 @@ class StructuredOutputModel:
         """Replies, cached ones included, without a valid object, by reason."""
         self._endpoint = ChatEndpoint(endpoint)
         self._cache = ReplyCache(cache_path)
-        self._num_attempts = num_attempts
-        self._max_reply_tokens = max_reply_tokens
         self._takes_schema = True
 
     @property
@@ -70,11 +58,11 @@ class StructuredOutputModel:
         """Returns the model's JSON object, valid by the schema. `material` is untrusted text and is sent as one JSON
         object. `sample` numbers independent replies to the same request.
 
-        A reply without a valid object is requested again with another seed, `num_attempts` times in total. Raises
+        A reply without a valid object is requested again with another seed, `NUM_ATTEMPTS` times in total. Raises
         NoReplyError.
         """
         problem = ""
-        for attempt in range(self._num_attempts):
+        for attempt in range(NUM_ATTEMPTS):
             request = {
                 "model": self.name,
                 "messages": [
@@ -82,8 +70,8 @@ class StructuredOutputModel:
                     {"role": "user", "content": as_data(material)},
                 ],
                 "temperature": temperature if attempt == 0 else max(temperature, 0.5),
-                "max_tokens": max_tokens or self._max_reply_tokens,
-                "seed": sample * self._num_attempts + attempt,
+                "max_tokens": max_tokens or MAX_REPLY_TOKENS,
+                "seed": sample * NUM_ATTEMPTS + attempt,
             }
             reply = await self._reply(request, schema)
             try:
@@ -91,7 +79,7 @@ class StructuredOutputModel:
             except ValueError as error:
                 problem = "was cut" if reply.finish_reason == "length" else str(error)
                 self.bad_replies[problem.partition(":")[0]] += 1
-        raise NoReplyError(f"{self._num_attempts} replies were invalid; the last one {problem}", is_passing=True)
+        raise NoReplyError(f"{NUM_ATTEMPTS} replies were invalid; the last one {problem}", is_passing=True)
 
     async def _reply(self, request: dict[str, Any], schema: Mapping[str, Any]) -> Reply:
         """Returns the reply from the cache, else from the endpoint: with `response_format` if the server supports it,

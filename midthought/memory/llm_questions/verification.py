@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from midthought.data.abstention import UNANSWERABLE, abstains
+from midthought.data.final_answers import UNANSWERABLE, abstains
 from midthought.memory.chunks import Chunk
 from midthought.memory.llm_questions.prompts import ANSWER, ANSWER_SCHEMA, GRADE, GRADE_SCHEMA
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel

@@ -17,8 +17,7 @@ from fastapi.responses import JSONResponse
 from midthought.memory.service import schemas
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.middleware import SecurityMiddleware
-from midthought.memory.service.searcher import BusyError
-from midthought.memory.service.state import ServiceState
+from midthought.memory.service.searcher import BusyError, ServiceState
 from midthought.types import Task
 
 _REFUSALS = {
@@ -39,11 +38,7 @@ _VERSION = importlib.metadata.version("midthought")
 
 
 def make_app(
-    state: ServiceState,
-    access: AccessPolicy,
-    *,
-    body_seconds: float = 10.0,
-    answer_seconds: float = 30.0,
+    state: ServiceState, access: AccessPolicy, *, body_seconds: float = 10.0, answer_seconds: float = 30.0
 ) -> SecurityMiddleware:
     """Returns the whole service as an ASGI application."""
 
@@ -64,11 +59,7 @@ def make_app(
     app.add_exception_handler(RequestValidationError, _invalid)
     _add_routes(app, state)
     return SecurityMiddleware(
-        app,
-        access,
-        max_body_bytes=schemas.MAX_BODY_BYTES,
-        body_seconds=body_seconds,
-        answer_seconds=answer_seconds,
+        app, access, max_body_bytes=schemas.MAX_BODY_BYTES, body_seconds=body_seconds, answer_seconds=answer_seconds
     )
 
 

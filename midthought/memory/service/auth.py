@@ -29,12 +29,7 @@ class AccessPolicy:
 
     @classmethod
     def of(
-        cls,
-        host: str,
-        token_env: str | None,
-        environ: Mapping[str, str] | None = None,
-        *,
-        option: str = "--token-env",
+        cls, host: str, token_env: str | None, environ: Mapping[str, str] | None = None, *, option: str = "--token-env"
     ) -> AccessPolicy:
         """Raises SettingsError if the token is missing or too short, or if the address is not loopback and no token is set.
         `option`: the option of the command that names the environment variable."""
@@ -68,6 +63,11 @@ class AccessPolicy:
         scheme, _, given = authorization.partition(" ")
         same = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), self.token.encode())
         return scheme.lower() == "bearer" and same
+
+
+def authorization_of(headers: Mapping[str, str]) -> str:
+    """Returns the `Authorization` of a request. Anthropic's clients send `X-Api-Key`. `headers`: names in lower case."""
+    return f"Bearer {headers['x-api-key']}" if "x-api-key" in headers else headers.get("authorization", "")
 
 
 def is_valid_token(token: str) -> bool:

@@ -10,7 +10,7 @@ from midthought.errors import MemoryStoreError
 from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.searcher import SearchLimits
+from midthought.memory.service.searcher import SearchLimits, ServiceState, stored_questions
 from midthought.memory.store import MemoryStore
 
 
@@ -36,7 +36,6 @@ def serve(
     require_installed("serve", "fastapi", "uvicorn")
     from midthought.memory.service.app import make_app
     from midthought.memory.service.server import address, listen, make_server, run
-    from midthought.memory.service.state import ServiceState, stored_questions
 
     with listen(host, port) as listening:  # before the model is loaded, which takes seconds; requests wait for it
         embedder = load_embedder(embedding_model)

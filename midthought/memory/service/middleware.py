@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from midthought.memory.service.auth import AccessPolicy, is_same_origin
+from midthought.memory.service.auth import AccessPolicy, authorization_of, is_same_origin
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Refused(Exception):
 
 
 class SecurityMiddleware:
-    """`error_body(status, detail)` returns the JSON of a refusal."""
+    """`error_body(path, status, detail)` returns the JSON of a refusal."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SecurityMiddleware:
         max_body_bytes: int,
         body_seconds: float = 10.0,
         answer_seconds: float = 30.0,
-        error_body: Callable[[int, str], Mapping[str, Any]] = lambda status, detail: {"detail": detail},
+        error_body: Callable[[str, int, str], Mapping[str, Any]] = lambda path, status, detail: {"detail": detail},
     ) -> None:
         self._app = app
         self._access = access
@@ -80,14 +80,14 @@ class SecurityMiddleware:
             async with asyncio.timeout(self._answer_seconds):
                 await self._app(scope, _replayed(body, receive), send_on)
         except _Refused as refused:
-            await self._refuse(send_on, refused)
+            await self._refuse(scope, send_on, refused)
         except TimeoutError:
             if status == 0:
-                await self._refuse(send_on, _Refused(503, f"no answer within {self._answer_seconds:g} seconds"))
+                await self._refuse(scope, send_on, _Refused(503, f"no answer within {self._answer_seconds:g} seconds"))
         except Exception:
             logger.exception("%s %s was not answered", scope["method"], scope["path"])
             if status == 0:
-                await self._refuse(send_on, _Refused(500, "internal error; see the service's log"))
+                await self._refuse(scope, send_on, _Refused(500, "internal error; see the service's log"))
 
     async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
         """Returns the body of an accepted request."""
@@ -98,7 +98,7 @@ class SecurityMiddleware:
         origin = headers.get("origin")
         if origin is not None and not is_same_origin(origin, host):
             raise _Refused(403, "requests from pages of other origins are not allowed")
-        if not self._access.is_authorized(scope["path"], headers.get("authorization", "")):
+        if not self._access.is_authorized(scope["path"], authorization_of(headers)):
             words = "a token is needed: Authorization: Bearer …"
             raise _Refused(401, words, **{"www-authenticate": "Bearer"})
         body = await self._read(headers, receive)
@@ -140,8 +140,8 @@ class SecurityMiddleware:
                 raise _Refused(408, words, connection="close") from None
         raise too_large
 
-    async def _refuse(self, send: Send, refused: _Refused) -> None:
-        body = json.dumps(self._error_body(refused.status, str(refused)), ensure_ascii=False).encode()
+    async def _refuse(self, scope: Scope, send: Send, refused: _Refused) -> None:
+        body = json.dumps(self._error_body(scope["path"], refused.status, str(refused)), ensure_ascii=False).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": refused.status, "headers": pairs})

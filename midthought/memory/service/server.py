@@ -39,8 +39,10 @@ def address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
-    """Returns uvicorn with the service's settings."""
+def make_server(
+    app: ASGIApp, *, max_connections: int | None = MAX_CONNECTIONS, stop_seconds: int = STOP_SECONDS
+) -> uvicorn.Server:
+    """Returns uvicorn with the service's settings. `max_connections` None: any number."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -53,9 +55,9 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
         date_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=max_connections,
         timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=STOP_SECONDS,
+        timeout_graceful_shutdown=stop_seconds,
     )
     return uvicorn.Server(config)
 

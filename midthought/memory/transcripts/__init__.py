@@ -9,11 +9,4 @@ from midthought.memory.transcripts.files import (
 )
 from midthought.memory.turns import Turn
 
-__all__ = [
-    "Transcript",
-    "TranscriptFolder",
-    "Turn",
-    "read_transcript",
-    "read_transcripts",
-    "title_of",
-]
+__all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_transcripts", "title_of"]

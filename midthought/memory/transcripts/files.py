@@ -11,11 +11,9 @@ from pathlib import Path
 
 from midthought.errors import TranscriptError
 from midthought.memory.duplicates import duplicate_groups
-from midthought.memory.folder_settings import SpeakerNames
-from midthought.memory.transcripts.checks import failed_checks
+from midthought.memory.transcripts.folder_settings import Notations, SpeakerNames
 from midthought.memory.transcripts.formats import remedy, suffixes, understood
-from midthought.memory.transcripts.notation import Notations
-from midthought.memory.transcripts.reading import Skipped
+from midthought.memory.transcripts.reading import Skipped, failed_checks
 from midthought.memory.turns import TIME_MARK, UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters, word_count
 
 MAX_BYTES = 256 * 2**20

@@ -1,23 +1,40 @@
-"""The formats of transcripts: which one a file has, detected from its content, and what reads it."""
+"""The formats of transcripts: a file's encoding, its format, detected from its content, and what reads it."""
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from midthought.config.references import optional
 from midthought.errors import MissingExtraError, TranscriptError
 from midthought.memory.transcripts.captions import CUE_TIME, read_ass, read_srt, read_vtt
-from midthought.memory.transcripts.decoding import decode
 from midthought.memory.transcripts.documents import html_text, is_html, pdf_text, word_text
+from midthought.memory.transcripts.folder_settings import FILE_NAME as NOTATION_FILE
+from midthought.memory.transcripts.folder_settings import DeclaredNotation, NotationError
 from midthought.memory.transcripts.json import is_json, read_csv, read_json, read_parquet
-from midthought.memory.transcripts.notation import FILE_NAME as NOTATION_FILE
-from midthought.memory.transcripts.notation import DeclaredNotation, NotationError
 from midthought.memory.transcripts.reading import Reading
 from midthought.memory.transcripts.text import Text, is_markdown, markdown_text, plain_text, read_lines
 from midthought.memory.turns import without_unusable_characters
 
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is its prefix
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_ENCODINGS = (
+    "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "koi8_r",
+    "cp932", "euc_jp", "gb18030", "big5", "cp949", "cp874",
+)  # fmt: skip
+"""Encodings that are considered; of two that fit as well, the first is taken."""
+_UTF8_SIGN = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+
+_SAMPLE_BYTES = 2**20
 _LINES = f"write each turn as {{}}, or declare in {NOTATION_FILE} how turns start"
 _CUES = "give it cues with '{0}' and words"
 _COLUMNS = "name its columns speaker, text, start"
@@ -46,6 +63,35 @@ _READERS: dict[str, Callable[[Any], Text | Reading]] = {
 }  # fmt: skip
 """Take the text; Word and PDF the bytes of the file, Parquet its path."""
 _NUM_FIRST_LINES = 8
+
+
+def decode(content: bytes) -> tuple[str, str]:
+    """Returns the text without a byte order mark, and its encoding. Raises ValueError with the reason and the remedy."""
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            try:
+                return content[len(mark) :].decode(encoding), encoding
+            except UnicodeDecodeError as error:
+                position = error.start + len(mark)
+                raise ValueError(
+                    f"it is not whole {encoding.upper()} text (byte {position}); save it as UTF-8"
+                ) from None
+    if b"\0" in content:
+        raise ValueError("it has NUL bytes, so it is not text; export its words as text, .docx, SRT, VTT or JSON")
+    try:
+        return content.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError as error:
+        position = error.start
+    refusal = ValueError(f"it is not UTF-8 text (byte {position}), nor in a known encoding; save the file as UTF-8")
+    sample = content[max(0, position - _SAMPLE_BYTES) : position + _SAMPLE_BYTES]
+    if sample.decode("utf-8", "replace").count("\ufffd") <= len(_UTF8_SIGN.findall(sample)):
+        raise refusal  # damaged UTF-8, which other encodings would garble
+    matches = optional("charset_normalizer", "memory").from_bytes(content, cp_isolation=list(_ENCODINGS))
+    found = [each for each in matches if each.encoding in _ENCODINGS]
+    if not found:
+        raise refusal
+    best = min(found, key=lambda each: (each.chaos, -each.coherence, _ENCODINGS.index(each.encoding)))
+    return str(best), best.encoding
 
 
 def suffixes() -> list[str]:

@@ -25,9 +25,9 @@ from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER, TOOL_NAME, wro
 from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
-from midthought.recipes.feedback.problems import NUM_DIGITS, Columns, draw_problem
 from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.recipes.feedback.settings import SftSection
+from midthought.recipes.feedback.tasks import NUM_DIGITS, Columns, draw_problem
 from midthought.rollout.openai_messages import check_message, result_event, result_messages
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message

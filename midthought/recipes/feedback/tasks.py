@@ -1,23 +1,51 @@
-"""Tasks of the recipe: the problems with the feedback tool, and the metrics of episodes, computed from their rounds."""
+"""Tasks of the recipe: the problems by part, with the feedback tool, and the metrics of episodes, computed from their rounds.
+
+Problems are read by `midthought.data`, or they are sums and products of known difficulty, generated from a seed, with a solver
+that looks one column ahead. A column whose digits sum to 9 passes on the carry that it receives. A solver that writes from the
+left and looks one column ahead cannot see this carry: the column is open, and the digit before it is a guess. Easy problems have
+0 open columns, hard ones 4.
+"""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from midthought.env.math_worker_pool import NUM_WORKERS
+from midthought.config import settled
+from midthought.data.problem_sets import QUESTION_LABEL, load_problems
+from midthought.data.tasks import DATASET_LABEL
+from midthought.env.answer_matching import NUM_WORKERS
+from midthought.errors import SettingsError
+from midthought.feedback.hints import calculation_of
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.evaluation import RecipeTasks, share_of, with_interval
-from midthought.recipes.feedback.problems import Parts
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, Round, rounds_of
-from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsSection
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
-from midthought.types import Trajectory
+from midthought.types import Task, Trajectory
 
+Parts = dict[str, list[Task]]
+NUM_DIGITS = 9
+OPEN_PLACES = (1, 3, 5, 7)
+"""Open columns of a hard problem, from the left. No two are neighbours, so each hides one carry."""
+CHECKED_AS = "multiplication"
+"""Data set whose answers are checked in the same way: the last number counts."""
+DIFFICULTY_LABEL = "difficulty"
+
+_SECOND = {"*": 3, "+": 555_555_555}
+"""The second operand. A small model learns one such digit in minutes; all ten would take hours."""
+_DIGITS = {
+    "*": {"none": (0, 1, 2), "carry": (4, 5, 6), "open": (3,)},
+    "+": {"none": (0, 1, 2, 3), "carry": (5, 6, 7, 8, 9), "open": (4,)},
+}
+"""Digits of the first operand whose column, with a carry of at most 1, passes on no carry, a carry of 1, or what it receives."""
+_PRODUCT_SHARE = 0.65
 RETRY_ONLY = "none"
 """The critic of the retry-only arm."""
 _VALIDATION_METRICS = (
@@ -28,6 +56,117 @@ _VALIDATION_METRICS = (
     "wrong_to_right",
     "right_to_wrong",
 )
+
+
+def prepare_problems(settings: ProblemsSection, seed: int) -> Parts:
+    """Returns disjoint tasks by part; they depend only on the settings and the seed. Raises `DataError`, `SettingsError`."""
+    sizes = {
+        "test": settled(settings.num_test, settings.test_sizes["num_test"]),
+        "validation": settings.num_validation,
+        "train": settings.num_train,
+    }
+    if settings.dataset == "arithmetic" and settings.test_dataset is not None:
+        raise SettingsError("problems.test_dataset needs a problems.dataset of its kind; arithmetic makes its own test")
+    if settings.dataset == "arithmetic":
+        draw, taken, made = random.Random(f"arithmetic-{seed}"), set[str](), Parts()
+        for part, number in sizes.items():
+            made[part] = make_problems(
+                number, hard_share=settings.hard_share, draw=draw, name=f"{part}-{seed}", taken=taken
+            )
+            taken.update(task.prompt for task in made[part])
+        return made
+    train = test = list(load_problems(settings.dataset, settings.source, split=settings.split, seed=seed))
+    if settings.test_dataset or settings.test_source or settings.test_split:
+        dataset = settings.test_dataset or settings.dataset
+        test = list(load_problems(dataset, settings.test_source, split=settings.test_split, seed=seed))
+    return _split(train, test, sizes, seed)
+
+
+def _split(train: list[Task], test: list[Task], sizes: dict[str, int], seed: int) -> Parts:
+    """Takes test and validation from `test`, training from the rest of `train`; with too few problems each part gets a share."""
+    num_shares = 6 if test is train else 3
+    test = random.Random(f"problems-{seed}").sample(test, len(test))
+    num_test = min(sizes["test"], max(1, 2 * len(test) // num_shares))
+    num_validation = min(sizes["validation"], max(1, len(test) // num_shares))
+    parts = {"test": test[:num_test], "validation": test[num_test : num_test + num_validation]}
+    held_out = {task.prompt for tasks in parts.values() for task in tasks}
+    parts["train"] = [task for task in train if task.prompt not in held_out][: sizes["train"]]
+    if empty := [name for name, tasks in parts.items() if not tasks]:
+        raise SettingsError(f"too few problems: none is left for {', '.join(empty)}; give more, or another test set")
+    return parts
+
+
+# -- sums and products ---------------------------------------------------------------------------------------------
+
+
+def make_problems(
+    num_problems: int, *, hard_share: float, draw: random.Random, name: str, taken: Collection[str] = ()
+) -> list[Task]:
+    """Returns `num_problems` distinct problems, none with a prompt in `taken`; hard and easy ones in random order.
+
+    >>> easy, _ = make_problems(2, hard_share=0.0, draw=random.Random(0), name="test")
+    >>> Columns.of(easy).answer([]) == easy.answer
+    True
+    """
+    seen, tasks = set(taken), list[Task]()
+    num_hard = round(hard_share * num_problems)
+    for number in draw.sample(range(num_problems), num_problems):
+        tasks.append(draw_problem(draw, is_hard=number < num_hard, task_id=f"{name}-{len(tasks)}", taken=seen))
+        seen.add(tasks[-1].prompt)
+    return tasks
+
+
+def draw_problem(draw: random.Random, *, is_hard: bool, task_id: str, taken: Collection[str] = ()) -> Task:
+    """Draws one problem whose prompt is not in `taken`."""
+    while True:
+        sign = "*" if draw.random() < _PRODUCT_SHARE else "+"
+        kinds = ["none", *(draw.choice(("none", "carry")) for _ in range(NUM_DIGITS - 1))]
+        if is_hard:
+            kinds = ["open" if place in OPEN_PLACES else kind for place, kind in enumerate(kinds)]
+        known = [[digit for digit in _DIGITS[sign][kind] if digit or place] for place, kind in enumerate(kinds)]
+        first, second = int("".join(str(draw.choice(digits)) for digits in known)), _SECOND[sign]
+        question = f"Calculate {first} {sign} {second}."
+        if question not in taken:
+            labels = {
+                DATASET_LABEL: CHECKED_AS,
+                QUESTION_LABEL: question,
+                DIFFICULTY_LABEL: "hard" if is_hard else "easy",
+                "kind": "product" if sign == "*" else "sum",
+            }
+            answer = first * second if sign == "*" else first + second
+            return Task(task_id=task_id, prompt=question, answer=str(answer), labels=labels)
+
+
+# -- solving with one column of look-ahead -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of a problem, from the left: the value of each before any carry."""
+
+    values: tuple[int, ...]
+
+    @classmethod
+    def of(cls, task: Task) -> Columns:
+        """Returns the columns of a task. Raises `DataError` if the task is not a calculation."""
+        asked = calculation_of(task)
+        digits = str(asked.first)
+        if asked.sign == "+":
+            return cls(tuple(int(a) + int(b) for a, b in zip(digits, str(asked.second), strict=True)))
+        return cls(tuple(int(digit) * asked.second for digit in digits))
+
+    @property
+    def guessed(self) -> list[int]:
+        """Places, from the left, whose carry comes through an open column and cannot be seen."""
+        return [place for place, value in enumerate(self.values[1:-1]) if value == 9]
+
+    def answer(self, carries: Sequence[bool]) -> str:
+        """Returns the result with these carries at the guessed places; all other carries are exact."""
+        guesses = dict(zip(self.guessed, carries, strict=True))
+        values = (*self.values, 0)
+        return "".join(
+            str((value + guesses.get(place, values[place + 1] > 9)) % 10) for place, value in enumerate(self.values)
+        )
 
 
 class FeedbackTasks(RecipeTasks):

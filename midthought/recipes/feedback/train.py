@@ -11,9 +11,15 @@ from midthought.errors import SettingsError
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
 from midthought.recipes.evaluation import EvaluationArm
 from midthought.recipes.feedback.demonstrations import Demonstrator, make_small_policy, read_conversations
-from midthought.recipes.feedback.problems import DIFFICULTY_LABEL, Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.recipes.feedback.tasks import RETRY_ONLY, FeedbackTasks, feedback_metrics
+from midthought.recipes.feedback.tasks import (
+    DIFFICULTY_LABEL,
+    RETRY_ONLY,
+    FeedbackTasks,
+    Parts,
+    feedback_metrics,
+    prepare_problems,
+)
 from midthought.recipes.recipe import run_of
 from midthought.recipes.run import RecipeRun
 from midthought.rollout.local_rollouts import Rollouts

@@ -13,9 +13,9 @@ from midthought.feedback.prompts import DEFINITION
 from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.demonstrations import read_conversations
-from midthought.recipes.feedback.problems import prepare_problems
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, FeedbackRewardConfig
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.feedback.tasks import prepare_problems
 from midthought.rollout.openai_messages import calls_of
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message

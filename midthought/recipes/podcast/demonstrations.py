@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from midthought.data.abstention import NO_ANSWER, UNANSWERABLE
+from midthought.data.final_answers import NO_ANSWER, UNANSWERABLE
 from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits

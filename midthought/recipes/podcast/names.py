@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from midthought.data.abstention import NO_ANSWER, UNANSWERABLE, is_answerable
+from midthought.data.final_answers import NO_ANSWER, UNANSWERABLE, is_answerable
 from midthought.memory.chunks import Chunk
 from midthought.tokenization import Renderer
 from midthought.types import Task

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.config import settled
-from midthought.data.abstention import NO_ANSWER, is_answerable
+from midthought.data.final_answers import NO_ANSWER, is_answerable
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.rewards import answer_reward, correct
 from midthought.errors import MemoryStoreError, SettingsError
-from midthought.files.manifest import MANIFEST, damage_in, write_manifest
+from midthought.files.output_folder import MANIFEST, damage_in, write_manifest
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.inspection import doubt_lines

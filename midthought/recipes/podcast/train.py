@@ -72,10 +72,7 @@ class PodcastRun(RecipeRun):
         return PodcastTasks(config, self.data)
 
     def build_data(self) -> None:
-        with (
-            self.progress.timed("memory"),
-            self.console.stage("Memory and questions", unit="texts embedded") as bar,
-        ):
+        with self.progress.timed("memory"), self.console.stage("Memory and questions", unit="texts embedded") as bar:
             report = self.data.build(self.path, bar.follow)
         self.folder.findings.append(
             Finding(

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from midthought.tools.registry import ToolRegistry
 
 THINK_OPEN, THINK_CLOSE = THINK_TAGS
-_EXAMPLES: dict[str, Any] = {
-    "string": "...",
-    "integer": 1,
-    "number": 1.5,
-    "boolean": True,
-    "array": [],
-    "object": {},
-}
+_EXAMPLES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
 
 
 class Scanner(Protocol):

@@ -23,7 +23,7 @@ from ray_worlds import Diarist, Diary, OneAnswer, settings, tasks
 from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.create import policy_engine
 from midthought.errors import EngineError, SettingsError
-from midthought.learning.adapters import add_adapters
+from midthought.learning.model import add_adapters
 from midthought.rollout.episode import RolloutParts
 from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.tokenization import Renderer
@@ -40,7 +40,7 @@ def engine_options(renderer: Renderer) -> dict[str, Any]:
 
 
 def model_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
-    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
     engine = functools.partial(policy_engine, trained=None, **engine_options(renderer))
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
@@ -61,7 +61,7 @@ def parts_here(policy: Any, renderer: Renderer, environment: Any) -> RolloutPart
 
 
 def scripted_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
-    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
+    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
     engine = functools.partial(Diarist, renderer=renderer)

@@ -8,7 +8,7 @@ import threading
 import pytest
 from ray_worlds import HoldsLock, tasks, twice
 
-from midthought.cluster.serialization import deserialize, serialize
+from midthought.cluster.process import deserialize, serialize
 from midthought.errors import SettingsError
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.tool import MemoryRetrievalTool

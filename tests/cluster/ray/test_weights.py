@@ -5,14 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from midthought.cluster.serialization import deserialize, serialize
-from midthought.cluster.weights import (
+from midthought.cluster.process import (
     buckets,
     copy_slices,
+    deserialize,
     digest_of,
     fill_placeholders,
     named_tensors,
     placeholder_of,
+    serialize,
 )
 
 

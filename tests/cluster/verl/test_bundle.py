@@ -12,9 +12,8 @@ import pytest
 import yaml
 from worlds import Look, task
 
-from midthought.cluster.verl import installed
-from midthought.cluster.verl.bundle import write_bundle
-from midthought.cluster.verl.installed import require_verl
+from midthought.cluster.verl import bundle
+from midthought.cluster.verl.bundle import require_verl, write_bundle
 from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.settings import LoopOptions, VerlConfig
@@ -159,7 +158,7 @@ def test_no_validation_task_and_a_folder_in_use_are_named(tmp_path: Path) -> Non
 
 
 def test_a_missing_verl_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "has_verl", lambda: False)
+    monkeypatch.setattr(bundle, "has_verl", lambda: False)
     with pytest.raises(
         MissingExtraError, match=r"verl is not installed; install it with: pip install 'midthought\[verl\]'"
     ):

@@ -17,7 +17,7 @@ from bundles import (
 )
 from small_runs import write_short_transcripts
 
-from midthought.cluster.verl import installed
+from midthought.cluster.verl import bundle
 from midthought.cluster.verl.record import task_of
 from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.recipes.feedback.verl import feedback_tool
@@ -213,7 +213,7 @@ DRY = ("--engine", "verl", "--dry-run")
 def test_a_mistake_is_one_line_and_nothing_is_written(
     recipe: str, words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any
 ) -> None:
-    monkeypatch.setattr(installed, "has_verl", lambda: False)
+    monkeypatch.setattr(bundle, "has_verl", lambda: False)
     sources = {
         "podcast": f"memory.transcripts={write_short_transcripts(tmp_path / 'episodes')}",
         "feedback": f"sft.source={write_conversations(tmp_path)}",

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from midthought.cluster.verl.derived_values import DerivedValues
-from midthought.cluster.verl.installed import hydra_override
+from midthought.cluster.verl.bundle import hydra_override
 from midthought.cluster.verl.overrides import TABLE, overrides_of
-from midthought.cluster.verl.settings import VerlConfig
+from midthought.cluster.verl.settings import DerivedValues, VerlConfig
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 

@@ -18,11 +18,10 @@ from verl.workers.rollout.replica import TokenOutput
 from with_verl import dataset, generate, loaded, require_values, scored
 from worlds import Manager
 
-from midthought.cluster.verl.derived_values import DerivedValues
-from midthought.cluster.verl.installed import compose, hydra_override
+from midthought.cluster.verl.bundle import compose, hydra_override
 from midthought.cluster.verl.overrides import TABLE, overrides_of
 from midthought.cluster.verl.record import task_of
-from midthought.cluster.verl.settings import VerlConfig
+from midthought.cluster.verl.settings import DerivedValues, VerlConfig
 from midthought.config import RecipeConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError

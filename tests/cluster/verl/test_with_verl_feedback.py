@@ -18,7 +18,7 @@ from small_tokenizer import small_tokenizer
 from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 from with_verl import require_values
 
-from midthought.cluster.verl.installed import compose
+from midthought.cluster.verl.bundle import compose
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.models.pretrained import load_model, load_tokenizer
 from midthought.recipes.feedback import recipe

@@ -19,7 +19,7 @@ from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.dataset.rl_dataset import collate_fn as collate
 
-from midthought.cluster.verl.installed import compose
+from midthought.cluster.verl.bundle import compose
 from midthought.cluster.verl.overrides import BundlePath
 from midthought.types import Trajectory
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.env.answers import task_is_right
-from midthought.recipes.feedback.problems import OPEN_PLACES, Columns, draw_problem, make_problems
+from midthought.recipes.feedback.tasks import OPEN_PLACES, Columns, draw_problem, make_problems
 from midthought.types import Task
 
 

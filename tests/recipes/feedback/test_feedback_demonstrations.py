@@ -10,9 +10,9 @@ from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended, read_conversations
-from midthought.recipes.feedback.problems import Columns
 from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.recipes.feedback.settings import SftSection
+from midthought.recipes.feedback.tasks import Columns
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.demonstrations import DemonstrationReader
 from midthought.trainer.rollouts import PromptBuilder

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import SettingsError
-from midthought.recipes.feedback.problems import prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsSection
+from midthought.recipes.feedback.tasks import prepare_problems
 from midthought.trainer.progress import RunProgress
 
 SMALL = [

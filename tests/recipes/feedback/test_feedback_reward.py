@@ -7,9 +7,9 @@ import pytest
 
 from midthought.errors import SettingsError
 from midthought.recipes.feedback.demonstrations import mended
-from midthought.recipes.feedback.problems import Columns, make_problems
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, Outcome, broken_order, parts_of
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.feedback.tasks import Columns, make_problems
 from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.types import StopReason, Task
 

@@ -7,9 +7,8 @@ import random
 import pytest
 
 from midthought.recipes.feedback import reward
-from midthought.recipes.feedback.problems import make_problems
 from midthought.recipes.feedback.reward import Outcome, Round, rounds_of
-from midthought.recipes.feedback.tasks import feedback_metrics
+from midthought.recipes.feedback.tasks import feedback_metrics, make_problems
 from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.types import Task
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from midthought.data.abstention import NO_ANSWER
+from midthought.data.final_answers import NO_ANSWER
 from midthought.env.answer_matching import normalised
 from midthought.env.answers import task_is_right
 from midthought.env.rewards import used_tool

@@ -8,20 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_runs import (
-    PODCAST,
-    SHORT_TRANSCRIPTS,
-    small_embedding_model,
-    start,
-    stop_at,
-    write_short_transcripts,
-)
+from small_runs import PODCAST, SHORT_TRANSCRIPTS, small_embedding_model, start, stop_at, write_short_transcripts
 
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
 from midthought.recipes.served_run import open_run
 from midthought.report.console import Console
-from midthought.report.trajectory_row import trajectory_row
+from midthought.report.recorded_episodes import trajectory_row
 from midthought.serve.chat_answer import ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import checked_messages
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from midthought.data.abstention import NO_ANSWER
+from midthought.data.final_answers import NO_ANSWER
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.splitting import Chunking

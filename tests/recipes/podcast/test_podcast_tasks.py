@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from small_runs import small_embedding_model
 
-from midthought.data.abstention import NO_ANSWER
+from midthought.data.final_answers import NO_ANSWER
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.build import build_memory
 from midthought.memory.embedding import load_embedder

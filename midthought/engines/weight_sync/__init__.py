@@ -1,1 +1,0 @@
-"""Keeps an engine outside the learner's process on the weights of a policy in training, and proves that it uses them."""

@@ -1,0 +1,86 @@
+"""The gateway: the endpoint on loopback, in a thread of this process, with a session for each episode of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from midthought.config.references import require_installed
+from midthought.errors import SettingsError
+from midthought.http.network import is_loopback
+from midthought.rollout.turn_graph import TurnGraph
+from midthought.serve.chat_answer import ChatAnswers
+from midthought.serve.chat_policy import ChatPolicy
+from midthought.serve.exchange import Start
+from midthought.serve.session_keys import SessionAccess, Sessions
+from midthought.serve.sessions import Session, SessionLimits
+from midthought.tools.background_loop import BackgroundLoop
+
+STOP_SECONDS = 1
+"""Time for requests in progress when the gateway closes."""
+
+
+class Gateway:
+    """Serves policies in training under one name. The server starts with the first session.
+
+    Raises `SettingsError` if `host` is not loopback, `MissingExtraError` without the extra `serve`.
+    """
+
+    def __init__(self, name: str, host: str = "127.0.0.1", *, limits: SessionLimits | None = None) -> None:
+        if not is_loopback(host):
+            raise SettingsError(f"the gateway's host {host!r} can be reached from other machines; give 127.0.0.1")
+        require_installed("serve", "fastapi", "uvicorn")
+        self.name, self.host = name, host
+        self.sessions = Sessions()
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._loop = BackgroundLoop("midthought-gateway")
+        self._server: Any = None
+
+    def open_session(
+        self, policy: ChatPolicy, *, seed: int, start: Start, sampling: Mapping[str, Any] | None = None
+    ) -> Session:
+        """Returns a session whose answers are sampled with these fields of `Sampling`; `start` starts coroutines on the engine's
+        event loop. Any thread may call it."""
+        answers = ChatAnswers(policy, TurnGraph(), seed=seed, sampling=sampling or {})
+        session = Session(
+            answers,
+            start,
+            model=self.name,
+            url=self._url(),
+            is_training=True,
+            limits=self._limits,
+            close=self._close_session,
+        )
+        self.sessions.add(session)
+        return session
+
+    def close(self) -> None:
+        """Stops the server. A later session starts it again."""
+        with self._lock:
+            if self._server is not None:
+                self._server.should_exit = True
+                concurrent.futures.wait([self._serving], 3 * STOP_SECONDS)
+                self._loop.close()
+            self._server = None
+
+    async def _close_session(self, session: Session) -> None:
+        await asyncio.wrap_future(self._loop.start(self.sessions.close(session)))
+
+    def _url(self) -> str:
+        from midthought.memory.service.server import address, listen, make_server
+        from midthought.serve.app import make_app
+
+        with self._lock:
+            if self._server is None:
+                listening = listen(self.host, 0)
+                app = make_app(self.sessions, SessionAccess(host=self.host, sessions=self.sessions))
+                self._server, self._address = (
+                    make_server(app, max_connections=None, stop_seconds=STOP_SECONDS),
+                    address(listening),
+                )
+                self._serving = self._loop.start(self._server.serve([listening]))
+            return self._address

@@ -1,0 +1,169 @@
+"""A gateway whose engine waits where a test wants it to; clients; and what a session would train."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from midthought.config import InferenceConfig
+from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.generation import BaseInferenceEngine
+from midthought.engines.scripted import Script, ScriptedEngine, byte_tokenizer
+from midthought.errors import EngineError
+from midthought.rollout.turn_graph import TurnNode
+from midthought.serve.chat_policy import ChatPolicy
+from midthought.serve.gateway import Gateway
+from midthought.serve.sessions import Session, SessionLimits
+from midthought.tokenization import Renderer
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.parsers import find_call_format
+from midthought.tools.registry import ToolRegistry
+from midthought.types import Completion, Finish, Task, Trajectory
+
+ANSWER = "</think> The answer."
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+NAME = "policy"
+_TLS = ssl.create_default_context()
+"""Made once: it reads the certificates for 30 ms."""
+
+
+class HeldEngine(ScriptedEngine):
+    """Writes token by token. After `hold_after` tokens of an answer it waits until `go` is set; after `fails_after` it fails."""
+
+    def __init__(self, script: Script, renderer: Renderer) -> None:
+        super().__init__(script, renderer)
+        self.hold_after: int | None = None
+        self.fails_after: int | None = None
+        self.is_interrupted = False
+        """An answer that is held returns what it has, as engines do for a weight update."""
+        self.go = threading.Event()
+        self.num_held = 0
+        self.sampled: list[tuple[int, ...]] = []
+        """Tokens of every call that ended."""
+        self.calls: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        """Prompt and tokens of the last call of each episode."""
+
+    async def sample(
+        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
+    ) -> Completion:
+        written: list[int] = []
+        finish, version = Finish.LENGTH, self.policy_version
+        while len(written) < sampling.max_tokens:
+            if len(written) == self.fails_after:
+                raise EngineError("the engine broke")
+            if len(written) == self.hold_after and not self.go.is_set():
+                await self._hold()
+                if self.is_interrupted:
+                    break
+            token_id = self._next_token(episode, [*token_ids, *written])
+            written.append(token_id)
+            if token_id in self.eos_token_ids:
+                finish = Finish.END
+                break
+            if stopper is not None and stopper.feed(token_id):
+                finish = Finish.CALL
+                break
+        self.sampled.append(tuple(written))
+        self.calls[episode] = tuple(token_ids), tuple(written)
+        logprobs = (self._logprob,) * len(written)
+        return Completion(token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=version)
+
+    async def _hold(self) -> None:
+        self.num_held += 1
+        try:
+            while not self.go.is_set():
+                await asyncio.sleep(0.001)
+        finally:
+            self.num_held -= 1
+
+
+def answers_with(text: str) -> Script:
+    """A script that writes the text as every answer."""
+    started: set[int] = set()
+
+    def write(episode: int, token_ids: Sequence[int]) -> str | None:
+        if episode in started:
+            return None
+        started.add(episode)
+        return text
+
+    return write
+
+
+@dataclass(kw_only=True)
+class Place:
+    """A gateway with one policy."""
+
+    engine: HeldEngine
+    gateway: Gateway
+    policy: ChatPolicy
+    start: Callable[[Any], Any]
+    engine_shutdown: Callable[[], None]
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    def open(self, seed: int = 0) -> Session:
+        return self.gateway.open_session(self.policy, seed=seed, sampling={"temperature": 1.0}, start=self.start)
+
+    def client(self, session: Session, *, control: bool = False) -> httpx.Client:
+        key = session.client.control_key if control else session.client.api_key
+        headers = {"Authorization": f"Bearer {key}"}
+        self.clients.append(
+            httpx.Client(base_url=session.client.anthropic_base_url, headers=headers, timeout=30, verify=_TLS)
+        )
+        return self.clients[-1]
+
+    def trained(self, session: Session) -> list[TurnNode]:
+        """Closes the session; returns the answers that are trained."""
+        asyncio.run(session.close())
+        trajectory = Trajectory(Task(task_id="t", prompt="", answer=""), [0])
+        nodes: list[TurnNode] = session.answers.graph.fill(trajectory)
+        return nodes
+
+
+@contextlib.contextmanager
+def place(
+    script: Script | None = None, *, max_seq_len: int = 4000, inference: InferenceConfig | None = None, **limits: Any
+) -> Iterator[Place]:
+    """Serves a scripted policy with `#call` in its thoughts."""
+    renderer = Renderer(byte_tokenizer())
+    core = HeldEngine(answers_with(ANSWER) if script is None else script, renderer)
+    engine = BaseInferenceEngine(core, renderer)
+    policy = ChatPolicy(
+        engine=core,
+        renderer=renderer,
+        call_format=find_call_format("in_thought"),
+        executor=ToolExecutor(ToolRegistry([])),
+        max_seq_len=max_seq_len,
+        inference=inference or InferenceConfig(max_tokens=1000),
+    )
+    gateway = Gateway(NAME, limits=SessionLimits(**limits))
+    made = Place(engine=core, gateway=gateway, policy=policy, start=engine.start, engine_shutdown=engine.shutdown)
+    try:
+        yield made
+    finally:
+        core.go.set()
+        for client in made.clients:
+            client.close()
+        gateway.close()
+        engine.shutdown()
+
+
+def asks(text: str = "hi", **fields: Any) -> dict[str, Any]:
+    """A request that both dialects read."""
+    return {"model": NAME, "messages": [{"role": "user", "content": text}], "max_tokens": 500, **fields}
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Waits until it is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.002)

@@ -1,0 +1,430 @@
+"""The gateway over HTTP: delivery, retries, disconnects, sessions with their keys, rewards and limits, weight changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="the serve extra is not installed")
+
+from held_engine import ANSWER, CHAT, MESSAGES, NAME, asks, place, until
+
+from midthought.errors import SettingsError
+from midthought.serve import exchange as exchange_module
+from midthought.serve.gateway import Gateway
+from midthought.types import Task, Trajectory
+
+TEXT = ANSWER.removeprefix("</think> ")
+RETRIED = {"x-stainless-retry-count": "1"}
+PATHS = pytest.mark.parametrize("path", [CHAT, MESSAGES])
+
+
+@pytest.fixture
+def one():
+    with place() as found:
+        yield found
+
+
+def text_of(body: dict[str, Any]) -> str:
+    """The answer in a response of either dialect."""
+    if "choices" in body:
+        return body["choices"][0]["message"]["content"] or ""
+    return "".join(block.get("text", "") for block in body["content"])
+
+
+def error_of(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["message"]
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a stream, to its end."""
+    return [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+
+
+def streamed_text(found: list[dict[str, Any]]) -> str:
+    chat = "".join(choice["delta"].get("content") or "" for each in found for choice in each.get("choices", ()))
+    return chat + "".join(each["delta"].get("text", "") for each in found if each.get("type") == "content_block_delta")
+
+
+def leave_after_first_event(client: httpx.Client, path: str, **fields: Any) -> None:
+    """Reads the first event of a stream, and closes the connection."""
+    with client.stream("POST", path, json=asks(stream=True, **fields)) as response:
+        next(line for line in response.iter_lines() if line.startswith("data: {"))
+
+
+# -- delivery ----------------------------------------------------------------------------------------------------
+
+
+@PATHS
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_whose_last_bytes_were_sent_is_trained(path, stream, one):
+    session = one.open()
+    response = one.client(session).post(path, json=asks(stream=stream))
+    assert response.status_code == 200, response.text
+    assert (streamed_text(events(response)) if stream else text_of(response.json())) == TEXT
+    (node,) = one.trained(session)
+    assert node.record.token_ids[node.num_context :] == list(one.engine.sampled[0])
+    assert session.counts["undelivered"] == 0
+
+
+@PATHS
+def test_the_first_event_leaves_before_the_answer_ends(path, one):
+    one.engine.hold_after = 5
+    with one.client(one.open()).stream("POST", path, json=asks(stream=True)) as response:
+        lines = response.iter_lines()
+        texts = (streamed_text([json.loads(line[6:])]) for line in lines if line.startswith("data: {"))
+        assert next(filter(None, texts))
+        until(lambda: one.engine.num_held == 1)
+        one.engine.go.set()
+        assert TEXT.endswith("".join(texts))
+
+
+@PATHS
+def test_a_slow_answer_is_kept_alive(path, one, monkeypatch):
+    monkeypatch.setattr(exchange_module, "KEEP_ALIVE_SECONDS", 0.02)
+    one.engine.hold_after = 0
+    with one.client(one.open()).stream("POST", path, json=asks(stream=True)) as response:
+        found = [json.loads(line[6:]) for line, _ in zip(_data(response), range(6), strict=False)]
+        assert streamed_text(found) == "" and not one.engine.sampled
+        kinds = {each.get("type", "chunk") for each in found[2:]}
+        assert kinds == ({"chunk"} if path == CHAT else {"ping"})
+
+
+def _data(response: httpx.Response):
+    return (line for line in response.iter_lines() if line.startswith("data: {"))
+
+
+def test_a_request_without_a_stream_waits_for_a_slow_answer(one, monkeypatch):
+    monkeypatch.setattr(exchange_module, "KEEP_ALIVE_SECONDS", 0.01)
+    one.engine.hold_after = 3
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(one.client(one.open()).post, CHAT, json=asks())
+        until(lambda: one.engine.num_held == 1)
+        threading.Event().wait(0.05)
+        one.engine.go.set()
+        assert text_of(waiting.result().json()) == TEXT
+
+
+# -- retries -----------------------------------------------------------------------------------------------------
+
+
+@PATHS
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_marked_retry_gets_the_answer_that_was_sent_before_and_it_is_trained_once(path, stream, one):
+    session = one.open()
+    client = one.client(session)
+    first, second = (client.post(path, json=asks(stream=stream), headers=headers) for headers in ({}, RETRIED))
+    assert first.content == second.content
+    assert len(one.trained(session)) == len(one.engine.sampled) == 1
+    assert session.counts["requests"] == 1 and session.counts["retried"] == 1
+
+
+def test_a_marked_retry_with_another_body_is_another_request(one):
+    session = one.open()
+    client = one.client(session)
+    client.post(CHAT, json=asks())
+    client.post(CHAT, json=asks("other"), headers=RETRIED)
+    client.post(MESSAGES, json=asks(), headers=RETRIED)
+    assert len(one.trained(session)) == 3
+
+
+def test_an_identical_request_after_delivery_and_parallel_ones_are_further_samples(one):
+    session = one.open()
+    client = one.client(session)
+    ids = [client.post(CHAT, json=asks()).json()["id"] for _ in range(2)]
+    one.engine.hold_after = 2
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(one.client(session).post, CHAT, json=asks()) for _ in range(2)]
+        until(lambda: one.engine.num_held == 2)
+        one.engine.go.set()
+        ids += [each.result().json()["id"] for each in waiting]
+    assert len(set(ids)) == len(one.trained(session)) == 4
+
+
+@PATHS
+@pytest.mark.parametrize("headers", [{}, RETRIED])
+def test_after_a_disconnect_in_mid_stream_the_same_request_follows_the_same_answer(path, headers, one):
+    session = one.open()
+    one.engine.hold_after = 5
+    leave_after_first_event(one.client(session), path)
+    client = one.client(session)
+    with client.stream("POST", path, json=asks(stream=True), headers=headers) as response:
+        one.engine.go.set()
+        assert streamed_text(events(response)) == TEXT
+    assert len(one.trained(session)) == len(one.engine.sampled) == 1
+    assert session.counts["undelivered"] == 0
+
+
+def test_an_answer_that_ended_without_a_connection_waits_for_the_same_request(one):
+    session = one.open()
+    one.engine.hold_after = 5
+    leave_after_first_event(one.client(session), CHAT)
+    one.engine.go.set()
+    until(lambda: session.counts["answers"] == 1)
+    response = one.client(session).post(CHAT, json=asks(stream=True))
+    assert streamed_text(events(response)) == TEXT and len(one.trained(session)) == len(one.engine.sampled) == 1
+
+
+def test_two_lost_requests_with_one_body_get_an_answer_each(one):
+    session = one.open()
+    one.engine.hold_after = 5
+    clients = [one.client(session) for _ in range(2)]
+    streams = [client.send(_stream(client), stream=True) for client in clients]
+    until(lambda: one.engine.num_held == 2)
+    for each in streams:
+        each.close()
+    one.engine.go.set()
+    until(lambda: session.counts["answers"] == 2)
+    ids = {events(one.client(session).send(_stream(clients[0], **RETRIED)))[0]["id"] for _ in range(2)}
+    assert len(ids) == len(one.trained(session)) == len(one.engine.sampled) == 2
+
+
+def _stream(client: httpx.Client, **headers: str) -> httpx.Request:
+    return client.build_request("POST", CHAT, json=asks(stream=True), headers=headers)
+
+
+def test_a_failed_answer_is_sampled_anew_when_it_is_asked_for_again(one):
+    session = one.open()
+    one.engine.fails_after = 5
+    assert one.client(session).post(CHAT, json=asks()).status_code == 500
+    assert "the engine broke" in session.failure
+    one.engine.fails_after = None
+    assert text_of(one.client(session).post(CHAT, json=asks(), headers=RETRIED).json()) == TEXT
+    assert session.failure == "" and session.counts["failed"] == 1 and len(one.trained(session)) == 1
+
+
+# -- disconnects -------------------------------------------------------------------------------------------------
+
+
+@PATHS
+def test_an_answer_without_a_connection_is_cancelled_after_the_grace_time_and_not_trained(path):
+    with place(grace_seconds=0.05) as found:
+        session = found.open()
+        found.engine.hold_after = 5
+        leave_after_first_event(found.client(session), path)
+        until(lambda: session.counts["undelivered"] == 1)
+        assert found.engine.num_held == 0 and session.idle_seconds > 0
+        assert found.trained(session) == [] and session.counts["undelivered"] == 1
+        assert found.engine.sampled == []
+
+
+def test_an_answer_that_nobody_received_is_not_trained_unless_it_is_continued():
+    for is_continued in (False, True):
+        with place() as found:
+            session = found.open()
+            found.engine.hold_after = 5
+            leave_after_first_event(found.client(session), CHAT)
+            found.engine.go.set()
+            until(lambda session=session: session.counts["answers"] == 1)
+            if is_continued:
+                said = [{"role": "assistant", "content": TEXT}, {"role": "user", "content": "go on"}]
+                asked = asks()
+                found.client(session).post(CHAT, json={**asked, "messages": [*asked["messages"], *said]})
+            assert len(found.trained(session)) == 2 * is_continued
+            assert session.counts["undelivered"] == (not is_continued)
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+
+@PATHS
+def test_a_closed_session_refuses_without_a_retry(path, one):
+    session = one.open()
+    asyncio.run(session.close())
+    for control in (False, True):
+        response = one.client(session, control=control).post(path, json=asks())
+        assert error_of(response) == (403, "this session is closed; open another one")
+        assert response.headers["x-should-retry"] == "false"
+
+
+def test_closing_a_session_ends_its_answers_and_delivers_nothing(one):
+    session = one.open()
+    one.engine.hold_after = 5
+    client = one.client(session)
+    with client.stream("POST", CHAT, json=asks(stream=True)) as response:
+        lines = _data(response)
+        next(lines)
+        assert one.client(session, control=True).post("/v1/session/close").json() == {"closed": True}
+        assert one.engine.num_held == 0
+        assert "closed" in json.loads(list(lines)[-1][6:])["error"]["message"]
+    assert one.trained(session) == [] and session.counts["undelivered"] == 1
+
+
+def test_keys_of_others_are_unknown(one):
+    session = one.open()
+    url = session.client.anthropic_base_url
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": session.client.api_key + "x"}):
+        for path in (CHAT, MESSAGES, "/v1/session/reward"):
+            response = httpx.post(url + path, json=asks(), headers=headers)
+            assert response.status_code == 401 and response.json()["error"]["message"]
+    assert httpx.get(f"{url}/v1/models", headers={"x-api-key": session.client.api_key}).status_code == 200
+    assert one.engine.sampled == []
+
+
+def test_a_conversation_continued_with_the_key_of_another_session_is_rendered_afresh(one):
+    said = [{"role": "assistant", "content": TEXT}, {"role": "user", "content": "go on"}]
+    sessions = [one.open(seed) for seed in range(2)]
+    clients = [one.client(session) for session in sessions]
+    for client in clients:
+        client.post(CHAT, json=asks("a secret" if client is clients[0] else "mine"))
+    asked = asks("a secret")
+    clients[1].post(CHAT, json={**asked, "messages": [*asked["messages"], *said]})
+    assert [session.counts["continued"] for session in sessions] == [0, 0]
+    assert [len(one.trained(session)) for session in sessions] == [1, 2]
+    assert clients[1].post(CHAT, json=asks(), headers=RETRIED).status_code == 403
+
+
+def test_a_retry_with_the_key_of_another_session_is_a_request_of_its_own(one):
+    first, second = one.open(), one.open()
+    ids = [one.client(session).post(CHAT, json=asks(), headers=RETRIED).json()["id"] for session in (first, second)]
+    assert ids[0] != ids[1] and len(one.trained(first)) == len(one.trained(second)) == 1
+
+
+def test_keys_are_random_and_not_shown(one):
+    clients = [one.open().client for _ in range(3)]
+    keys = {key for client in clients for key in (client.api_key, client.control_key)}
+    assert len(keys) == 6 and min(map(len, keys)) >= 40
+    assert not any(key in repr(clients) for key in keys)
+    assert clients[0].environ()["OPENAI_API_KEY"] == clients[0].environ()["ANTHROPIC_API_KEY"] == clients[0].api_key
+
+
+def test_the_gateway_listens_on_loopback_only():
+    with pytest.raises(SettingsError, match=r"0\.0\.0\.0"):
+        Gateway(NAME, "0.0.0.0")
+    with place() as found:
+        session = found.open()
+        response = found.client(session).get("/v1/models", headers={"Host": "evil.example"})
+        assert response.status_code == 421
+
+
+def test_models_are_listed_in_both_forms(one):
+    client = one.client(one.open())
+    assert client.get("/v1/models").json()["object"] == "list"
+    found = client.get(f"/v1/models/{NAME}", headers={"anthropic-version": "2023-06-01"}).json()
+    assert (found["id"], found["type"]) == (NAME, "model")
+    assert error_of(client.get("/v1/models/other"))[0] == 404
+    assert error_of(client.post(MESSAGES, json=asks(model="other")))[0] == 404
+
+
+def test_tokens_are_counted_as_the_answer_would_use_them(one):
+    client = one.client(one.open())
+    asked = asks(stream=False)
+    counted = client.post(f"{MESSAGES}/count_tokens", json={key: asked[key] for key in ("model", "messages")}).json()
+    assert counted["input_tokens"] == client.post(MESSAGES, json=asked).json()["usage"]["input_tokens"]
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/messages", "/v1/responses", "/"])
+def test_another_path_is_a_sentence_about_base_urls(path, one):
+    status, words = error_of(one.client(one.open()).post(path, json=asks()))
+    assert status == 404 and "base URL" in words and path in words
+
+
+# -- rewards -----------------------------------------------------------------------------------------------------
+
+
+def reward(client: httpx.Client, value: Any, **fields: Any) -> httpx.Response:
+    return client.post("/v1/session/reward", content=json.dumps({"reward": value, **fields}), headers=_JSON)
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def test_rewards_of_the_session_and_of_one_answer(one):
+    session = one.open()
+    response_id = one.client(session).post(CHAT, json=asks()).json()["id"]
+    control = one.client(session, control=True)
+    assert reward(control, 0.5, response_id=response_id).status_code == 200
+    assert reward(control, 1).status_code == 200
+    assert control.get("/v1/session").json()["reward"] == session.reward == 1.0
+    for again in ({}, {"response_id": response_id}):
+        status, words = error_of(reward(control, 1, **again))
+        assert status == 400 and "has its reward already" in words
+    (node,) = one.trained(session)
+    assert node.reward == 0.5
+
+
+@pytest.mark.parametrize("value", [None, True, "1", [1], float("nan"), float("inf"), 10**400])
+def test_a_reward_that_is_no_finite_number_is_refused(value, one):
+    session = one.open()
+    status, words = error_of(reward(one.client(session, control=True), value))
+    assert status == 400 and "no finite number" in words and session.reward is None
+
+
+def test_a_reward_of_an_unknown_answer_or_with_other_fields_is_refused(one):
+    control = one.client(one.open(), control=True)
+    for response_id in ("other", 5, [1]):
+        assert error_of(reward(control, 1, response_id=response_id))[0] == 400
+    assert "'rewrd'" in error_of(reward(control, 1, rewrd=1))[1]
+    for body in (b"", b"[1]", b"{", b'"a"'):
+        assert control.post("/v1/session/reward", content=body, headers=_JSON).status_code == 400
+
+
+def test_a_reward_with_the_model_key_is_refused(one):
+    session = one.open()
+    client = one.client(session)
+    for response in (reward(client, 1), client.post("/v1/session/close"), client.get("/v1/session")):
+        assert error_of(response) == (403, "this needs the session's control key, not its model key")
+    assert session.reward is None and not session.is_closed
+    assert one.client(session, control=True).post(CHAT, json=asks()).status_code == 403
+
+
+def test_a_late_reward_is_refused_and_counted(one):
+    session = one.open()
+    asyncio.run(session.close())
+    response = reward(one.client(session, control=True), 1)
+    assert response.status_code == 403 and response.headers["x-should-retry"] == "false"
+    assert session.reward is None and one.gateway.sessions.num_late_rewards == 1
+
+
+# -- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_too_many_answers_in_progress_are_refused_for_now():
+    with place(max_answers=2) as found:
+        session = found.open()
+        found.engine.hold_after = 2
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(found.client(session).post, CHAT, json=asks(n=2))
+            until(lambda: found.engine.num_held == 2)
+            assert session.idle_seconds == 0
+            response = found.client(session).post(MESSAGES, json=asks())
+            assert response.status_code == 429 and response.headers["retry-after"] == "1"
+            assert found.client(found.open()).get("/v1/models").status_code == 200
+            found.engine.go.set()
+            assert len(waiting.result().json()["choices"]) == 2
+        assert found.client(session).post(MESSAGES, json=asks()).status_code == 200
+
+
+@pytest.mark.parametrize("limits", [{"max_requests": 1}, {"max_tokens": 1}])
+def test_a_session_that_has_had_enough_refuses_without_a_retry(limits):
+    with place(**limits) as found:
+        client = found.client(found.open())
+        assert client.post(CHAT, json=asks()).status_code == 200
+        response = client.post(CHAT, json=asks("more"))
+        assert response.status_code == 403 and response.headers["x-should-retry"] == "false"
+
+
+# -- weights -----------------------------------------------------------------------------------------------------
+
+
+def test_a_weight_change_during_a_request_is_in_the_versions_of_its_tokens(one):
+    session = one.open()
+    one.engine.hold_after = 7
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(one.client(session).post, CHAT, json=asks())
+        until(lambda: one.engine.num_held == 1)
+        one.engine.is_interrupted, one.engine.policy_version = True, 1
+        one.engine.go.set()
+        assert text_of(waiting.result().json()) == TEXT
+    asyncio.run(session.close())
+    trajectory = Trajectory(Task(task_id="t", prompt="", answer=""), [0])
+    session.answers.graph.fill(trajectory)
+    (segment,) = trajectory.segments
+    versions = [v for v, is_sampled in zip(segment.policy_versions, segment.loss_mask, strict=True) if is_sampled]
+    assert versions == [0] * 7 + [1] * (len(versions) - 7) and len(versions) > 7
