@@ -40,7 +40,7 @@ class Work:
 
 
 EQUAL = Work(name="sampling and learning 1 : 1")
-UNEQUAL = Work(name="3 : 1", groups=4, epochs=2, algorithm="rft"), Work(name="1 : 3", groups=4, epochs=4)
+UNEQUAL = Work(name="3 : 1", groups=4, epochs=3, algorithm="rft"), Work(name="1 : 3", groups=4, epochs=4)
 
 
 class Waits(BaseEnvironment):
