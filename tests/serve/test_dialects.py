@@ -50,6 +50,11 @@ def test_results_of_parallel_calls_come_before_the_text_beside_them():
     assert [(each["role"], each["content"]) for each in found[2:]] == [("tool", ""), ("tool", "2"), ("user", "c")]
 
 
+@pytest.mark.parametrize("system", [..., None, "", [], [{"type": "text", "text": ""}]])
+def test_an_empty_system_prompt_is_none(system):
+    assert read(ANTHROPIC, system=system).requests[0].messages == [HI]
+
+
 @pytest.mark.parametrize(
     ("dialect", "fields", "overridden"),
     [

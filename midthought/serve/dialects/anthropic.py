@@ -87,12 +87,13 @@ class CountRequest(Given):
         choice, form = self.tool_choice, self.output_config.format
         if choice.type == "tool" and not choice.name:
             raise RequestError("the parameter 'tool_choice.name' is missing", param="tool_choice.name")
-        said = [_in_openai_form("system", "system", self.system)] if self.system else []
-        said += [_in_openai_form(f"messages.{n}", each.role, each.content) for n, each in enumerate(self.messages)]
+        said = [each for each in _in_openai_form("system", "system", self.system) if each["content"]]
+        for number, each in enumerate(self.messages):
+            said += _in_openai_form(f"messages.{number}", each.role, each.content)
         return dialect.asked_of(
             self,
             training=training,
-            messages=list(itertools.chain.from_iterable(said)),
+            messages=said,
             tools=() if choice.type == "none" else self.tools,
             required_tool={"any": "", "tool": choice.name}.get(choice.type),
             schema=("output_config", None if form is None else form.schema_),
@@ -140,10 +141,9 @@ def _in_openai_form(place: str, role: str, content: Any) -> Iterator[Message]:
                 (result,) = _in_openai_form(f"{place}, a tool_result", "tool", block.get("content", ""))
                 yield {**result, "tool_call_id": call_id}
             case _:
-                words = f"the content of {place} (role {role!r}) has {block!r:.120}; it may have text, in the role 'user' also "
-                raise RequestError(
-                    f"{words}tool_result, in the role 'assistant' thinking and tool_use", param="messages"
-                )
+                has = f"the content of {place} (role {role!r}) has {block!r:.120}"
+                allowed = "text, in the role 'user' also tool_result, in the role 'assistant' thinking and tool_use"
+                raise RequestError(f"{has}; it may have {allowed}", param="messages")
     if not blocks or any(block["type"] != "tool_result" for block in blocks):
         yield message
 

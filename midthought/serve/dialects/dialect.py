@@ -139,9 +139,8 @@ def parsed(body: bytes, form: type[GivenT], parameters: Mapping[str, Effect]) ->
         raise RequestError("the body is not JSON" if body else "the body is missing") from None
     if not isinstance(found, dict):
         raise RequestError("the body must be a JSON object")
-    is_nothing = {
-        name for name in found.keys() & parameters if found[name] is None or parameters[name] is Effect.IGNORED
-    }
+    known = found.keys() & parameters
+    is_nothing = {name for name in known if found[name] is None or parameters[name] is Effect.IGNORED}
     try:
         return form.model_validate({name: value for name, value in found.items() if name not in is_nothing})
     except ValidationError as error:
@@ -169,8 +168,9 @@ def asked_of(
 ) -> Asked:
     """Returns a request of `midthought serve` or, in `training`, without the client's sampling parameters.
 
-    `schema`: the parameter with the response format, and the JSON schema of the answer: empty: any JSON, None: any text;
-    `seeds`: one per choice; `limits`: further fields of each `ChatRequest`. Raises `DataError`, `SettingsError`.
+    `given`: the body with all fields; `schema`: the name of the parameter with the response format, and the JSON schema of the
+    answer (empty: any JSON; None: any text); `seeds`: one per choice; `limits`: further fields of each `ChatRequest`. Raises
+    `DataError`, `SettingsError`.
     """
     overridden, (format_name, json_schema) = _overridden(given), schema
     if not training:
@@ -216,8 +216,9 @@ def _definition(tool: Any) -> ToolDefinition:
         raise DataError(f"the tool {tool.name!r:.80}: a name has 1 to 64 letters, digits, _ and -")
     require_shallow(tool.parameters, f"the parameters of the tool {tool.name!r} are")
     if len(json.dumps(tool.parameters)) > MAX_SCHEMA_CHARS:
-        words = f"the parameters of the tool {tool.name!r} have more than {MAX_SCHEMA_CHARS:,} characters of JSON"
-        raise DataError(words)
+        raise DataError(
+            f"the parameters of the tool {tool.name!r} have more than {MAX_SCHEMA_CHARS:,} characters of JSON"
+        )
     schema = {"type": "object", "properties": {}, **(tool.parameters or {})}
     if not isinstance(schema["properties"], dict):
         raise DataError(f"the tool {tool.name!r}: 'properties' of its parameters must be an object")
