@@ -48,7 +48,7 @@ class ResponseFormat(Given):
     """Text, any JSON object, or JSON of a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] = Field(default_factory=dict)
+    json_schema: dict[str, Any] | None = None
 
 
 class ChatCompletionRequest(Given):
@@ -185,7 +185,7 @@ class ChatDialect(dialect.Dialect):
             messages=given.messages,
             tools=[] if choice == "none" else [tool.function for tool in given.tools],
             required_tool=choice.function.name if isinstance(choice, Tool) else "" if choice == "required" else None,
-            schema=("response_format", None if form.type == "text" else form.json_schema.get("schema") or {}),
+            schema=("response_format", None if form.type == "text" else (form.json_schema or {}).get("schema") or {}),
             writer=ChatWriter(given, renderer),
             seeds=[None if seed is None else (seed + number) % MAX_SEED for number in range(given.n)],
             max_tokens=given.max_completion_tokens or given.max_tokens,
