@@ -1,127 +1,38 @@
-"""Anthropic's Messages: requests with their limits, as conversations in OpenAI's form. Server tools, images, documents and text
-that the answer is to begin with are refused."""
+"""Anthropic's Messages: requests with their limits, as conversations in OpenAI's form; responses, events of a stream, errors.
+Server tools, images, documents and text that the answer is to begin with are refused."""
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from midthought.rollout.openai_messages import require_shallow
-from midthought.serve.chat_answer import ChatRequest
-from midthought.serve.chat_messages import checked_messages
-from midthought.serve.dialects.anthropic_writer import MessageWriter, error_body
-from midthought.serve.dialects.dialect import (
-    MAX_COUNT,
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    Asked,
-    Effect,
-    Given,
-    Stop,
-    definition,
-    failure_of,
-    new_id,
-    parsed,
-    require_served,
-    with_json_format,
-)
+from midthought.serve.answer_stream import Piece
+from midthought.serve.chat_answer import ChatAnswer, ClientCall
+from midthought.serve.dialects import dialect
+from midthought.serve.dialects.dialect import MAX_COUNT, OVERRIDDEN, Asked, Given, event
 from midthought.serve.errors import ContextOverflowError, RequestError
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 
-PARAMETERS = {
-    name: effect
-    for effect, names in {
-        Effect.USED: "model messages system tools tool_choice max_tokens stop_sequences stream thinking output_config",
-        Effect.OVERRIDDEN: "temperature top_p top_k",
-        Effect.IGNORED: "cache_control diagnostics inference_geo metadata service_tier speed user_profile_id workspace_id",
-        Effect.REFUSED: "container thread",
-    }.items()
-    for name in names.split()
-}
-"""Every parameter of Anthropic's client. Its newest version has no temperature, top_p and top_k; `thread` is of its beta."""
-_SAMPLING = ("temperature", "top_p", "top_k")
+_ERROR_TYPES = {**dialect.ERROR_TYPES, 503: "overloaded_error", 504: "timeout_error"}
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-class _Part(BaseModel):
-    """A part of a message or a tool. Its other fields change nothing here: cache_control, citations, caller, is_error."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-class Text(_Part):
-    """Text."""
-
-    type: Literal["text"]
-    text: str
-
-
-def _as_blocks(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-Texts = Annotated[list[Text], BeforeValidator(_as_blocks)]
-
-
-class Thinking(_Part):
-    """A thought of the policy."""
-
-    type: Literal["thinking"]
-    thinking: str
-    signature: str = ""
-
-
-class ToolUse(_Part):
-    """A call of the policy."""
-
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, Any]
-
-
-class ToolResult(_Part):
-    """The result of a call."""
-
-    type: Literal["tool_result"]
-    tool_use_id: str
-    content: Texts = Field(default_factory=list)
+class _Part(Given, extra="ignore"):
+    """A part of a request. Its other fields change nothing here, such as cache_control."""
 
 
 class GivenMessage(_Part):
-    """A message: of the user with results of calls, or an answer of the policy with thoughts and calls."""
+    """A message of the user, with results of calls, or an answer of the policy, with thoughts and calls."""
 
     role: Literal["system", "user", "assistant"]
-    content: Annotated[
-        list[Annotated[Text | Thinking | ToolUse | ToolResult, Field(discriminator="type")]],
-        BeforeValidator(_as_blocks),
-    ]
-
-    def in_openai_form(self) -> Iterator[Message]:
-        """Returns one message or, with results, one for each and the text. Raises `DataError`."""
-        for block in self.content:
-            role = "user" if isinstance(block, ToolResult) else "assistant"
-            if not isinstance(block, Text) and self.role != role:
-                raise RequestError(
-                    f"a {block.type} block is in a message of the role {self.role!r}; it belongs to the role {role!r}",
-                    param="messages",
-                )
-        text = _joined([block for block in self.content if isinstance(block, Text)])
-        message: dict[str, Any] = {"role": self.role, "content": text}
-        if thoughts := [block for block in self.content if isinstance(block, Thinking)]:
-            message["reasoning_content"] = "".join(block.thinking for block in thoughts)
-            message["signature"] = thoughts[-1].signature
-        if calls := [_call(block) for block in self.content if isinstance(block, ToolUse)]:
-            message["tool_calls"] = calls
-        results = [block for block in self.content if isinstance(block, ToolResult)]
-        for result in results:
-            yield {"role": "tool", "tool_call_id": result.tool_use_id, "content": _joined(result.content)}
-        if len(results) < len(self.content) or not results:
-            yield message
+    content: str | list[dict[str, Any]]
 
 
 class Tool(_Part):
@@ -130,7 +41,7 @@ class Tool(_Part):
     type: Literal["custom"] | None = None
     name: str
     description: str | None = None
-    input_schema: dict[str, Any]
+    parameters: dict[str, Any] = Field(alias="input_schema")
 
 
 class ToolChoice(Given):
@@ -138,7 +49,7 @@ class ToolChoice(Given):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str = ""
-    disable_parallel_tool_use: bool | None = None
+    disable_parallel_tool_use: Annotated[bool | None, AfterValidator(bool), OVERRIDDEN] = False
 
 
 class JsonFormat(_Part):
@@ -164,45 +75,30 @@ class CountRequest(Given):
     """`POST /v1/messages/count_tokens`, without the parameters that are ignored."""
 
     model: str
-    messages: list[GivenMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    system: Texts | None = None
-    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
-    tool_choice: ToolChoice | None = None
-    thinking: ThinkingConfig | None = None
-    output_config: OutputConfig | None = None
+    messages: list[GivenMessage] = Field(min_length=1, max_length=dialect.MAX_MESSAGES)
+    system: str | list[dict[str, Any]] = ""
+    tools: list[Tool] = Field(default_factory=list, max_length=dialect.MAX_TOOLS)
+    tool_choice: ToolChoice = ToolChoice(type="auto")
+    thinking: ThinkingConfig = ThinkingConfig(type="disabled")
+    output_config: OutputConfig = OutputConfig()
 
-    def asked(self, *, training: bool, stream: bool = False, **limits: Any) -> Asked:
-        """Returns the request. `limits`: further fields of the `ChatRequest`. Raises `DataError`, `SettingsError`."""
-        choice = self.tool_choice or ToolChoice(type="auto")
-        form = self.output_config and self.output_config.format
-        overridden = {name: value for name in _SAMPLING if (value := getattr(self, name, None)) is not None}
-        unserved: dict[str, Any] = {"output_config": "json_schema"} if form else {}
-        if choice.type in ("any", "tool"):
-            unserved["tool_choice"] = choice.name or choice.type
-        if choice.disable_parallel_tool_use:
-            overridden["disable_parallel_tool_use"] = unserved["disable_parallel_tool_use"] = True
-        if not training:
-            require_served(unserved)
-            limits["sampling"] = overridden
-        system = _joined(self.system or ())
-        said = [{"role": "system", "content": system}] if system else []
-        messages = checked_messages([*said, *(each for message in self.messages for each in message.in_openai_form())])
-        tools = () if choice.type == "none" else self.tools or ()
-        request = ChatRequest(
-            messages=with_json_format(messages, form.schema_) if form else messages,
-            tools=[definition(tool.name, tool.description, tool.input_schema) for tool in tools],
-            answer_id=new_id("answer_"),
-            **limits,
-        )
-        shows_thoughts = self.thinking is not None and self.thinking.type != "disabled"
-        return Asked(
-            model=self.model,
-            stream=stream,
-            requests=[request],
-            overridden=tuple(overridden),
+    def asked(self, *, training: bool, **fields: Any) -> Asked:
+        """Returns the request. `fields`: further arguments of `asked_of`. Raises `DataError`, `SettingsError`."""
+        choice, form = self.tool_choice, self.output_config.format
+        if choice.type == "tool" and not choice.name:
+            raise RequestError("the parameter 'tool_choice.name' is missing", param="tool_choice.name")
+        said = [each for each in _in_openai_form("system", "system", self.system) if each["content"]]
+        for number, each in enumerate(self.messages):
+            said += _in_openai_form(f"messages.{number}", each.role, each.content)
+        return dialect.asked_of(
+            self,
+            training=training,
+            messages=said,
+            tools=() if choice.type == "none" else self.tools,
             required_tool={"any": "", "tool": choice.name}.get(choice.type),
-            has_response_format=form is not None,
-            writer=MessageWriter(self.model, signature=request.answer_id if shows_thoughts else None),
+            schema=("output_config", None if form is None else form.schema_),
+            writer=MessageWriter(self.model, shows_thoughts=self.thinking.type != "disabled"),
+            **fields,
         )
 
 
@@ -210,68 +106,156 @@ class MessagesRequest(CountRequest):
     """`POST /v1/messages`, without the parameters that are ignored."""
 
     max_tokens: int = Field(ge=1, le=MAX_COUNT)
-    stop_sequences: Annotated[list[Stop], Field(max_length=16)] | None = None
-    temperature: float | None = Field(None, ge=0, le=1)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=MAX_COUNT)
-    stream: bool | None = None
+    stop_sequences: list[dialect.Stop] = Field(default_factory=list, max_length=16)
+    stream: bool = False
+    temperature: Annotated[float | None, Field(ge=0, le=1), OVERRIDDEN] = None
+    top_p: Annotated[float | None, Field(gt=0, le=1), OVERRIDDEN] = None
+    top_k: Annotated[int | None, Field(ge=0, le=MAX_COUNT), OVERRIDDEN] = None
 
 
-CountT = TypeVar("CountT", bound=CountRequest)
+PARAMETERS = dialect.effects(
+    MessagesRequest,
+    ignored="cache_control diagnostics inference_geo metadata service_tier speed user_profile_id workspace_id",
+    refused="container thread",
+)
+"""Every parameter of Anthropic's client. Its newest version has no temperature, top_p and top_k; `thread` is of its beta."""
 
 
-def _parsed(body: bytes, form: type[CountT]) -> CountT:
-    try:
-        return parsed(body, form, PARAMETERS)
-    except RequestError as error:
-        if error.param == "thread":  # with this code, the client sends whole conversations
-            error.code = "thread_unsupported_request"
-        raise
+def _in_openai_form(place: str, role: str, content: Any) -> Iterator[Message]:
+    """Yields a message; with results of calls, first one for each, and its text if it has one. Raises `DataError`."""
+    require_shallow(content, f"the content of {place} is")
+    message: dict[str, Any] = {"role": role, "content": ""}
+    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    for block in blocks:
+        match role, block:
+            case _, {"type": "text", "text": str(text)}:
+                message["content"] += text
+            case "assistant", {"type": "thinking", "thinking": str(text)}:
+                message["reasoning_content"] = message.get("reasoning_content", "") + text
+                message["signature"] = block.get("signature")
+            case "assistant", {"type": "tool_use", "id": str(call_id), "name": str(name), "input": dict(given)}:
+                function = {"name": name, "arguments": json.dumps(given, ensure_ascii=False)}
+                call = {"id": call_id, "type": "function", "function": function}
+                message.setdefault("tool_calls", []).append(call)
+            case "user", {"type": "tool_result", "tool_use_id": str(call_id)}:
+                (result,) = _in_openai_form(f"{place}, a tool_result", "tool", block.get("content", ""))
+                yield {**result, "tool_call_id": call_id}
+            case _:
+                has = f"the content of {place} (role {role!r}) has {block!r:.120}"
+                allowed = "text, in the role 'user' also tool_result, in the role 'assistant' thinking and tool_use"
+                raise RequestError(f"{has}; it may have {allowed}", param="messages")
+    if not blocks or any(block["type"] != "tool_result" for block in blocks):
+        yield message
 
 
-def _joined(texts: Sequence[Text]) -> str:
-    return "".join(block.text for block in texts)
+class MessageWriter:
+    """Writes the response to one request. Its id is the signature of the thoughts, too."""
+
+    def __init__(self, model: str, *, shows_thoughts: bool) -> None:
+        self.response_id = dialect.new_id("msg_")
+        self._head = {"id": self.response_id, "type": "message", "role": "assistant", "model": model}
+        self._shows_thoughts, self._fields = shows_thoughts, dialect.TextFields()
+        self._open: str | None = None
+        """Type of the block that is not closed."""
+        self._num_blocks = 0
+
+    def whole(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
+        (answer,) = answers
+        signed = {"thinking": {"signature": self.response_id}}
+        blocks: list[dict[str, Any]] = [
+            {"type": kind, kind: "".join(text for _, text in parts), **signed.get(kind, {})}
+            for kind, parts in itertools.groupby(self._parts(answer.pieces), lambda part: part[0])
+        ]
+        blocks += [_call(call, json.loads(call.arguments)) for call in answer.calls]
+        return {**self._head, "content": blocks, **_end(answer), "usage": _usage(answer)}
+
+    def begin(self) -> bytes:
+        """Returns the first event. Its numbers of tokens are 0, because the prompt is not written yet; those of `close` replace
+        them in every client."""
+        zeros = {"input_tokens": 0, "output_tokens": 0}
+        nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        return _event("message_start", message={**self._head, **nothing, "usage": zeros})
+
+    def piece(self, number: int, piece: Piece) -> bytes:
+        found = b""
+        for kind, text in self._parts([piece]):
+            if kind != self._open:
+                signed = {"signature": ""} if kind == "thinking" else {}
+                found += self._close_block() + self._open_block({"type": kind, kind: "", **signed})
+            found += self._delta(type=f"{kind}_delta", **{kind: text})
+        return found
+
+    def end(self, number: int, answer: ChatAnswer) -> bytes:
+        found = self._close_block()
+        for call in answer.calls:
+            found += self._open_block(_call(call, {}))
+            found += self._delta(type="input_json_delta", partial_json=call.arguments) + self._close_block()
+        return found
+
+    def close(self, answers: Sequence[ChatAnswer]) -> bytes:
+        return _event("message_delta", delta=_end(answers[0]), usage=_usage(answers[0])) + _event("message_stop")
+
+    def error(self, failure: RequestError) -> bytes:
+        return event(ANTHROPIC.error(failure.status, str(failure), param=failure.param, code=failure.code), "error")
+
+    def keep_alive(self) -> bytes:
+        return _event("ping")
+
+    def _parts(self, pieces: Iterable[Piece]) -> Iterator[tuple[str, str]]:
+        """Yields type of block and text of the pieces, without thoughts that the client does not want."""
+        for is_thought, text in map(self._fields.add, pieces):
+            if self._shows_thoughts or not is_thought:
+                yield "thinking" if is_thought else "text", text
+
+    def _open_block(self, block: dict[str, Any]) -> bytes:
+        self._open = block["type"]
+        return _event("content_block_start", index=self._num_blocks, content_block=block)
+
+    def _delta(self, **delta: Any) -> bytes:
+        return _event("content_block_delta", index=self._num_blocks, delta=delta)
+
+    def _close_block(self) -> bytes:
+        if self._open is None:
+            return b""
+        signed = self._delta(type="signature_delta", signature=self.response_id) if self._open == "thinking" else b""
+        self._open, self._num_blocks = None, self._num_blocks + 1
+        return signed + _event("content_block_stop", index=self._num_blocks - 1)
 
 
-def _call(block: ToolUse) -> dict[str, Any]:
-    require_shallow(block.input, f"the input of the tool_use {block.id!r:.80} is")
-    arguments = json.dumps(block.input, ensure_ascii=False)
-    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
-
-
-class AnthropicDialect:
+class AnthropicDialect(dialect.Dialect):
     """Anthropic's Messages."""
 
     name = "anthropic"
 
     def read(self, body: bytes, *, training: bool, renderer: Renderer) -> Asked:
-        given = _parsed(body, MessagesRequest)
-        limits = {"max_tokens": given.max_tokens, "stop": given.stop_sequences or []}
-        return given.asked(training=training, stream=bool(given.stream), **limits)
+        given = dialect.parsed(body, MessagesRequest, PARAMETERS)
+        limits = {"max_tokens": given.max_tokens, "stop": given.stop_sequences}
+        return given.asked(training=training, stream=given.stream, **limits)
 
     def read_count(self, body: bytes, *, training: bool) -> Asked:
         """Returns the request whose prompt is to be counted. Raises as `read`."""
-        return _parsed(body, CountRequest).asked(training=training)
+        return dialect.parsed(body, CountRequest, PARAMETERS).asked(training=training)
 
     def count(self, num_tokens: int) -> dict[str, Any]:
         """Returns the body of a response of `count_tokens`."""
         return {"input_tokens": num_tokens}
 
-    def failure(self, error: BaseException) -> RequestError:
-        return failure_of(error, _overflow)
+    def error(self, status: int, text: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+        kind = _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        if param == "thread":  # with this code, the client sends whole conversations
+            code = "thread_unsupported_request"
+        details = {"details": {"error_code": code, "unsupported": []}} if code else {}
+        found = {"type": kind, "message": text, **details}
+        return {"type": "error", "error": found, "request_id": dialect.new_id("req_")}
 
-    error = staticmethod(error_body)
+    def overflow(self, error: ContextOverflowError) -> RequestError:
+        num = f"more than {error.max_tokens}" if error.num_tokens is None else error.num_tokens
+        return RequestError(f"prompt is too long: {num} tokens > {error.max_tokens} maximum")
 
     def model(self, name: str, created: int, max_len: int) -> dict[str, Any]:
-        return {
-            "type": "model",
-            "id": name,
-            "display_name": name,
-            "created_at": datetime.fromtimestamp(created, UTC).isoformat(),
-            "lifecycle": "active",
-            "max_input_tokens": max_len,
-            "max_tokens": max_len,
-        }
+        date = datetime.fromtimestamp(created, UTC).isoformat()
+        found = {"type": "model", "id": name, "display_name": name, "created_at": date, "lifecycle": "active"}
+        return {**found, "max_input_tokens": max_len, "max_tokens": max_len}
 
     def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
@@ -281,6 +265,18 @@ class AnthropicDialect:
 ANTHROPIC = AnthropicDialect()
 
 
-def _overflow(error: ContextOverflowError) -> RequestError:
-    num = f"more than {error.max_tokens}" if error.num_tokens is None else error.num_tokens
-    return RequestError(f"prompt is too long: {num} tokens > {error.max_tokens} maximum")
+def _event(name: str, **data: Any) -> bytes:
+    return event({"type": name, **data}, name)
+
+
+def _call(call: ClientCall, given: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def _end(answer: ChatAnswer) -> dict[str, Any]:
+    reason = _STOP_REASONS[answer.finish] if answer.stop_text is None else "stop_sequence"
+    return {"stop_reason": reason, "stop_sequence": answer.stop_text}
+
+
+def _usage(answer: ChatAnswer) -> dict[str, int]:
+    return {"input_tokens": dialect.num_prompt(answer), "output_tokens": answer.trajectory.num_response}

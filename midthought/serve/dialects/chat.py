@@ -1,57 +1,29 @@
-"""OpenAI's Chat Completions: requests with their limits."""
+"""OpenAI's Chat Completions: requests with their limits; whole responses, chunks of a stream, errors."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from midthought.serve.chat_answer import ChatRequest
-from midthought.serve.chat_messages import checked_messages
-from midthought.serve.dialects.chat_writer import ChatWriter, error_body
-from midthought.serve.dialects.dialect import (
-    MAX_COUNT,
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    Asked,
-    Effect,
-    Given,
-    Stop,
-    definition,
-    failure_of,
-    new_id,
-    parsed,
-    require_served,
-    with_json_format,
-)
+from midthought.serve.answer_stream import Piece
+from midthought.serve.chat_answer import ChatAnswer, ClientCall
+from midthought.serve.dialects import dialect
+from midthought.serve.dialects.dialect import MAX_COUNT, OVERRIDDEN, Asked, Given, event
 from midthought.serve.errors import ContextOverflowError, RequestError
 from midthought.tokenization import Renderer
 
 MAX_CHOICES = 16
 MAX_SEED = 2**62
-PARAMETERS = {
-    name: effect
-    for effect, names in {
-        Effect.USED: "model messages tools tool_choice max_tokens max_completion_tokens stop n stream stream_options logprobs "
-        "top_logprobs response_format return_token_ids modalities",
-        Effect.OVERRIDDEN: "temperature top_p top_k min_p seed frequency_penalty presence_penalty logit_bias parallel_tool_calls",
-        Effect.IGNORED: "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_options "
-        "prompt_cache_retention reasoning_effort verbosity prediction",
-        Effect.REFUSED: "audio function_call functions moderation web_search_options",
-    }.items()
-    for name in names.split()
-}
-"""Every parameter of OpenAI's client; top_k, min_p and return_token_ids are vLLM's."""
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p")
-_UNSERVED = {"frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}, "parallel_tool_calls": True}
-"""Parameters that `midthought serve` cannot use, with the values that change nothing."""
 
 
 class Function(Given):
-    """A tool of the client."""
+    """A tool of the client, or the name of one."""
 
-    name: str
+    name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -63,19 +35,6 @@ class Tool(Given):
 
     type: Literal["function"]
     function: Function
-
-
-class ToolName(Given):
-    """The name of a tool."""
-
-    name: str
-
-
-class NamedTool(Given):
-    """The tool that is to be called."""
-
-    type: Literal["function"]
-    function: ToolName
 
 
 class StreamOptions(Given):
@@ -92,116 +51,158 @@ class ResponseFormat(Given):
     json_schema: dict[str, Any] | None = None
 
 
-def _unless_text(given: ResponseFormat) -> ResponseFormat | None:
-    return None if given.type == "text" else given
-
-
 class ChatCompletionRequest(Given):
     """`POST /v1/chat/completions`, without the parameters that are ignored."""
 
     model: str
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_MESSAGES)
-    tools: list[Tool] | None = Field(None, max_length=MAX_TOOLS)
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = None
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=dialect.MAX_MESSAGES)
+    tools: list[Tool] = Field(default_factory=list, max_length=dialect.MAX_TOOLS)
+    tool_choice: Literal["auto", "none", "required"] | Tool = "auto"
     max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: Annotated[int, Field(ge=-1, le=MAX_COUNT), AfterValidator(lambda given: max(given, 0))] | None = None
-    min_p: float | None = Field(None, ge=0, le=1)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
-    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=0)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = None
-    response_format: Annotated[ResponseFormat, AfterValidator(_unless_text)] | None = None
-    modalities: list[Literal["text"]] | None = None
+    stop: Annotated[
+        list[dialect.Stop], Field(max_length=4), BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)
+    ] = Field(default_factory=list)
+    n: int = Field(1, ge=1, le=MAX_CHOICES)
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=0)
+    response_format: ResponseFormat = ResponseFormat(type="text")
+    modalities: list[Literal["text"]] = Field(default_factory=list)
     return_token_ids: bool = False
     """Adds `prompt_token_ids` to the response, and `token_ids` to each choice, as vLLM does."""
-
-    def overridden(self) -> dict[str, Any]:
-        """Returns the parameters that training overrides, if the client has set them to more than what changes nothing."""
-        names = [name for name, effect in PARAMETERS.items() if effect is Effect.OVERRIDDEN]
-        values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value not in (None, _UNSERVED.get(name))}
-
-    @property
-    def required_tool(self) -> str | None:
-        """The tool that is to be called; "": any."""
-        if isinstance(self.tool_choice, NamedTool):
-            return self.tool_choice.function.name
-        return "" if self.tool_choice == "required" else None
-
-    def requests(self, *, training: bool) -> list[ChatRequest]:
-        """Returns one request per choice. Raises `DataError`, `SettingsError`."""
-        messages = checked_messages(self.messages)
-        if self.response_format is not None:
-            messages = with_json_format(messages, (self.response_format.json_schema or {}).get("schema"))
-        tools = [] if self.tool_choice == "none" else [tool.function for tool in self.tools or ()]
-        common: dict[str, Any] = {
-            "messages": messages,
-            "tools": [definition(tool.name, tool.description, tool.parameters) for tool in tools],
-            "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "stop": [self.stop] if isinstance(self.stop, str) else self.stop or [],
-        }
-        if training:
-            return [ChatRequest(**common, answer_id=new_id("answer_")) for _ in range(self.n or 1)]
-        common["sampling"] = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
-        seeds = [None if self.seed is None else (self.seed + number) % MAX_SEED for number in range(self.n or 1)]
-        return [ChatRequest(**common, seed=seed, answer_id=new_id("answer_")) for seed in seeds]
+    temperature: Annotated[float | None, Field(ge=0, le=2), OVERRIDDEN] = None
+    top_p: Annotated[float | None, Field(gt=0, le=1), OVERRIDDEN] = None
+    top_k: Annotated[int | None, Field(ge=-1, le=MAX_COUNT), AfterValidator(lambda k: max(k, 0)), OVERRIDDEN] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1), OVERRIDDEN] = None
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63), OVERRIDDEN] = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2), OVERRIDDEN] = 0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2), OVERRIDDEN] = 0
+    logit_bias: Annotated[dict[str, float] | None, AfterValidator(lambda bias: bias or None), OVERRIDDEN] = None
+    parallel_tool_calls: Annotated[bool, OVERRIDDEN] = True
 
 
-class ChatDialect:
+PARAMETERS = dialect.effects(
+    ChatCompletionRequest,
+    ignored="user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_options prompt_cache_retention "
+    "reasoning_effort verbosity prediction",
+    refused="audio function_call functions moderation web_search_options",
+)
+"""Every parameter of OpenAI's client; top_k, min_p and return_token_ids are vLLM's."""
+
+
+class ChatWriter:
+    """Writes the response to one request."""
+
+    def __init__(self, given: ChatCompletionRequest, renderer: Renderer) -> None:
+        self.response_id = dialect.new_id("chatcmpl-")
+        self._head = {"id": self.response_id, "created": int(time.time()), "model": given.model}
+        self._has_usage = given.stream_options.include_usage
+        self._renderer, self._has_logprobs, self._has_ids = renderer, given.logprobs, given.return_token_ids
+        self._fields = [dialect.TextFields() for _ in range(given.n)]
+
+    def whole(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
+        choices = []
+        for number, answer in enumerate(answers):
+            message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
+            if answer.thoughts:
+                message["reasoning_content"] = answer.thoughts
+            if answer.calls:
+                message |= {"content": answer.content or None, "tool_calls": _calls(answer.calls)}
+            choices.append(self._choice(number, answer, message=message))
+        found = {**self._head, "object": "chat.completion", "choices": choices, "usage": _usage(answers)}
+        if self._has_ids:
+            prompt = answers[0].trajectory
+            found["prompt_token_ids"] = prompt.token_ids[: dialect.num_prompt(answers[0])]
+        return found
+
+    def begin(self) -> bytes:
+        """Returns the first chunk of each choice. It has no content, which is null in an answer of calls alone."""
+        return b"".join(self._delta(number, role="assistant") for number in range(len(self._fields)))
+
+    def piece(self, number: int, piece: Piece) -> bytes:
+        is_thought, text = self._fields[number].add(piece)
+        return self._delta(number, **{"reasoning_content" if is_thought else "content": text})
+
+    def end(self, number: int, answer: ChatAnswer) -> bytes:
+        """Returns the last chunks of a choice: its calls, then why it ended, with log-probabilities and token ids."""
+        last = self._chunk([self._choice(number, answer, delta={})])
+        if answer.calls:
+            calls = [{"index": place, **call} for place, call in enumerate(_calls(answer.calls))]
+            return self._delta(number, tool_calls=calls) + last
+        return last if answer.content else self._delta(number, content="") + last
+
+    def close(self, answers: Sequence[ChatAnswer]) -> bytes:
+        """Returns the chunk with the numbers of tokens, if the client wants it, and the end of the stream."""
+        return (self._chunk([], usage=_usage(answers)) if self._has_usage else b"") + b"data: [DONE]\n\n"
+
+    def error(self, failure: RequestError) -> bytes:
+        return event(CHAT.error(failure.status, str(failure), param=failure.param, code=failure.code))
+
+    def keep_alive(self) -> bytes:
+        return self._delta(0)
+
+    def _delta(self, number: int, **delta: Any) -> bytes:
+        return self._chunk([self._choice(number, delta=delta)])
+
+    def _chunk(self, choices: Sequence[dict[str, Any]], **values: Any) -> bytes:
+        return event({**self._head, "object": "chat.completion.chunk", "choices": choices, **values})
+
+    def _choice(self, number: int, answer: ChatAnswer | None = None, **said: Any) -> dict[str, Any]:
+        """Returns a choice, or a part of it. `answer`: set if it ends."""
+        found = {"index": number, **said, "finish_reason": answer and answer.finish, "logprobs": None}
+        if answer is not None and self._has_logprobs:
+            found["logprobs"] = {"content": self._token_logprobs(answer), "refusal": None}
+        if answer is not None and self._has_ids:
+            found["token_ids"] = answer.trajectory.token_ids[dialect.num_prompt(answer) :]
+        return found
+
+    def _token_logprobs(self, answer: ChatAnswer) -> list[dict[str, Any]]:
+        """Returns the tokens that the policy sampled, thoughts and calls included, without results."""
+        trajectory, found = answer.trajectory, []
+        rows = zip(trajectory.token_ids, trajectory.loss_mask, trajectory.sampled_logprobs, strict=True)
+        for token_id, is_sampled, logprob in rows:
+            if is_sampled:
+                token = self._renderer.decode([token_id])
+                value = logprob if math.isfinite(logprob) else -9999.0  # OpenAI's value for what is not known
+                found.append({"token": token, "logprob": value, "bytes": list(token.encode()), "top_logprobs": []})
+        return found
+
+
+class ChatDialect(dialect.Dialect):
     """OpenAI's Chat Completions."""
 
     name = "chat"
 
     def read(self, body: bytes, *, training: bool, renderer: Renderer) -> Asked:
-        asked = parsed(body, ChatCompletionRequest, PARAMETERS)
-        overridden = asked.overridden()
-        if not training:
-            unserved = {name: value for name, value in overridden.items() if name in _UNSERVED}
-            if asked.required_tool is not None:
-                unserved["tool_choice"] = asked.required_tool or "required"
-            if asked.response_format is not None:
-                unserved["response_format"] = asked.response_format
-            require_served(unserved)
-        return Asked(
-            model=asked.model,
-            stream=bool(asked.stream),
-            requests=asked.requests(training=training),
-            overridden=tuple(overridden),
-            required_tool=asked.required_tool,
-            has_response_format=asked.response_format is not None,
-            writer=ChatWriter(
-                asked.model,
-                renderer,
-                asked.n or 1,
-                usage=asked.stream_options is not None and asked.stream_options.include_usage,
-                logprobs=bool(asked.logprobs),
-                token_ids=asked.return_token_ids,
-            ),
+        given = dialect.parsed(body, ChatCompletionRequest, PARAMETERS)
+        choice, form, seed = given.tool_choice, given.response_format, given.seed
+        return dialect.asked_of(
+            given,
+            training=training,
+            stream=given.stream,
+            messages=given.messages,
+            tools=[] if choice == "none" else [tool.function for tool in given.tools],
+            required_tool=choice.function.name if isinstance(choice, Tool) else "" if choice == "required" else None,
+            schema=("response_format", None if form.type == "text" else (form.json_schema or {}).get("schema") or {}),
+            writer=ChatWriter(given, renderer),
+            seeds=[None if seed is None else (seed + number) % MAX_SEED for number in range(given.n)],
+            max_tokens=given.max_completion_tokens or given.max_tokens,
+            stop=given.stop,
         )
 
-    def failure(self, error: BaseException) -> RequestError:
-        return failure_of(error, _overflow)
+    def error(self, status: int, text: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+        kind = dialect.ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        return {"error": {"message": text, "type": kind, "param": param, "code": code}}
 
-    error = staticmethod(error_body)
+    def overflow(self, error: ContextOverflowError) -> RequestError:
+        words = f"this model's maximum context length is {error.max_tokens} tokens: {error}"
+        return RequestError(words, param="messages", code="context_length_exceeded")
 
     def model(self, name: str, created: int, max_len: int) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": created,
-            "owned_by": "midthought",
-            "max_model_len": max_len,
-        }
+        found = {"id": name, "object": "model", "created": created, "owned_by": "midthought"}
+        return {**found, "max_model_len": max_len}
 
     def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {"object": "list", "data": list(entries)}
@@ -210,6 +211,11 @@ class ChatDialect:
 CHAT = ChatDialect()
 
 
-def _overflow(error: ContextOverflowError) -> RequestError:
-    words = f"this model's maximum context length is {error.max_tokens} tokens: {error}"
-    return RequestError(words, param="messages", code="context_length_exceeded")
+def _usage(answers: Sequence[ChatAnswer]) -> dict[str, Any]:
+    prompt, answer = dialect.num_prompt(answers[0]), sum(each.trajectory.num_response for each in answers)
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+
+
+def _calls(calls: Sequence[ClientCall]) -> list[dict[str, Any]]:
+    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    return [{"id": call.id, "type": "function", "function": each} for call, each in zip(calls, functions, strict=True)]

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
+from midthought.engines.engine import Sampling
 from midthought.errors import DataError, SettingsError
 from midthought.rollout.openai_messages import require_shallow
 from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatRequest
-from midthought.serve.chat_messages import TOOL_NAME
+from midthought.serve.chat_messages import TOOL_NAME, checked_messages
 from midthought.serve.errors import ContextOverflowError, RequestError
 from midthought.tokenization import Renderer
-from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.schemas import MAX_SCHEMA_CHARS
 from midthought.types.task import with_system
@@ -30,6 +30,8 @@ MAX_TOOLS = 128
 MAX_COUNT = 2**31 - 1
 """Of tokens. More tokens than the model's context are as many as fit into it."""
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+"""Of both dialects, by status."""
 
 
 class Effect(StrEnum):
@@ -41,6 +43,10 @@ class Effect(StrEnum):
     IGNORED = "ignored"
     """Accepted, without effect on the answer."""
     REFUSED = "refused"
+
+
+OVERRIDDEN = Effect.OVERRIDDEN
+"""Marks a field of a request. `midthought serve` refuses it if it is no field of `Sampling`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,51 +66,49 @@ class Asked:
 
 
 class Writer(Protocol):
-    """Writes one response: `whole`, or the events of a stream: `begin`, `piece` and `end` of each answer, `close`."""
+    """Writes one response: `whole`, the body of one that is not streamed, or the events of a stream.
+
+    These are `begin`; for each answer `piece` and `end` (its calls, then why it ended); `close` (numbers of tokens and the end
+    of the stream) or `error`. `keep_alive` is an event that says nothing.
+    """
 
     response_id: str
 
-    def whole(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
-        """Returns the body of a response that is not streamed."""
-
-    def begin(self) -> bytes:
-        """Returns the events before the first piece."""
-
-    def piece(self, number: int, piece: Piece) -> bytes:
-        """Returns the events with this piece of an answer."""
-
-    def end(self, number: int, answer: ChatAnswer) -> bytes:
-        """Returns the last events of an answer: its calls, then why it ended."""
-
-    def close(self, answers: Sequence[ChatAnswer]) -> bytes:
-        """Returns the events after all answers: numbers of tokens and the end of the stream."""
-
-    def error(self, failure: RequestError) -> bytes:
-        """Returns the event that ends a stream with an error."""
-
-    def keep_alive(self) -> bytes:
-        """Returns an event that says nothing."""
+    def whole(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]: ...
+    def begin(self) -> bytes: ...
+    def piece(self, number: int, piece: Piece) -> bytes: ...
+    def end(self, number: int, answer: ChatAnswer) -> bytes: ...
+    def close(self, answers: Sequence[ChatAnswer]) -> bytes: ...
+    def error(self, failure: RequestError) -> bytes: ...
+    def keep_alive(self) -> bytes: ...
 
 
 class Dialect(Protocol):
-    """A chat API."""
+    """A chat API.
+
+    `read` returns a request (`training`: without the client's sampling options) or raises `DataError`; `error` returns the body
+    of an error, `overflow` an error in the words that clients look for, `model` the entry of a model in `/v1/models` (`created`:
+    seconds since 1970; `max_len`: tokens of a sequence), `models` the body of `/v1/models`.
+    """
 
     name: str
 
-    def read(self, body: bytes, *, training: bool, renderer: Renderer) -> Asked:
-        """Returns the request. `training`: the client's sampling parameters are overridden. Raises `DataError`."""
+    def read(self, body: bytes, *, training: bool, renderer: Renderer) -> Asked: ...
+    def error(self, status: int, text: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]: ...
+    def overflow(self, error: ContextOverflowError) -> RequestError: ...
+    def model(self, name: str, created: int, max_len: int) -> dict[str, Any]: ...
+    def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]: ...
 
     def failure(self, error: BaseException) -> RequestError:
         """Returns what the client reads of an error."""
-
-    def error(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-        """Returns the body of an error."""
-
-    def model(self, name: str, created: int, max_len: int) -> dict[str, Any]:
-        """Returns the entry of a model in `/v1/models`. `created`: seconds since 1970; `max_len`: tokens of a sequence."""
-
-    def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Returns the body of `/v1/models`."""
+        match error:
+            case RequestError():
+                return error
+            case ContextOverflowError():
+                return self.overflow(error)
+            case DataError() | SettingsError():
+                return RequestError(str(error), param="messages")
+        return RequestError("internal error; see the server's log", status=500)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------
@@ -116,7 +120,14 @@ class Given(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-GivenT = TypeVar("GivenT", bound=BaseModel)
+GivenT = TypeVar("GivenT", bound=Given)
+
+
+def effects(form: type[Given], *, ignored: str, refused: str) -> dict[str, Effect]:
+    """Returns the effect of every parameter of a client: the fields of a request, used if they are not marked, and the others."""
+    fields = form.model_fields.items()
+    found = {name: Effect.OVERRIDDEN if Effect.OVERRIDDEN in field.metadata else Effect.USED for name, field in fields}
+    return found | dict.fromkeys(ignored.split(), Effect.IGNORED) | dict.fromkeys(refused.split(), Effect.REFUSED)
 
 
 def parsed(body: bytes, form: type[GivenT], parameters: Mapping[str, Effect]) -> GivenT:
@@ -128,8 +139,8 @@ def parsed(body: bytes, form: type[GivenT], parameters: Mapping[str, Effect]) ->
         raise RequestError("the body is not JSON" if body else "the body is missing") from None
     if not isinstance(found, dict):
         raise RequestError("the body must be a JSON object")
-    is_nothing = {name for name, value in found.items() if value is None and name in parameters}
-    is_nothing |= {name for name, effect in parameters.items() if effect is Effect.IGNORED}
+    known = found.keys() & parameters
+    is_nothing = {name for name in known if found[name] is None or parameters[name] is Effect.IGNORED}
     try:
         return form.model_validate({name: value for name, value in found.items() if name not in is_nothing})
     except ValidationError as error:
@@ -142,32 +153,76 @@ def parsed(body: bytes, form: type[GivenT], parameters: Mapping[str, Effect]) ->
     raise RequestError(words.encode(errors="replace").decode(), param=place or None)
 
 
-def require_served(unserved: Mapping[str, Any]) -> None:
-    """Raises `RequestError` for a parameter with a value that only training accepts, because it overrides it."""
-    for name, value in unserved.items():
-        raise RequestError(
-            f"the parameter {name!r} with the value {value!r:.80} is not supported; leave it out", param=name
+def asked_of(
+    given: Any,
+    *,
+    training: bool,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Any],
+    required_tool: str | None,
+    schema: tuple[str, Mapping[str, Any] | None],
+    writer: Writer,
+    stream: bool = False,
+    seeds: Sequence[int | None] = (None,),
+    **limits: Any,
+) -> Asked:
+    """Returns a request of `midthought serve` or, in `training`, without the client's sampling parameters.
+
+    `given`: the body with all fields; `schema`: the name of the parameter with the response format, and the JSON schema of the
+    answer (empty: any JSON; None: any text); `seeds`: one per choice; `limits`: further fields of each `ChatRequest`. Raises
+    `DataError`, `SettingsError`.
+    """
+    overridden, (format_name, json_schema) = _overridden(given), schema
+    if not training:
+        names = {"tool_choice"} if required_tool is not None else set()
+        names |= {format_name} if json_schema is not None else set()
+        unserved = {name: value for name, value in overridden.items() if name not in Sampling.__dataclass_fields__}
+        for name, value in (unserved | given.model_dump(include=names, exclude_unset=True, by_alias=True)).items():
+            words = f"the parameter {name!r} with the value {value!r:.80} is not supported; leave it out"
+            raise RequestError(words, param=name)
+        limits["sampling"] = {name: value for name, value in overridden.items() if name != "seed"}
+    said = checked_messages(messages)
+    if json_schema is not None:
+        require_shallow(json_schema, "the schema of the response format is")
+        text = json.dumps(json_schema, ensure_ascii=False)
+        matching = f" that matches this JSON schema:\n{text}" if json_schema else "."
+        said = with_system(said, f"Answer with JSON only, without any other text{matching}")
+    limits |= {"messages": said, "tools": [_definition(tool) for tool in tools], "answer_id": writer.response_id}
+    return Asked(
+        model=given.model,
+        stream=stream,
+        requests=[ChatRequest(**limits, seed=None if training else seed) for seed in seeds],
+        overridden=list(overridden),
+        required_tool=required_tool,
+        has_response_format=json_schema is not None,
+        writer=writer,
+    )
+
+
+def _overridden(given: Given) -> dict[str, Any]:
+    """Returns the parameters that training overrides, if they have another value than the default, which changes nothing."""
+    found: dict[str, Any] = {}
+    for name, field in type(given).model_fields.items():
+        if isinstance(value := getattr(given, name), Given):
+            found |= _overridden(value)
+        elif Effect.OVERRIDDEN in field.metadata and value != field.default:
+            found[name] = value
+    return found
+
+
+def _definition(tool: Any) -> ToolDefinition:
+    """`tool`: has name, description and parameters. Raises `DataError`, `SettingsError`."""
+    if not TOOL_NAME.fullmatch(tool.name):
+        raise DataError(f"the tool {tool.name!r:.80}: a name has 1 to 64 letters, digits, _ and -")
+    require_shallow(tool.parameters, f"the parameters of the tool {tool.name!r} are")
+    if len(json.dumps(tool.parameters)) > MAX_SCHEMA_CHARS:
+        raise DataError(
+            f"the parameters of the tool {tool.name!r} have more than {MAX_SCHEMA_CHARS:,} characters of JSON"
         )
-
-
-def definition(name: str, description: str | None, parameters: dict[str, Any] | None) -> ToolDefinition:
-    """Returns a tool of the client. Raises `DataError`, `SettingsError`."""
-    if not TOOL_NAME.fullmatch(name):
-        raise DataError(f"the tool {name!r:.80}: a name has 1 to 64 letters, digits, _ and -")
-    require_shallow(parameters, f"the parameters of the tool {name!r} are")
-    if len(json.dumps(parameters)) > MAX_SCHEMA_CHARS:
-        raise DataError(f"the parameters of the tool {name!r} have more than {MAX_SCHEMA_CHARS:,} characters of JSON")
-    schema = {"type": "object", "properties": {}, **(parameters or {})}
+    schema = {"type": "object", "properties": {}, **(tool.parameters or {})}
     if not isinstance(schema["properties"], dict):
-        raise DataError(f"the tool {name!r}: 'properties' of its parameters must be an object")
-    return ToolDefinition(name, description or "", schema)  # type: ignore[arg-type]
-
-
-def with_json_format(messages: Sequence[Message], schema: Mapping[str, Any] | None) -> list[Message]:
-    """Returns the conversation whose system message asks for JSON, with this schema if there is one."""
-    require_shallow(schema, "the schema of the response format is")
-    matching = f" that matches this JSON schema:\n{json.dumps(schema, ensure_ascii=False)}" if schema else "."
-    return with_system(messages, f"Answer with JSON only, without any other text{matching}")
+        raise DataError(f"the tool {tool.name!r}: 'properties' of its parameters must be an object")
+    return ToolDefinition(tool.name, tool.description or "", schema)  # type: ignore[arg-type]
 
 
 # -- responses ---------------------------------------------------------------------------------------------------
@@ -192,11 +247,6 @@ class TextFields:
         return is_thought, before + piece.text
 
 
-def num_tokens(answers: Sequence[ChatAnswer]) -> tuple[int, int]:
-    """Returns the tokens of the prompt and those of the answers, which include results of the policy's own tools."""
-    return num_prompt(answers[0]), sum(answer.trajectory.num_response for answer in answers)
-
-
 def num_prompt(answer: ChatAnswer) -> int:
     """Returns the tokens of the prompt of an answer."""
     return answer.trajectory.segments[0].spans[0].end
@@ -206,14 +256,3 @@ def event(data: Any, name: str | None = None) -> bytes:
     """Returns a server-sent event."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
-
-
-def failure_of(error: BaseException, overflow: Callable[[ContextOverflowError], RequestError]) -> RequestError:
-    """Returns what a client reads of an error. `overflow` returns a dialect's own words."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, ContextOverflowError):
-        return overflow(error)
-    if isinstance(error, DataError | SettingsError):
-        return RequestError(str(error), param="messages")
-    return RequestError("internal error; see the server's log", status=500)
