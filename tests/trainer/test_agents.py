@@ -176,6 +176,14 @@ def test_answers_that_an_agent_drops_are_trained_unless_the_setting_says_no(talk
     assert [len(each.turns) for each in sampled(agent, talker, train_dropped_answers=False)] == [2] * 4
 
 
+def test_an_episode_whose_last_answer_was_cut_has_ended_at_the_limit(talker):
+    def agent(task: Any, client: Any) -> float:
+        ask(client, [{"role": "user", "content": task.prompt}], max_tokens=1)
+        return 1.0
+
+    assert {(each.stop_reason, each.num_sampled) for each in sampled(agent, talker)} == {(StopReason.LENGTH, 1)}
+
+
 def test_episodes_of_agents_are_records_like_others(talker):
     with make(twofold, talker) as trainer:
         data = trainer.rollout()
