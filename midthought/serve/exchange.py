@@ -101,7 +101,7 @@ class Exchange:
 
     def begin(self) -> None:
         """Writes the first events of a stream."""
-        if not self.parts:
+        if self.asked.stream and not self.parts:
             self.parts.append(self.asked.writer.begin())
 
     def deliver(self) -> None:
@@ -162,11 +162,18 @@ class Exchange:
             if isinstance(found, concurrent.futures.Future):
                 self._end(found)
                 continue
-            self.begin()
-            write = self.asked.writer.piece if isinstance(found, Piece) else self.asked.writer.end
-            self.parts.append(write(number, found))
+            self._write(self.asked.writer.piece if isinstance(found, Piece) else self.asked.writer.end, number, found)
         for changed in self._followers:
             changed.set()
+
+    def _write(self, write: Callable[..., bytes], *given: Any) -> None:
+        """Writes a part, unless an earlier one could not be written."""
+        if self.cause is None:
+            try:
+                self.begin()
+                self.parts.append(write(*given))
+            except Exception as error:
+                self.cause = error
 
     def _end(self, future: concurrent.futures.Future[None]) -> None:
         self.is_over, writer = True, self.asked.writer
@@ -175,19 +182,16 @@ class Exchange:
             self.failure = self._told
         elif error is not None or len(self.answers) < len(self.asked.requests):
             self.cause = error or EngineError("the engine cancelled an answer")
-            self.failure = failure_of(self.cause, self._dialect)
-        if self.failure is not None:
-            if self.parts:
-                self.parts.append(writer.error(self.failure))
         else:
             answers = [self.answers[number] for number in range(len(self.answers))]
+            self._write(writer.close if self.asked.stream else lambda answers: to_json(writer.whole(answers)), answers)
             self.nodes = [answer.node for answer in answers]
-            self.parts.append(writer.close(answers) if self.asked.stream else to_json(writer.whole(answers)))
+        if self.failure is None and self.cause is not None:
+            self.failure = failure_of(self.cause, self._dialect)
+        if self.failure is not None and self.parts:
+            self.parts.append(writer.error(self.failure))
         self._on_end(self)
-        self.answers, self.asked = (
-            {},
-            dataclasses.replace(self.asked, requests=()),
-        )  # the conversation is not needed any more
+        self.answers, self.asked = {}, dataclasses.replace(self.asked, requests=())  # the conversation is not needed any more
         self.ended.set()
 
 

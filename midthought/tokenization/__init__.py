@@ -104,7 +104,7 @@ class Renderer:
         parts = self.chat_template.parts([*said, *messages], add_generation_prompt=True)
         answer = max(n for n, part in enumerate(parts) if isinstance(part, Content) and part.message < len(history))
         head = self._flat(parts[answer + 1 : answer + 2])
-        ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
+        ends = [n for ids in (self.eos_token_ids, self._ends_in_history) for n, piece in enumerate(head) if piece in ids]
         return self._encode([*head[ends[0] + 1 if ends else 0 :], *self._flat(parts[answer + 2 :])])
 
     @functools.cached_property

@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
-from held_engine import ANSWER, CHAT, MESSAGES, NAME, asks, place, until
+from held_engine import ANSWER, CHAT, MESSAGES, NAME, answers_with, asks, place, until
 
+from midthought.config import InferenceConfig
 from midthought.errors import SettingsError
 from midthought.serve import exchange as exchange_module
 from midthought.serve.gateway import Gateway
@@ -109,6 +110,15 @@ def test_a_request_without_a_stream_waits_for_a_slow_answer(one, monkeypatch):
         threading.Event().wait(0.05)
         one.engine.go.set()
         assert text_of(waiting.result().json()) == TEXT
+
+
+@PATHS
+def test_a_client_cannot_have_longer_answers_than_the_run_allows(path):
+    with place(answers_with("</think>" + "a" * 300), inference=InferenceConfig(max_tokens=40)) as one:
+        session = one.open()
+        assert one.client(session).post(path, json=asks(max_tokens=200)).status_code == 200
+        (node,) = one.trained(session)
+    assert (len(one.engine.sampled[0]), node.finish) == (40, "length")
 
 
 # -- retries -----------------------------------------------------------------------------------------------------
