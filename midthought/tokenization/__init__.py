@@ -234,8 +234,9 @@ class Renderer:
     def _flat(self, parts: Sequence[str | Content]) -> list[int | str]:
         """Returns parts of a rendered conversation as control tokens (int) of the template, and other text."""
         pieces: list[int | str] = []
+        split = functools.cache(self.split)  # a template writes the same between any two messages
         for part in parts:
-            pieces += [part.text] if isinstance(part, Content) else self.split(part)
+            pieces += [part.text] if isinstance(part, Content) else split(part)
         return pieces
 
     def split(self, text: str) -> list[int | str]:
