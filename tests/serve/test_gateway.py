@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -302,6 +303,17 @@ def test_keys_are_random_and_not_shown(one):
     assert len(keys) == 6 and min(map(len, keys)) >= 40
     assert not any(key in repr(clients) for key in keys)
     assert clients[0].environ()["OPENAI_API_KEY"] == clients[0].environ()["ANTHROPIC_API_KEY"] == clients[0].api_key
+
+
+def test_hundreds_of_sessions_may_have_a_connection():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        with place() as one:
+            one.open()
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2_000
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_the_gateway_listens_on_loopback_only():
