@@ -8,109 +8,189 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
+from benchmarks.game import random_policy
 from benchmarks.options import Options
 from benchmarks.table import Row
 from benchmarks.timing import Spread
 from midthought import BaseEnvironment, Trainer, create_default_config
 
 PART = "asynchronous"
-STALENESS = (2, 4)
-GROUPS, GROUP_SIZE = 8, 8
-TURN_TOKENS = 24
-SHAPE = {"hidden_size": 192, "num_layers": 3}
+GROUP_SIZE = 8
 GOALS = {2: 1.8, 4: 2.3}
-SKIPPED = 5
-"""First iterations that are not counted: processes start, the pipeline fills, and `inference.overlap=auto` chooses. As many last
-ones, in which it empties."""
+WIDTH, NUM_LAYERS = 192, 3
+MAX_TOKENS = 160
+FIRST, LAST = 5, 3
+"""Iterations that are not counted: processes start, the pipeline fills, and `inference.overlap=auto` chooses; at the end it
+empties."""
+SLOWER, SLOW_SHARE = 6, 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Work of one batch. `rft` learns from the best episode of a group only."""
+
+    name: str
+    groups: int = 8
+    epochs: int = 1
+    algorithm: str = "grpo"
+
+
+EQUAL = Work(name="sampling and learning 1 : 1")
+UNEQUAL = Work(name="3 : 1", groups=4, epochs=3, algorithm="rft"), Work(name="1 : 3", groups=4, epochs=4)
 
 
 class Waits(BaseEnvironment):
-    """Three turns; two steps wait, most of them shortly."""
+    """Three turns; two steps wait, most of them shortly. `success` tells whether the task is a slow one."""
 
-    waits = True
+    waits, slow_share = True, 0.0
 
     def reset(self, seed: int = 0) -> str:
         self.num_turns = 0
         self._draw = random.Random(time.perf_counter_ns())
+        self._is_slow = random.Random(seed).random() < self.slow_share
         return f"Write {seed % 7}."
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, bool]]:
         self.num_turns += 1
         if self.waits and self.num_turns < 3:
-            time.sleep(min(2.0, 0.2 * self._draw.paretovariate(1.5)))
-        return "Go on.", float(len(action) % 5), self.num_turns == 3, {}
+            time.sleep(min(2.0, 0.2 * self._draw.paretovariate(1.5)) * (SLOWER if self._is_slow else 1))
+        return "Go on.", float(len(action) % 5), self.num_turns == 3, {"success": self._is_slow}
 
 
 class Never(Waits):
     waits = False
 
 
+class Uneven(Waits):
+    """A tenth of the tasks waits six times longer."""
+
+    slow_share = SLOW_SHARE
+
+
 def measure(options: Options) -> Iterator[Row]:
     if options.device != "cpu" or torch.get_num_threads() < 2:
         return
-    num_iters = 2 * SKIPPED + (2 if options.quick else 12)
-    alone = run(Never, num_iters, num_threads=1)
-    learning = mean(alone, "time/scoring_seconds") + mean(alone, "time/update_seconds")
-    stages = {"sampling": mean(alone, "time/rollout_seconds"), "learning": learning}
-    for environment in (Waits, Never):
-        setting = f"{GROUPS} × {GROUP_SIZE} episodes, {'steps that wait' if environment.waits else 'no waiting'}"
-        base = mean(run(environment, num_iters), "time/seconds")
-        for staleness in STALENESS:
-            history = run(environment, num_iters, staleness)
-            wall = mean(history, "time/wall")
-            idle = {side: mean(history, f"time/idle_{side}") for side in ("engine", "learner")}
-            yield Row(
-                part=PART,
-                setting=setting,
-                figure=f"synchronous time per iteration ÷ that with max_staleness={staleness}",
-                value=Spread.of([base / wall]),
-                at_least=GOALS[staleness] if environment.waits else None,
-                seconds={"synchronous": base, "asynchronous": wall, **stages},
-            )
-            yield Row(
-                part=PART,
-                setting=setting,
-                figure=f"… as a share of its ceiling, max_staleness={staleness}",
-                value=Spread.of([max(stages.values()) / wall]),
-                at_least=(0.85 if staleness == 4 else None) if environment.waits else 0.95,
-                seconds={"mean age": mean(history, "staleness/mean")},
-            )
-            yield Row(
-                part=PART,
-                setting=setting,
-                figure=f"time in which the busier side works, max_staleness={staleness}",
-                value=Spread.of([1 - min(idle.values()) / wall]),
-                at_least=0.9 if environment.waits and staleness == 4 else None,
-                seconds={f"idle {side}": seconds for side, seconds in idle.items()},
-            )
+    num_counted = 2 if options.quick else 5
+    stages = stages_of(EQUAL, num_counted)
+    base, walls = synchronous(Waits, EQUAL, num_counted), {}
+    for staleness, goal in GOALS.items():
+        history = run(Waits, EQUAL, FIRST + num_counted + LAST, staleness)
+        yield from rows(f"{EQUAL.name}, steps that wait", history, staleness, base, stages, goal)
+        walls[staleness] = mean(history, "time/wall")
+    yield from fairness(run(Uneven, EQUAL, FIRST + 2 * num_counted + LAST, 4), walls[4])
+    base = synchronous(Never, EQUAL, num_counted)
+    history = run(Never, EQUAL, FIRST + num_counted + LAST, 4)
+    yield from rows(f"{EQUAL.name}, no waiting", history, 4, base, stages, 0.95)
+    for work in UNEQUAL:
+        stages, base = stages_of(work, num_counted), synchronous(Waits, work, num_counted)
+        history = run(Waits, work, FIRST + num_counted + LAST, 4)
+        yield from rows(f"{work.name}, steps that wait", history, 4, base, stages, None)
+
+
+def stages_of(work: Work, num_counted: int) -> dict[str, float]:
+    """Seconds of sampling and of learning a batch, each alone on one thread."""
+    history = run(Never, work, 1 + num_counted, num_threads=1)[1:]
+    sampling, scoring, updating = (
+        statistics.mean(metrics[f"time/{name}_seconds"] for metrics in history)
+        for name in ("rollout", "scoring", "update")
+    )
+    return {"sampling": sampling, "learning": scoring + updating}
+
+
+def synchronous(environment: type[Waits], work: Work, num_counted: int) -> float:
+    """Seconds of an iteration."""
+    return statistics.mean(metrics["time/seconds"] for metrics in run(environment, work, 1 + num_counted)[1:])
+
+
+def rows(
+    setting: str,
+    history: Sequence[Mapping[str, float]],
+    staleness: int,
+    base: float,
+    stages: Mapping[str, float],
+    goal: float | None,
+) -> Iterator[Row]:
+    wall, has_goals = mean(history, "time/wall"), staleness == 4 and "no waiting" not in setting
+    idle = {side: mean(history, f"time/idle_{side}") for side in ("engine", "learner")}
+    yield Row(
+        part=PART,
+        setting=setting,
+        figure=f"synchronous time per iteration ÷ that with max_staleness={staleness}",
+        value=Spread.of([base / wall]),
+        at_least=goal,
+        seconds={"synchronous": base, "asynchronous": wall, **stages},
+    )
+    yield Row(
+        part=PART,
+        setting=setting,
+        figure=f"… as a share of its ceiling, max_staleness={staleness}",
+        value=Spread.of([max(stages.values()) / wall]),
+        at_least=0.85 if has_goals else None,
+        seconds={"mean age": mean(history, "staleness/mean")},
+    )
+    yield Row(
+        part=PART,
+        setting=setting,
+        figure=f"time in which the busier side works, max_staleness={staleness}",
+        value=Spread.of([1 - min(idle.values()) / wall]),
+        at_least=0.9 if has_goals else None,
+        seconds={f"idle {side}": seconds for side, seconds in idle.items()},
+    )
+
+
+def fairness(history: Sequence[Mapping[str, float]], wall: float) -> Iterator[Row]:
+    """`wall`: seconds of an iteration without slow tasks."""
+    share, num_groups = (
+        statistics.mean(metrics["env/success_share"] for metrics in history),
+        EQUAL.groups * len(history),
+    )
+    error = (SLOW_SHARE * (1 - SLOW_SHARE) / num_groups) ** 0.5
+    setting = f"a tenth of the tasks waits {SLOWER} times longer, max_staleness=4"
+    yield Row(
+        part=PART,
+        setting=setting,
+        figure=f"distance of their share of {num_groups} trained groups from 0.1, in standard errors",
+        value=Spread.of([abs(share - SLOW_SHARE) / error]),
+        at_most=2.0,
+        seconds={"share": share, "dropped": sum(metrics["staleness/num_dropped"] for metrics in history)},
+    )
+    yield Row(
+        part=PART,
+        setting=setting,
+        figure="time per iteration ÷ that without slow tasks",
+        value=Spread.of([mean(history, "time/wall") / wall]),
+    )
 
 
 def mean(history: Sequence[Mapping[str, float]], name: str) -> float:
     """The mean of a metric, without the first and last iterations."""
-    return statistics.mean(metrics[name] for metrics in history[SKIPPED:-SKIPPED])
+    return statistics.mean(metrics[name] for metrics in history[FIRST:-LAST])
 
 
 def run(
-    environment: type[Waits], num_iters: int, max_staleness: int = 0, num_threads: int = 2
+    environment: type[Waits], work: Work, num_iters: int, max_staleness: int = 0, num_threads: int = 2
 ) -> list[dict[str, float]]:
-    """Metrics of every iteration of one run of a small random model."""
+    """Metrics of every iteration of one run of a small random model, whose turns end after about 27 tokens."""
     torch.set_num_threads(num_threads)
     config = create_default_config(
         preset="tiny",
-        model=SHAPE,
-        inference={"max_tokens": 3 * TURN_TOKENS + 60, "max_segment_length": TURN_TOKENS, "max_turns": 3},
+        inference={"max_tokens": MAX_TOKENS, "max_turns": 3},
         training={
-            "algorithm": "grpo",
+            "algorithm": work.algorithm,
             "group_size": GROUP_SIZE,
-            "batch_size": GROUPS * GROUP_SIZE,
-            "mini_batch_size": GROUPS * GROUP_SIZE,
+            "batch_size": work.groups * GROUP_SIZE,
+            "mini_batch_size": work.groups * GROUP_SIZE,
+            "ppo_epochs": work.epochs,
+            "learning_rate": 1e-6,  # so that turns remain as long as they are
             "num_train_iters": num_iters,
             "max_staleness": max_staleness,
             "validate_every": 0,
         },
     )
-    with Trainer(config, environment) as trainer:
+    model, tokenizer = random_policy(0, WIDTH, NUM_LAYERS)
+    with Trainer(config, environment, model=model, tokenizer=tokenizer, progress=False) as trainer:
         return list(trainer.fit())

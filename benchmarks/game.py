@@ -110,8 +110,9 @@ def run(estimator: str, seed: int, words: Sequence[str] = ()) -> dict[str, float
     after = measure(model, tokenizer)
     figures = {f"before_{name}": value for name, value in before.items()}
     figures |= {f"after_{name}": value for name, value in after.items()}
-    mean_reward = statistics.mean(metrics["reward/mean"] for metrics in history)
-    return figures | {"mean_reward": mean_reward, "cpu_seconds": cpu_seconds}
+    names = {"mean_reward": "reward/mean", "mean_age": "staleness/mean"}
+    means = {name: statistics.mean(metrics.get(key, 0.0) for metrics in history) for name, key in names.items()}
+    return figures | means | {"cpu_seconds": cpu_seconds}
 
 
 def settings(estimator: str, seed: int) -> ConfigStore:
@@ -149,8 +150,8 @@ def measure(model: Any, tokenizer: Any) -> dict[str, float]:
     return {"sampled": sampled, "greedy": share, "completed": greedy.get("env/success_share", 0.0)}
 
 
-def random_policy(seed: int) -> tuple[Any, Any]:
-    """A Qwen3 of two layers and width 48 with random weights, and a tokenizer of the game's own words."""
+def random_policy(seed: int, width: int = 48, num_layers: int = 2) -> tuple[Any, Any]:
+    """A Qwen3 with random weights, and a tokenizer of the game's own words."""
     specials = ["<|pad|>", "<|im_start|>", "<|im_end|>", "[unk]"]
     vocabulary = {word: number for number, word in enumerate([*specials, *WORDS.split()])}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="[unk]"))
@@ -162,15 +163,15 @@ def random_policy(seed: int) -> tuple[Any, Any]:
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        num_key_value_heads=3,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=num_layers,
+        num_attention_heads=width // 16,
+        num_key_value_heads=width // 16,
         head_dim=16,
         max_position_embeddings=1024,
         tie_word_embeddings=False,
-        initializer_range=48**-0.5,
+        initializer_range=width**-0.5,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4},
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -7,6 +7,7 @@ outside. Run as a module, this file is the learner's process; it ends with the p
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import math
 import os
@@ -74,16 +75,16 @@ class ChildGroup:
         self.call("build", payload, ProcessSettings.of_this_process(self.num_threads), self._device)
 
     def _start_process(self) -> None:
-        in_memory = MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None
-        folder = tempfile.mkdtemp(prefix=f"midthought-learner-{os.getpid()}-", dir=in_memory)
+        folder, lock = _own_folder(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir()))
         ours, theirs = socket.socketpair()
         limit = struct.pack("ll", math.ceil(min(self._silence_seconds, 1e9)), 0)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         with theirs:
             command = [sys.executable, "-P", "-m", "midthought.cluster.child", str(theirs.fileno()), folder]
             paths = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-            self._process = subprocess.Popen(command, env=paths, pass_fds=[theirs.fileno()], start_new_session=True)
-        self._messages = _Messages(Connection(ours.detach()), folder)
+            descriptors = [theirs.fileno(), lock]
+            self._process = subprocess.Popen(command, env=paths, pass_fds=descriptors, start_new_session=True)
+        self._messages = _Messages(Connection(ours.detach()), folder, lock)
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Calls the method in the process and returns its result. Raises what it raises, or `LearnerLostError` if it ended or is
@@ -142,11 +143,28 @@ def _cpu_tenths(process_id: int) -> object:
     return 10 * (int(fields[11]) + int(fields[12])) // os.sysconf("SC_CLK_TCK")
 
 
+def _own_folder(parent: Path) -> tuple[str, int]:
+    """Creates the folder for tensors, and removes those whose two processes were both killed. Returns it with the descriptor of
+    its lock, which both processes hold."""
+    for other in parent.glob("midthought-learning-*"):
+        with contextlib.suppress(OSError):  # in use, or of another user
+            lock = os.open(other, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(other, ignore_errors=True)
+            finally:
+                os.close(lock)
+    unlocked = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+    lock = os.open(unlocked, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    return str(unlocked.rename(parent / f"midthought-learning-{unlocked.name}")), lock
+
+
 class _Messages:
     """One end of the pipe. `folder` is for tensors; both ends remove it when the other one is gone."""
 
-    def __init__(self, pipe: Connection, folder: str) -> None:
-        self._pipe, self._folder = pipe, folder
+    def __init__(self, pipe: Connection, folder: str, lock: int | None = None) -> None:
+        self._pipe, self._folder, self._lock = pipe, folder, lock
 
     def pack(self, message: object) -> tuple[bytes, Manifest]:
         """Writes the tensors of a message. Raises `StorageError` if there is no room for them."""
@@ -183,6 +201,9 @@ class _Messages:
     def close(self) -> None:
         self._pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 class _Child:

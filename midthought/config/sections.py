@@ -227,9 +227,9 @@ class RayConfig(Section):
     start_timeout_seconds: Harmless[float] = Field(120.0, gt=0)
     """Time limit for the cluster to allocate the actors, and for an actor to start."""
     silence_timeout_seconds: Harmless[float] = Field(300.0, gt=0)
-    """An actor without a heartbeat for this long is stopped; another one runs its episodes again. With `training.max_staleness`,
-    also without Ray: a learner's process that neither answers nor computes for this long is replaced, and a run ends whose local
-    engine samples no token for this long."""
+    """An actor without a heartbeat for this long is stopped; another one runs its episodes again. Also without Ray: a run ends if
+    its local engine samples no token for this long, and with `training.max_staleness` a learner's process that neither answers
+    nor computes for this long is replaced."""
 
 
 class ChecksConfig(Section):

@@ -78,6 +78,11 @@ class TrainedEngine(Engine, Protocol):
     @policy_version.setter
     def policy_version(self, version: int) -> None: ...
 
+    @property
+    def progress(self) -> object:
+        """Changes while it works on requests, and always if no request waits for it or it has limits of its own."""
+        ...
+
     def update_weights(self) -> None:
         """Samples from the updated policy from now on, and increments `policy_version`."""
         ...

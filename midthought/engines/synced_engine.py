@@ -97,6 +97,11 @@ class SyncedEngine:
     def policy_version(self, version: int) -> None:
         self.engine.policy_version = version
 
+    @property
+    def progress(self) -> object:
+        """Always another object: servers and vLLM have limits for each request."""
+        return object()
+
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from midthought.types import StopReason, Task, Trajectory
 from midthought.types.task import number_of
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 _MAX_GROUP_SIZE = 1 << 20
 _POLL_SECONDS = 0.5
@@ -45,8 +47,8 @@ class _Group:
     taken: tuple[int, int] | None = None
     """Iteration and version of the batch that takes it, if that has done it before: in a process that was killed, or
     interrupted."""
-    newest: int = -1
-    """Newest version of a token when it was restored."""
+    newest: int | None = None
+    """Newest version of a token when it was restored, -1 without one; None: it was started here."""
 
     def to_json(self) -> dict[str, Any]:
         episodes = [trajectory_to_json(trajectory) for trajectory in self.episodes]
@@ -145,6 +147,11 @@ class InFlightEpisodes:
         return len(self._groups)
 
     @property
+    def is_restored(self) -> bool:
+        """Whether the last batch took a group that was started before `restore`."""
+        return any(group.newest is not None for group in self._taken)
+
+    @property
     def deadlines(self) -> list[int]:
         """Those of the open groups (`Pace.deadline`); a group whose batch is known has its version."""
         groups = self._groups.values()
@@ -174,15 +181,12 @@ class InFlightEpisodes:
         self._wait_for(set_number())
 
     def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        engine, seconds = self._pausable_engine, 0.0 if self._is_silent else self._silence_seconds
+        seconds = 0.0 if self._is_silent else self._silence_seconds
         try:
-            return self._loop.run(coroutine, silence_check(lambda: engine.progress, seconds))
+            return self._loop.run(coroutine, silence_check(lambda: self._pausable_engine.progress, seconds))
         except SilenceError:
             self._is_silent = True
-            raise EngineError(
-                f"the engine has sampled no token for {self._silence_seconds:g} s, and episodes wait for one; raise "
-                "ray.silence_timeout_seconds if it needs more time"
-            ) from None
+            raise silent_engine(self._silence_seconds) from None
 
     # -- an iteration ------------------------------------------------------------------------------------------
 
@@ -392,6 +396,7 @@ class InFlightEpisodes:
                 self._loop.run(self._begin(group, self._again(group, draw)))
             else:
                 self._start_again(group)
+        num_old = self.num_dropped
         self._groups |= {position: group for position, group in groups.items() if group.taken}
         self._loop.run(asyncio.sleep(0))  # replays never wait, so one turn of the loop finishes all of them
         first = int(state["next_position"])
@@ -400,23 +405,27 @@ class InFlightEpisodes:
         if self.num_dropped:
             self._written = None
         self._loop.run(self._note_weights())
-        return self.num_dropped
+        return num_old
 
     async def _note_weights(self) -> None:
         """Writes the checksum of a version. If the journal has another one, the batches that followed are forgotten, and groups
         whose tokens those weights sampled start again."""
         if self._written is None:
             return
-        version, checksum = self.policy_version, self._checksum()
+        version, checksum, num_before = self.policy_version, self._checksum(), self.num_dropped
         if self._checksums.get(version, checksum) == checksum:
             self._write({"version": version, "checksum": checksum})
         else:
             for group in list(self._groups.values()):
                 group.taken = None
-                if group.newest >= version:
+                if group.newest is not None and group.newest >= version:
                     self._start_again(self._groups.pop(group.position))
             self._ready = [group for group in self._groups.values() if not group.num_running]
             self._written, self._checksums = None, {}
+            if num_lost := self.num_dropped - num_before:
+                _log.warning(
+                    "%d groups start again: the weights that sampled them, from version %d, are lost", num_lost, version
+                )
 
     def _start_again(self, group: _Group) -> None:
         self._postponed.append(group.position)
@@ -472,6 +481,14 @@ class InFlightEpisodes:
         except Exception as error:
             return replace(self._parts, environment=functools.partial(_raise, error))
         return replace(self._parts, environment=lambda _: environment)
+
+
+def silent_engine(seconds: float) -> EngineError:
+    """Returns the error of an engine that made no progress for so long."""
+    return EngineError(
+        f"the engine has sampled no token for {seconds:g} s, and episodes wait for one; raise ray.silence_timeout_seconds "
+        "if it needs more time"
+    )
 
 
 def _raise(error: Exception, task: Task) -> EpisodeEnvironment:

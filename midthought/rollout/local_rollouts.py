@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
@@ -12,8 +13,8 @@ from typing import Any
 
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
-from midthought.rollout.in_flight import InFlightEpisodes, seed_of
-from midthought.tools.background_loop import BackgroundLoop
+from midthought.rollout.in_flight import InFlightEpisodes, seed_of, silent_engine
+from midthought.tools.background_loop import BackgroundLoop, SilenceError, silence_check
 from midthought.tools.executor import ToolExecutor
 from midthought.types import RolloutData, Task, Trajectory
 
@@ -105,6 +106,7 @@ class LocalRollouts(Rollouts):
 
     `loop`: the event loop on which the `stream` and everything else samples. Sources that share an engine must share the
     loop. None: each rollout creates its own loop.
+    `silence_seconds`: a rollout on this loop raises `EngineError` if the engine makes no progress for so long.
     """
 
     def __init__(
@@ -115,9 +117,11 @@ class LocalRollouts(Rollouts):
         seed: int,
         stream: InFlightEpisodes | None = None,
         loop: BackgroundLoop | None = None,
+        silence_seconds: float = math.inf,
     ) -> None:
         super().__init__(parts, engine, seed=seed, stream=stream)
         self._loop = loop
+        self._silence_seconds = silence_seconds
 
     def close(self) -> None:
         """Drops the stream's episodes, stops the loop, and shuts the engine down, for all sources that share it."""
@@ -131,7 +135,12 @@ class LocalRollouts(Rollouts):
         self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         episodes = run_episodes(parts, starts, on_finished=on_finished)
-        return wait_for(episodes) if self._loop is None else self._loop.run(episodes)
+        if self._loop is None:
+            return wait_for(episodes)
+        try:
+            return self._loop.run(episodes, silence_check(lambda: self._engine.progress, self._silence_seconds))
+        except SilenceError:
+            raise silent_engine(self._silence_seconds) from None
 
 
 def wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:

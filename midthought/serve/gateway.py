@@ -84,6 +84,7 @@ class Gateway:
                 listening = listen(self.host, 0)
                 app = make_app(self.sessions, SessionAccess(host=self.host, sessions=self.sessions))
                 self._server = make_server(app, max_connections=None, stop_seconds=STOP_SECONDS)
+                self._server.config.lifespan = "off"  # uvicorn prints a traceback if the loop ends before the server
                 self._address = address(listening)
                 self._serving = self._loop.start(self._server.serve([listening]))
             return self._address

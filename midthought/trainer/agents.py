@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.references import require_installed
-from midthought.env.episode import QuestionEnvironment
 from midthought.env.reward_functions import WeightedReward, without_partial
 from midthought.errors import EngineError, EpisodeError, SettingsError
-from midthought.rollout.episode import RolloutParts
+from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.concurrency import DaemonThreads, settled
@@ -76,7 +75,7 @@ class AgentTasks(DatasetTasks):
 
     held_out_episode = episode
 
-    def judge(self, task: Task) -> QuestionEnvironment:
+    def judge(self, task: Task) -> EpisodeEnvironment:
         """Returns the environment that gives the rewards of the trainer, an empty `Reward` without any."""
         return super().episode(task)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -188,7 +189,10 @@ def open_sources(
     engine = policy_engine(policy, learned, renderer, sampling, model_path=model_path, max_seq_len=max_seq_len)
     workers = make_worker_group(policy, renderer, inference, ray, max_seq_len=max_seq_len)
     is_stream = learned is not None and config.training.max_staleness > 0
-    loop = BackgroundLoop("midthought-rollout") if is_stream else None
+    loop = BackgroundLoop("midthought-rollout")
+    silence_seconds = (
+        ray.silence_timeout_seconds if inference.engine == "local" else math.inf
+    )  # servers have own limits
 
     def source(episode: Callable[[Task], EpisodeEnvironment]) -> Rollouts:
         parts = RolloutParts(
@@ -205,12 +209,10 @@ def open_sources(
 
             return RayRollouts(parts, engine, workers, seed=seed)
         stream = None
-        if loop is not None:
+        if is_stream:
             options: dict[str, Any] = {"deterministic": inference.deterministic, "journal": journal}
-            options |= {"checksum": functools.partial(_checksum, learned)}
-            if inference.engine == "local":  # servers have limits of their own
-                options["silence_seconds"] = ray.silence_timeout_seconds
+            options |= {"checksum": functools.partial(_checksum, learned), "silence_seconds": silence_seconds}
             stream = InFlightEpisodes(parts, loop, Pace.of(config), seed=seed, **options)
-        return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)
+        return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop, silence_seconds=silence_seconds)
 
     return engine, source(tasks.episode), source(tasks.held_out_episode)

@@ -29,10 +29,17 @@ class Stages:
         self, stream: InFlightEpisodes, learner: AnyLearner, overlaps: bool | Auto, tell: Callable[[str], None]
     ) -> None:
         self._stream, self._learner, self._tell = stream, learner, tell
-        self._batches: list[Metrics] | None = [] if overlaps == "auto" else None
+        self._overlaps: bool | Auto | None = None
+        self._batches: list[Metrics] | None = None
         """Metrics of the batches on which the forecast depends; None: there is none, or it was made."""
-        set_overlap(stream, learner, overlaps is True)
+        self.follow(overlaps)
         self.start()
+
+    def follow(self, overlaps: bool | Auto) -> None:
+        """Lets both overlap or not. An unchanged `auto` does not measure again."""
+        if overlaps != self._overlaps:
+            self._overlaps, self._batches = overlaps, [] if overlaps == "auto" else None
+            set_overlap(self._stream, self._learner, overlaps is True)
 
     def start(self) -> None:
         """Starts the clock of the next batch."""
@@ -51,7 +58,7 @@ class Stages:
             "time/idle_learner": wall - learning,
             "time/engine_tokens_per_second": num_tokens / sampling if sampling else 0.0,
         }
-        if self._batches is not None and num_tokens and learning:
+        if self._batches is not None and num_tokens and learning and not self._stream.is_restored:
             self._batches.append({**metrics, **found})
             self._choose(self._batches)
         return found

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine
-from midthought.config import RecipeConfig, settled
+from midthought.config import Auto, RecipeConfig, settled
 from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
@@ -172,7 +172,7 @@ class Trainer:
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         given = (config, environment, dataset, validation, reward_fn, rewards)
-        said = {"system_prompt": system_prompt, "describes_tools": describe_tools}
+        said: dict[str, Any] = {"system_prompt": system_prompt, "describes_tools": describe_tools}
         self._tasks = make_tasks(*given) if agent is None else agent_tasks(agent, *given, **said)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
@@ -255,9 +255,12 @@ class Trainer:
             sources = open_sources(self.model, learner.policy, self.renderer, *given, **options)
             self._parts = _Parts(learner, *sources)
             if (stream := self._parts.source.stream) is not None:
-                overlaps = self._settings.inference.overlap if self._place is not None else False
-                self._stages = Stages(stream, learner, overlaps, self._run.console.note)
+                self._stages = Stages(stream, learner, self._overlaps, self._run.console.note)
         return self._parts
+
+    @property
+    def _overlaps(self) -> bool | Auto:
+        return self._settings.inference.overlap if self._place is not None else False
 
     @property
     def learner(self) -> AnyLearner:
@@ -401,8 +404,13 @@ class Trainer:
             raise SettingsError(
                 f"training.max_staleness={staleness} was assigned after the trainer was made; give it to the constructor"
             )
+        if self._settings.inference.overlap is True and self._place is None:
+            raise SettingsError(
+                "inference.overlap=true was assigned after the trainer was made; give it to the constructor"
+            )
         if stream is not None:
             stream.pace = Pace.of(self._settings)
+            self._stages.follow(self._overlaps)
             if not self.iteration and not stream.next_position:  # a kill may have come before the first checkpoint
                 restore_stream(self.source, self._tasks.stream, {"stream": NOTHING_OPEN})
 

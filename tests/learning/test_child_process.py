@@ -4,6 +4,8 @@ import copy
 import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +30,7 @@ from midthought.learning.remote_learner import RemoteLearner
 SETTINGS = training(
     learning_rate=1e-2, critic_learning_rate=1e-2, mini_batch_size=3, kl_coef=0.1, kl_loss_coef=0.1, max_staleness=2
 )
-FILES, OURS = Path("/dev/shm"), f"midthought-learner-{os.getpid()}-*"
+FILES, OURS = Path("/dev/shm"), f"midthought-learning-{os.getpid()}-*"
 
 
 @pytest.fixture
@@ -123,6 +125,27 @@ def test_a_process_that_is_killed_is_noticed_at_once_and_can_be_replaced(group, 
     assert not list(FILES.glob(OURS))
     assert learner.start_again()
     assert learner.score(batch)[1]["logprob_difference_max"] >= 0
+
+
+def test_what_two_killed_processes_left_in_memory_is_removed_by_the_next_learner_and_nothing_else(group):
+    words = (
+        "import os, sys; from midthought.cluster.child import ChildGroup; ChildGroup(1); print(os.getpid(), flush=True)"
+    )
+    kept = set(FILES.glob(OURS))
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{words}; sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        parent.stdout.readline()
+        (folder,) = FILES.glob(f"midthought-learning-{parent.pid}-*")
+        (folder / "message").write_bytes(b"weights")
+        (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        with closing(ChildGroup(1)):
+            assert folder.exists()
+        os.kill(int(child), signal.SIGKILL)
+        parent.kill()
+    with closing(ChildGroup(1)):
+        assert not folder.exists()
+    assert set(FILES.glob(OURS)) == kept
 
 
 def test_what_it_raises_is_raised_here_and_it_is_stopped(group, make_policy, batch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import threading
 import time
 from collections import defaultdict
@@ -340,6 +341,19 @@ def test_a_restart_between_two_iterations_changes_nothing(num_before, make_bench
     assert whole.asked == before.asked + after.asked
 
 
+def test_a_batch_tells_whether_it_has_a_group_from_before_the_restart(make_bench):
+    bench, other = make_bench(), make_bench()
+    bench.begin(task(0, "5"))
+    assert bench.take()[0].group == 0 and not bench.stream.is_restored
+    state = bench.stream.state(with_taken=True)
+    other.stream.restore(state, tails)
+    other.begin(task(1, "5"))
+    assert {other.take()[0].group for _ in range(2)} == {0, 1} and other.stream.is_restored
+    other.stream.begin_batch(1)
+    other.begin(task(2, "5"))
+    assert other.take()[0].group == 2 and not other.stream.is_restored
+
+
 def test_a_tool_that_was_under_way_is_asked_again_after_a_restart(make_bench):
     bench, other = make_bench(seconds=0.3), make_bench()
     bench.carry_over_a_call(lambda: bench.asked)
@@ -458,3 +472,15 @@ def test_a_batch_that_was_put_back_is_open_to_a_later_iteration_if_its_own_was_d
     bench.engine.policy_version = 1
     bench.stream.begin_batch(1)
     assert sorted(group[0].group for group in bench.stream.take(1, 2)) == [0, 1]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_tasks_that_take_six_times_longer_are_a_tenth_of_what_is_trained_on(deterministic, make_bench):
+    """A random tenth. Within two standard errors, and no group starts again."""
+    bench, num_iters = make_bench(deterministic=deterministic), 50
+    slow = {position for position in range(300) if random.Random(position).random() < 0.1}
+    done = bench.iterate(num_iters, lambda position: task(position, str(300 if position in slow else 50)), group_size=1)
+    groups = [group[0].group for found in done for group in found]
+    assert len(groups) == 4 * num_iters and bench.stream.num_dropped == 0
+    share = sum(group in slow for group in groups) / len(groups)
+    assert abs(share - 0.1) <= 2 * (0.1 * 0.9 / len(groups)) ** 0.5

@@ -202,6 +202,21 @@ def test_after_weights_that_are_lost_one_checkpoint_is_enough(tmp_path, renderer
             bench.close()
 
 
+def test_groups_of_lost_weights_are_not_counted_as_too_old(tmp_path, renderer, caplog):
+    for weights, num_dropped in (1, 0), (2, 1):
+        bench = Bench(renderer, journal=Journal(tmp_path))
+        bench.engine.weights = weights
+        try:
+            assert bench.stream.restore(NOTHING, some) == 0
+            assert bench.stream.num_dropped == num_dropped
+            bench.stream.begin_batch(0)
+            bench.stream.begin(some, 1)
+            bench.stream.take(0, 4)
+        finally:
+            bench.close()
+    assert caplog.messages == ["1 groups start again: the weights that sampled them, from version 0, are lost"]
+
+
 class Full(Journal):
     """A disk without room for one event."""
 

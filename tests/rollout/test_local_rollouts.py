@@ -1,16 +1,21 @@
 """Trajectories from this process: seeds follow from the purpose and the place alone, tasks in a row are a group."""
 
 import dataclasses
+import functools
+import threading
 
 import pytest
-from playing import parts_of
+from playing import EveryFew, Look, parts_of
 from small_qwen import small_model
 from transformers import Qwen3Config
 
 from midthought.config import InferenceConfig
 from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.forward_pass import ForwardPasses
 from midthought.engines.scripted import ScriptedEngine
+from midthought.errors import EngineError
 from midthought.rollout.local_rollouts import LocalRollouts
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import StopReason, Task
@@ -22,11 +27,18 @@ TASKS = [Task(task_id=f"t{number}", prompt=f"Who wound clock {number}?", answer=
 def make_source(renderer):
     model = small_model(Qwen3Config, renderer)
 
-    def make(seed=0):
-        engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=200)
-        return LocalRollouts(parts_of(engine, renderer, max_tokens=8), engine, seed=seed)
+    def make(seed=0, deterministic=False, parts=None, **options):
+        engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=200, deterministic=deterministic)
+        return LocalRollouts(parts_of(engine, renderer, max_tokens=8, **(parts or {})), engine, seed=seed, **options)
 
     return make
+
+
+@pytest.fixture
+def loop():
+    loop = BackgroundLoop("test-rollouts")
+    yield loop
+    loop.close()
 
 
 def written(trajectories):
@@ -84,6 +96,27 @@ def test_an_evaluation_may_use_another_executor_and_leaves_the_sources_own(make_
     source.evaluate(TASKS[:1], executor=Watching(ToolRegistry()))
     assert asked == ["t0"]
     assert type(source.parts.executor) is ToolExecutor
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_engine_that_hangs_is_named_within_its_limit(deterministic, make_source, loop, monkeypatch):
+    source, released = make_source(deterministic=deterministic, loop=loop, silence_seconds=0.5), threading.Event()
+    monkeypatch.setattr(ForwardPasses, "step", lambda passes: released.wait() and pytest.fail("too late"))
+    words = r"sampled no token for 0.5 s, and episodes wait for one; raise ray.silence_timeout_seconds"
+    for wait in (functools.partial(source.rollout, iteration=0), source.evaluate):
+        with pytest.raises(EngineError, match=words):
+            wait(TASKS)
+    released.set()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_tool_that_takes_longer_than_the_engines_limit_is_waited_for(deterministic, make_source, loop):
+    """In deterministic mode the other episodes' requests wait for it, too."""
+    parts = {"tools": [Look({"slow": 2.5})], "call_format": EveryFew(words=["slow", "tide"], num_pieces=2, num_calls=1)}
+    source = make_source(deterministic=deterministic, parts=parts, loop=loop, silence_seconds=0.5)
+    done = source.rollout(TASKS, iteration=0).trajectories
+    assert max(trajectory.tool_seconds for trajectory in done) > 2
+    assert all(trajectory.stop_reason is not StopReason.FAILED for trajectory in done)
 
 
 def test_new_weights_are_a_new_policy_version(make_source):

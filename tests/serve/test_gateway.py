@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import resource
 import threading
@@ -323,6 +324,14 @@ def test_the_gateway_listens_on_loopback_only():
         session = found.open()
         response = found.client(session).get("/v1/models", headers={"Host": "evil.example"})
         assert response.status_code == 421
+
+
+def test_a_gateway_that_nobody_closed_ends_in_silence(capfd):
+    """It is closed when it is garbage-collected, as with a trainer in a notebook."""
+    asyncio.run(Gateway(NAME).open_session(None, seed=0, start=None).close())
+    gc.collect()
+    until(lambda: "midthought-gateway" not in {thread.name for thread in threading.enumerate()})
+    assert capfd.readouterr().err == ""
 
 
 def test_models_are_listed_in_both_forms(one):

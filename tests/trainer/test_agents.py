@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from midthought.checks.during import Monitor
+from midthought.checks.examination import Monitor
 from playing import parts_of, play
 from small_environments import COLOURS, PAID, QUESTIONS, twice, weights
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from itertools import groupby
+from types import SimpleNamespace
 
 import pytest
 from small_environments import QUESTIONS
@@ -11,7 +13,7 @@ from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
 from midthought import RayPPOTrainer, TrainerCallback
 from midthought.models.small_model import make_policy
 from midthought.trainer import learners, stages
-from midthought.trainer.stages import forecast
+from midthought.trainer.stages import Stages, forecast
 
 
 def batch(*, sampling=2.0, num_sampled=100, num_trained=100, learning=1.0, rest=0.0, waiting=0.0):
@@ -58,6 +60,19 @@ def test_neither_what_is_sampled_ahead_nor_the_learners_start_nor_a_longer_batch
 def test_batches_of_given_episodes_have_no_waiting():
     given = [{name: value for name, value in batch().items() if name != "time/waiting"}] * 2
     assert forecast(given, overlapping(2.0)) == forecast([batch(), batch()], overlapping(2.0))
+
+
+def test_batches_with_episodes_from_before_a_restart_are_not_measured():
+    """Their groups were sampled before, so they take less time."""
+    stream = SimpleNamespace(busy_seconds=0.0, num_tokens=0, overlaps=False)
+    told, modes = [], []
+    measured = Stages(stream, None, "auto", told.append)
+    for is_restored in (True, True, False, True, False, False, True, False, False):
+        stream.is_restored, stream.busy_seconds = is_restored, time.perf_counter()
+        stream.num_tokens += 9
+        measured.end_batch({**batch(), "time/update_seconds": 1.0})
+        modes.append((stream.overlaps, len(told)))
+    assert modes[:-1] == [(False, 0)] * 4 + [(True, 0)] * 4 and modes[-1][1] == 1
 
 
 class Modes(TrainerCallback):

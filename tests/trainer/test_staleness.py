@@ -207,6 +207,27 @@ def test_overlap_that_is_not_possible_is_refused_before_the_start(untaught, monk
         RayPPOTrainer(settings(overlap=True, deterministic=False), **data, **untaught)
 
 
+def test_overlap_that_is_assigned_between_two_fits_is_followed_or_refused(_untaught, tokenizer):
+    def trainer(overlap):
+        config, model = settings(deterministic=False, overlap=overlap), copy.deepcopy(_untaught)
+        options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length}
+        return RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options)
+
+    with trainer(True) as first:
+        for number, overlap in enumerate([True, False, "auto", True], start=1):
+            first.config.inference.overlap = overlap
+            first.fit(number, num_iters_per_epoch=1)
+            assert first.source.stream.overlaps == (overlap is True)
+    with trainer(False) as second:
+        for _ in range(2):
+            second.config.inference.overlap = True
+            with pytest.raises(SettingsError, match=r"overlap=true was assigned.*give it to the constructor"):
+                second.fit(1, num_iters_per_epoch=1)
+        second.config.inference.overlap = "auto"
+        second.fit(1, num_iters_per_epoch=1)
+        assert not second.source.stream.overlaps
+
+
 # -- from one process to the next ----------------------------------------------------------------------------------
 
 

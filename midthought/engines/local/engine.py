@@ -105,6 +105,13 @@ class LocalEngine:
         self._forward_passes.policy_version = version
 
     @property
+    def progress(self) -> object:
+        """Changes with every forward pass, and always if no request waits for one."""
+        scheduler = self._scheduler
+        waits_for_tools = self.deterministic and scheduler.num_away > 0
+        return object() if waits_for_tools or not any(scheduler) else self.stats.num_forward_passes
+
+    @property
     def num_cache_bytes(self) -> int:
         """Current memory of keys and values, in bytes."""
         return self._cache_manager.num_bytes
