@@ -144,6 +144,8 @@ class ChatAnswers:
             policy.engine.close(number)
             await tools.close()
         episode.end_text()
+        if stream.stop_text is not None and (said := trajectory.turns[-1].answer) is not None:
+            trajectory.turns[-1].answer = said.partition(stream.stop_text)[0].rstrip()
         calls = _for_client(*episode.held)
         ids = {each for each in (request.answer_id, *(call.id for call in calls)) if each}
         is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.is_stopped
