@@ -105,8 +105,8 @@ class ChatAnswers:
         policy: what answers.
         graph: keeps the answers, which are continued; None: a new one that forgets the oldest.
         seed: gives the seeds of requests without one (`TurnGraph.seed`); None: these are random.
-        sampling: fields of `Sampling`, which replace those of the requests, and their seeds; a request then cannot have more tokens
-            than the policy's settings allow. None: a request's are used.
+        sampling: fields of `Sampling`, which replace those of the requests, and their seeds; the policy's limit of tokens is then
+            an upper bound. None: a request's are used.
     """
 
     def __init__(

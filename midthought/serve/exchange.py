@@ -191,7 +191,8 @@ class Exchange:
         if self.failure is not None and self.parts:
             self.parts.append(writer.error(self.failure))
         self._on_end(self)
-        self.answers, self.asked = {}, dataclasses.replace(self.asked, requests=())  # the conversation is not needed any more
+        self.answers = {}  # the conversation is not needed any more
+        self.asked = dataclasses.replace(self.asked, requests=())
         self.ended.set()
 
 

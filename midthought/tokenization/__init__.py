@@ -104,8 +104,9 @@ class Renderer:
         parts = self.chat_template.parts([*said, *messages], add_generation_prompt=True)
         answer = max(n for n, part in enumerate(parts) if isinstance(part, Content) and part.message < len(history))
         head = self._flat(parts[answer + 1 : answer + 2])
-        ends = [n for ids in (self.eos_token_ids, self._ends_in_history) for n, piece in enumerate(head) if piece in ids]
-        return self._encode([*head[ends[0] + 1 if ends else 0 :], *self._flat(parts[answer + 2 :])])
+        ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
+        end = next((index for index in ends if head[index] in self.eos_token_ids), ends[0] if ends else -1)
+        return self._encode([*head[end + 1 :], *self._flat(parts[answer + 2 :])])
 
     @functools.cached_property
     def _needs_one_answer(self) -> bool:

@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from midthought.checks.examination import Monitor
 from playing import parts_of, play
 from small_environments import COLOURS, PAID, QUESTIONS, twice, weights
 
 from midthought import Reward, Trainer, TrainerCallback, create_default_config, load_tasks
+from midthought.checks.examination import Monitor
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.reward_functions import WeightedReward
