@@ -10,11 +10,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midthought.errors import EngineError
@@ -127,9 +128,7 @@ class Exchange:
                 if self.asked.stream:
                     self._post(number, piece)
 
-            self.answers[number] = answer = await answers.answer(request, on_piece)
-            if self.asked.stream:
-                self._post(number, answer)
+            self.answers[number] = await answers.answer(request, on_piece)
 
         self._task = asyncio.current_task()
         if self.is_cancelled:
@@ -161,8 +160,8 @@ class Exchange:
             number, found = self._inbox.popleft()
             if isinstance(found, concurrent.futures.Future):
                 self._end(found)
-                continue
-            self._write(self.asked.writer.piece if isinstance(found, Piece) else self.asked.writer.end, number, found)
+            else:
+                self._write(self.asked.writer.piece, number, found)
         for changed in self._followers:
             changed.set()
 
@@ -175,6 +174,13 @@ class Exchange:
             except Exception as error:
                 self.cause = error
 
+    def _ending(self, answers: Sequence[ChatAnswer]) -> bytes:
+        """Returns the whole body, or the last events of a stream: together, because some clients stop reading at the first."""
+        writer = self.asked.writer
+        if not self.asked.stream:
+            return to_json(writer.whole(answers))
+        return b"".join([*itertools.starmap(writer.end, enumerate(answers)), writer.close(answers)])
+
     def _end(self, future: concurrent.futures.Future[None]) -> None:
         self.is_over, writer = True, self.asked.writer
         error = None if future.cancelled() else future.exception()
@@ -184,7 +190,7 @@ class Exchange:
             self.cause = error or EngineError("the engine cancelled an answer")
         else:
             answers = [self.answers[number] for number in range(len(self.answers))]
-            self._write(writer.close if self.asked.stream else lambda answers: to_json(writer.whole(answers)), answers)
+            self._write(self._ending, answers)
             self.nodes = [answer.node for answer in answers]
         if self.failure is None and self.cause is not None:
             self.failure = failure_of(self.cause, self._dialect)

@@ -76,6 +76,18 @@ def test_an_answer_whose_last_bytes_were_sent_is_trained(path, stream, one):
     assert session.counts["undelivered"] == 0
 
 
+@pytest.mark.parametrize(("path", "mark"), [(CHAT, '"finish_reason": "stop"'), (MESSAGES, '"stop_reason": "end_turn"')])
+def test_a_client_that_stops_reading_at_the_reason_of_the_end_has_the_answer(path, mark, one):
+    def ask(number: int) -> int:
+        session = one.open()
+        with one.client(session).stream("POST", path, json=asks(stream=True)) as response:
+            assert any(mark in line for line in response.iter_lines())
+        return len(one.trained(session))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, range(48))) == [1] * 48
+
+
 @PATHS
 def test_the_first_event_leaves_before_the_answer_ends(path, one):
     one.engine.hold_after = 5
