@@ -60,11 +60,6 @@ class TurnNode:
         """Number of tokens between the parent's and the answer."""
         return self.record.segments[0].spans[0].end
 
-    @property
-    def num_tokens(self) -> int:
-        """Number of all tokens up to the end of this answer."""
-        return sum(len(node.record.token_ids) for node in self.path())
-
     def path(self) -> list[TurnNode]:
         """Returns the answers from the first one to this."""
         nodes = [self]

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import logging
@@ -70,7 +71,7 @@ class Exchange:
         self._dialect, self._on_end = dialect, on_end
         self._followers: set[asyncio.Event] = set()
         self._grace: asyncio.TimerHandle | None = None
-        self._inbox: deque[tuple[int, Any]] = deque()
+        self._inbox: deque[tuple[int, Piece]] = deque()
         self._is_reading = False
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
@@ -79,7 +80,7 @@ class Exchange:
         except EngineError as error:  # it was shut down
             future = concurrent.futures.Future()
             future.set_exception(error)
-        future.add_done_callback(lambda future: self._post(0, future))
+        future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._end, future))
 
     @property
     def is_followed(self) -> bool:
@@ -124,11 +125,7 @@ class Exchange:
 
     async def _sample(self, answers: ChatAnswers) -> None:
         async def one(number: int, request: ChatRequest) -> None:
-            def on_piece(piece: Piece) -> None:
-                if self.asked.stream:
-                    self._post(number, piece)
-
-            self.answers[number] = await answers.answer(request, on_piece)
+            self.answers[number] = await answers.answer(request, functools.partial(self._post, number))
 
         self._task = asyncio.current_task()
         if self.is_cancelled:
@@ -140,28 +137,26 @@ class Exchange:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    def _post(self, number: int, found: Any) -> None:
-        """Passes something on to the server's event loop. Any thread may call it."""
-        self._inbox.append((number, found))
-        if not self._is_reading or isinstance(found, concurrent.futures.Future):
-            self._is_reading = True
-            self._loop.call_soon_threadsafe(self._read_inbox)
+    def _post(self, number: int, piece: Piece) -> None:
+        """Passes a piece of a stream on to the server's event loop."""
+        if self.asked.stream:
+            self._inbox.append((number, piece))
+            if not self._is_reading:
+                self._is_reading = True
+                self._loop.call_soon_threadsafe(self._read_inbox)
 
     # -- on the server's event loop ---------------------------------------------------------------------------
 
     def _read_inbox(self) -> None:
-        self._is_reading = False
-        if not self._inbox:
-            return
-        if isinstance(self._inbox[0][1], Piece):
+        self._is_reading = False  # before it looks: a piece that comes later is read by another call
+        if self._inbox:
             self._is_reading = True
             self._loop.call_later(WRITE_SECONDS, self._read_inbox)
+            self._write_pieces()
+
+    def _write_pieces(self) -> None:
         while self._inbox:
-            number, found = self._inbox.popleft()
-            if isinstance(found, concurrent.futures.Future):
-                self._end(found)
-            else:
-                self._write(self.asked.writer.piece, number, found)
+            self._write(self.asked.writer.piece, *self._inbox.popleft())
         for changed in self._followers:
             changed.set()
 
@@ -182,6 +177,7 @@ class Exchange:
         return b"".join([*itertools.starmap(writer.end, enumerate(answers)), writer.close(answers)])
 
     def _end(self, future: concurrent.futures.Future[None]) -> None:
+        self._write_pieces()
         self.is_over, writer = True, self.asked.writer
         error = None if future.cancelled() else future.exception()
         if self.is_cancelled:
