@@ -75,7 +75,7 @@ def processor_time(server: Server, dialect: str, num: int, num_rounds: int, *, s
             setting=f"{dialect}, {'stream' if stream else 'whole'}, {NUM_MESSAGES} messages, {NUM_WRITTEN} words written",
             figure=f"processor time of a {name} request",
             value=Spread.of(values),
-            at_most=MAX_CPU_MS if name == "continued" else None,  # of the other one, most is the tokenizer's
+            at_most=MAX_CPU_MS,
             unit="ms",
         )
 

@@ -60,11 +60,6 @@ class TurnNode:
         """Number of tokens between the parent's and the answer."""
         return self.record.segments[0].spans[0].end
 
-    @property
-    def num_tokens(self) -> int:
-        """Number of all tokens up to the end of this answer."""
-        return sum(len(node.record.token_ids) for node in self.path())
-
     def path(self) -> list[TurnNode]:
         """Returns the answers from the first one to this."""
         nodes = [self]
@@ -99,10 +94,13 @@ class TurnGraph:
         self._keep(node)
 
     def find(self, key: bytes, ids: Set[str]) -> TurnNode | None:
-        """Returns the answer with this key. Of several: the one with the most issued ids on its path among `ids`, then the
-        newest."""
-        found = self._by_key.get(key, ())
-        node = max(found, key=lambda each: (sum(len(one.ids & ids) for one in each.path()), each.number), default=None)
+        """Returns the answer with this key. Of several: the one with the most issued ids on its path among `ids`, then one that
+        the client has, then the newest."""
+
+        def order(node: TurnNode) -> tuple[int, bool, int]:
+            return sum(len(each.ids & ids) for each in node.path()), node.is_delivered, node.number
+
+        node = max(self._by_key.get(key, ()), key=order, default=None)
         if node is not None:
             self._keep(node)
         return node

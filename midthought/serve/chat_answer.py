@@ -105,7 +105,8 @@ class ChatAnswers:
         policy: what answers.
         graph: keeps the answers, which are continued; None: a new one that forgets the oldest.
         seed: gives the seeds of requests without one (`TurnGraph.seed`); None: these are random.
-        sampling: fields of `Sampling`, which replace those of the requests, and their seeds; None: a request's are used.
+        sampling: fields of `Sampling`, which replace those of the requests, and their seeds; the policy's limit of tokens is then
+            an upper bound. None: a request's are used.
     """
 
     def __init__(
@@ -143,6 +144,8 @@ class ChatAnswers:
             policy.engine.close(number)
             await tools.close()
         episode.end_text()
+        if stream.stop_text is not None and (said := trajectory.turns[-1].answer) is not None:
+            trajectory.turns[-1].answer = said.partition(stream.stop_text)[0].rstrip()
         calls = _for_client(*episode.held)
         ids = {each for each in (request.answer_id, *(call.id for call in calls)) if each}
         is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.is_stopped
@@ -179,8 +182,10 @@ class ChatAnswers:
 
     def _parts(self, policy: ChatPolicy, request: ChatRequest, prompt: ChatPrompt) -> RolloutParts:
         """Returns the components of an answer's episode, with the request's limits and sampling options."""
-        room = policy.max_seq_len - len(prompt.token_ids)
-        num_tokens = min(request.max_tokens or policy.inference.max_tokens, room)
+        room, limit = policy.max_seq_len - len(prompt.token_ids), policy.inference.max_tokens
+        if request.max_tokens is not None:
+            limit = request.max_tokens if self._sampling is None else min(limit, request.max_tokens)
+        num_tokens = min(limit, room)
         inference = policy.inference.model_copy(update={"max_tokens": num_tokens})  # validating again takes 2 ms
         own: dict[str, Any] = {"temperature": inference.temperature, "top_p": inference.top_p}
         given = request.sampling if self._sampling is None else self._sampling

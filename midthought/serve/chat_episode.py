@@ -88,7 +88,7 @@ class ChatEpisode(Episode):
 
     def node(self, prompt: ChatPrompt, ids: Set[str], finish: Finished) -> TurnNode:
         """Returns the answer, without its key. `ids`: those that the client gets with it."""
-        start = 0 if prompt.parent is None else prompt.parent.num_tokens
+        start = 0 if prompt.parent is None else len(prompt.parent.token_ids())
         trajectory = self.trajectory
         record = Trajectory(trajectory.task, trajectory.token_ids[start : len(prompt.token_ids)], seed=trajectory.seed)
         append_answer(record, trajectory)

@@ -10,11 +10,13 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
+import itertools
 import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midthought.errors import EngineError
@@ -69,7 +71,7 @@ class Exchange:
         self._dialect, self._on_end = dialect, on_end
         self._followers: set[asyncio.Event] = set()
         self._grace: asyncio.TimerHandle | None = None
-        self._inbox: deque[tuple[int, Any]] = deque()
+        self._inbox: deque[tuple[int, Piece]] = deque()
         self._is_reading = False
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
@@ -78,7 +80,7 @@ class Exchange:
         except EngineError as error:  # it was shut down
             future = concurrent.futures.Future()
             future.set_exception(error)
-        future.add_done_callback(lambda future: self._post(0, future))
+        future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._end, future))
 
     @property
     def is_followed(self) -> bool:
@@ -101,7 +103,7 @@ class Exchange:
 
     def begin(self) -> None:
         """Writes the first events of a stream."""
-        if not self.parts:
+        if self.asked.stream and not self.parts:
             self.parts.append(self.asked.writer.begin())
 
     def deliver(self) -> None:
@@ -123,13 +125,7 @@ class Exchange:
 
     async def _sample(self, answers: ChatAnswers) -> None:
         async def one(number: int, request: ChatRequest) -> None:
-            def on_piece(piece: Piece) -> None:
-                if self.asked.stream:
-                    self._post(number, piece)
-
-            self.answers[number] = answer = await answers.answer(request, on_piece)
-            if self.asked.stream:
-                self._post(number, answer)
+            self.answers[number] = await answers.answer(request, functools.partial(self._post, number))
 
         self._task = asyncio.current_task()
         if self.is_cancelled:
@@ -141,53 +137,64 @@ class Exchange:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    def _post(self, number: int, found: Any) -> None:
-        """Passes something on to the server's event loop. Any thread may call it."""
-        self._inbox.append((number, found))
-        if not self._is_reading or isinstance(found, concurrent.futures.Future):
-            self._is_reading = True
-            self._loop.call_soon_threadsafe(self._read_inbox)
+    def _post(self, number: int, piece: Piece) -> None:
+        """Passes a piece of a stream on to the server's event loop."""
+        if self.asked.stream:
+            self._inbox.append((number, piece))
+            if not self._is_reading:
+                self._is_reading = True
+                self._loop.call_soon_threadsafe(self._read_inbox)
 
     # -- on the server's event loop ---------------------------------------------------------------------------
 
     def _read_inbox(self) -> None:
-        self._is_reading = False
-        if not self._inbox:
-            return
-        if isinstance(self._inbox[0][1], Piece):
+        self._is_reading = False  # before it looks: a piece that comes later is read by another call
+        if self._inbox:
             self._is_reading = True
             self._loop.call_later(WRITE_SECONDS, self._read_inbox)
+            self._write_pieces()
+
+    def _write_pieces(self) -> None:
         while self._inbox:
-            number, found = self._inbox.popleft()
-            if isinstance(found, concurrent.futures.Future):
-                self._end(found)
-                continue
-            self.begin()
-            write = self.asked.writer.piece if isinstance(found, Piece) else self.asked.writer.end
-            self.parts.append(write(number, found))
+            self._write(self.asked.writer.piece, *self._inbox.popleft())
         for changed in self._followers:
             changed.set()
 
+    def _write(self, write: Callable[..., bytes], *given: Any) -> None:
+        """Writes a part, unless an earlier one could not be written."""
+        if self.cause is None:
+            try:
+                self.begin()
+                self.parts.append(write(*given))
+            except Exception as error:
+                self.cause = error
+
+    def _ending(self, answers: Sequence[ChatAnswer]) -> bytes:
+        """Returns the whole body, or the last events of a stream: together, because some clients stop reading at the first."""
+        writer = self.asked.writer
+        if not self.asked.stream:
+            return to_json(writer.whole(answers))
+        return b"".join([*itertools.starmap(writer.end, enumerate(answers)), writer.close(answers)])
+
     def _end(self, future: concurrent.futures.Future[None]) -> None:
+        self._write_pieces()
         self.is_over, writer = True, self.asked.writer
         error = None if future.cancelled() else future.exception()
         if self.is_cancelled:
             self.failure = self._told
         elif error is not None or len(self.answers) < len(self.asked.requests):
             self.cause = error or EngineError("the engine cancelled an answer")
-            self.failure = failure_of(self.cause, self._dialect)
-        if self.failure is not None:
-            if self.parts:
-                self.parts.append(writer.error(self.failure))
         else:
             answers = [self.answers[number] for number in range(len(self.answers))]
+            self._write(self._ending, answers)
             self.nodes = [answer.node for answer in answers]
-            self.parts.append(writer.close(answers) if self.asked.stream else to_json(writer.whole(answers)))
+        if self.failure is None and self.cause is not None:
+            self.failure = failure_of(self.cause, self._dialect)
+        if self.failure is not None and self.parts:
+            self.parts.append(writer.error(self.failure))
         self._on_end(self)
-        self.answers, self.asked = (
-            {},
-            dataclasses.replace(self.asked, requests=()),
-        )  # the conversation is not needed any more
+        self.answers = {}  # the conversation is not needed any more
+        self.asked = dataclasses.replace(self.asked, requests=())
         self.ended.set()
 
 

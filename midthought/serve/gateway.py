@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import resource
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +23,8 @@ from midthought.tools.background_loop import BackgroundLoop
 
 STOP_SECONDS = 1
 """Time for requests in progress when the gateway closes."""
+MAX_FILES = 65_536
+"""Open files that this process may have, if the system allows it: a session with an agent in this process needs two."""
 
 
 class Gateway:
@@ -76,12 +80,18 @@ class Gateway:
 
         with self._lock:
             if self._server is None:
+                _allow_files()
                 listening = listen(self.host, 0)
                 app = make_app(self.sessions, SessionAccess(host=self.host, sessions=self.sessions))
-                self._server, self._address = (
-                    make_server(app, max_connections=None, stop_seconds=STOP_SECONDS),
-                    address(listening),
-                )
+                self._server = make_server(app, max_connections=None, stop_seconds=STOP_SECONDS)
                 self._server.config.lifespan = "off"  # uvicorn prints a traceback if the loop ends before the server
+                self._address = address(listening)
                 self._serving = self._loop.start(self._server.serve([listening]))
             return self._address
+
+
+def _allow_files() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    number, maximum = (limit % 2**63 for limit in limits)  # -1 is no limit
+    with contextlib.suppress(OSError, ValueError):  # the system allows fewer
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(number, min(maximum, MAX_FILES)), limits[1]))

@@ -105,7 +105,8 @@ class Renderer:
         answer = max(n for n, part in enumerate(parts) if isinstance(part, Content) and part.message < len(history))
         head = self._flat(parts[answer + 1 : answer + 2])
         ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
-        return self._encode([*head[ends[0] + 1 if ends else 0 :], *self._flat(parts[answer + 2 :])])
+        end = next((index for index in ends if head[index] in self.eos_token_ids), ends[0] if ends else -1)
+        return self._encode([*head[end + 1 :], *self._flat(parts[answer + 2 :])])
 
     @functools.cached_property
     def _needs_one_answer(self) -> bool:
@@ -234,8 +235,9 @@ class Renderer:
     def _flat(self, parts: Sequence[str | Content]) -> list[int | str]:
         """Returns parts of a rendered conversation as control tokens (int) of the template, and other text."""
         pieces: list[int | str] = []
+        split = functools.cache(self.split)  # a template writes the same between any two messages
         for part in parts:
-            pieces += [part.text] if isinstance(part, Content) else self.split(part)
+            pieces += [part.text] if isinstance(part, Content) else split(part)
         return pieces
 
     def split(self, text: str) -> list[int | str]:

@@ -89,7 +89,8 @@ def native_prompts(prompts: PromptBuilder, renderer: Renderer) -> tuple[PromptBu
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFactory:
-    """Creates the environment of every episode. Raises EpisodeError if the prompt is too long for the model."""
+    """Creates the environment of every episode. Raises EpisodeError if the prompt is too long for the model, unless an agent
+    writes it."""
 
     renderer: Renderer
     prompts: PromptBuilder
@@ -97,13 +98,14 @@ class EpisodeFactory:
     episode: Callable[[Task], EpisodeEnvironment]
 
     def __call__(self, task: Task) -> EpisodeEnvironment:
+        environment = self.episode(task)
         num_tokens = len(self.renderer.prompt(self.prompts.messages(task)))
-        if num_tokens >= self.max_seq_len:
+        if num_tokens >= self.max_seq_len and not hasattr(environment, "play"):
             raise EpisodeError(
                 f"the prompt of task {task.task_id!r} has {num_tokens} tokens, and a sequence may have {self.max_seq_len}; "
                 "shorten it, set inference.max_seq_len, or take a model with more positions"
             )
-        return self.episode(task)
+        return environment
 
 
 def longest_sequence(longest_prompt: int | None, inference: InferenceConfig, model_config: Any) -> int:

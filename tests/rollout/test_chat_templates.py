@@ -263,6 +263,12 @@ def test_a_reply_is_appended_as_the_template_writes_it(published: Published) -> 
     assert_same(published, trajectory.token_ids, messages)
 
 
+@pytest.mark.parametrize("published", WITH_CALLS, ids=named)
+def test_what_follows_an_answer_does_not_repeat_its_end(published: Published) -> None:
+    renderer = chosen(published).renderer
+    assert renderer.following([{"role": "user", "content": "Sure?"}])[0] not in renderer.eos_token_ids
+
+
 @pytest.mark.parametrize(
     "published", [p for p in WITH_CALLS if p.thought and p.name not in ("command_r7b", "gemma_4")], ids=named
 )

@@ -206,6 +206,7 @@ def test_a_cut_answer_continues_after_an_end_that_was_not_sampled(options):
     chat = Chat("hermes", "To be or not to be.", None, "Yes.", None)
     first = chat.answer(user("a"), **options)
     assert first.finish == ("length" if "max_tokens" in options else "stop")
+    assert first.node.record.turns[-1].answer == first.content, "a reward judges what the client has"
     second = chat.answer(user("a"), said(first), user("b"))
     assert between(chat, first, second) == "<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"
 

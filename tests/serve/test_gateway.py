@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 
-from held_engine import ANSWER, CHAT, MESSAGES, NAME, asks, place, until
+from held_engine import ANSWER, CHAT, MESSAGES, NAME, answers_with, asks, place, until
 
+from midthought.config import InferenceConfig
 from midthought.errors import SettingsError
 from midthought.serve import exchange as exchange_module
 from midthought.serve.gateway import Gateway
@@ -74,6 +76,18 @@ def test_an_answer_whose_last_bytes_were_sent_is_trained(path, stream, one):
     assert session.counts["undelivered"] == 0
 
 
+@pytest.mark.parametrize(("path", "mark"), [(CHAT, '"finish_reason": "stop"'), (MESSAGES, '"stop_reason": "end_turn"')])
+def test_a_client_that_stops_reading_at_the_reason_of_the_end_has_the_answer(path, mark, one):
+    def ask(number: int) -> int:
+        session = one.open()
+        with one.client(session).stream("POST", path, json=asks(stream=True)) as response:
+            assert any(mark in line for line in response.iter_lines())
+        return len(one.trained(session))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, range(48))) == [1] * 48
+
+
 @PATHS
 def test_the_first_event_leaves_before_the_answer_ends(path, one):
     one.engine.hold_after = 5
@@ -110,6 +124,15 @@ def test_a_request_without_a_stream_waits_for_a_slow_answer(one, monkeypatch):
         threading.Event().wait(0.05)
         one.engine.go.set()
         assert text_of(waiting.result().json()) == TEXT
+
+
+@PATHS
+def test_a_client_cannot_have_longer_answers_than_the_run_allows(path):
+    with place(answers_with("</think>" + "a" * 300), inference=InferenceConfig(max_tokens=40)) as one:
+        session = one.open()
+        assert one.client(session).post(path, json=asks(max_tokens=200)).status_code == 200
+        (node,) = one.trained(session)
+    assert (len(one.engine.sampled[0]), node.finish) == (40, "length")
 
 
 # -- retries -----------------------------------------------------------------------------------------------------
@@ -293,6 +316,17 @@ def test_keys_are_random_and_not_shown(one):
     assert len(keys) == 6 and min(map(len, keys)) >= 40
     assert not any(key in repr(clients) for key in keys)
     assert clients[0].environ()["OPENAI_API_KEY"] == clients[0].environ()["ANTHROPIC_API_KEY"] == clients[0].api_key
+
+
+def test_hundreds_of_sessions_may_have_a_connection():
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        with place() as one:
+            one.open()
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2_000
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_the_gateway_listens_on_loopback_only():

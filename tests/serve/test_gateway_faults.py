@@ -14,6 +14,8 @@ pytest.importorskip("openai", reason="the dev extra is not installed")
 import openai
 from held_engine import ANSWER, CHAT, MESSAGES, NAME, asks, place, until
 
+from midthought.serve.dialects.chat_writer import ChatWriter
+
 TEXT = ANSWER.removeprefix("</think> ")
 ASK = {"model": NAME, "messages": [{"role": "user", "content": "hi"}]}
 PATHS = pytest.mark.parametrize("path", [CHAT, MESSAGES])
@@ -125,6 +127,19 @@ def test_a_context_overflow_is_told_as_each_dialect_does(path, stream, num):
             assert error["type"] == "invalid_request_error" and error["message"].startswith("prompt is too long:")
             assert "> 2000 maximum" in error["message"]
         assert session.failure == "" and found.trained(session) == []
+
+
+@pytest.mark.parametrize(("stream", "name"), [(False, "whole"), (True, "piece"), (True, "end"), (True, "close")])
+def test_an_answer_that_cannot_be_written_is_a_failure_and_not_trained(stream, name, monkeypatch):
+    def broken(*given):
+        raise KeyError(name)
+
+    with place() as one:
+        session = one.open()
+        monkeypatch.setattr(ChatWriter, name, broken)
+        response = one.client(session).post(CHAT, json=asks(stream=stream))
+        assert "internal error" in response.text and response.status_code == (200 if stream else 500)
+        assert session.failure == f"KeyError: '{name}'" and one.trained(session) == []
 
 
 def test_an_engine_that_was_shut_down_is_a_failure_of_the_session():

@@ -221,6 +221,8 @@ def test_of_equal_answers_the_one_is_continued_whose_ids_the_client_has_and_else
     assert graph.find(b"a", {"id2"}) is one and graph.find(b"a", {"id3"}) is other and graph.find(b"a", set()) is other
     below, below_other = (answered(graph, parent, [4], [5], key=b"b") for parent in (one, other))
     assert graph.find(b"b", {"id2"}) is below and graph.find(b"b", set()) is below_other
+    answered(graph, None, [1], [4], key=b"a", is_delivered=False)
+    assert graph.find(b"a", set()) is other, "the client cannot have the newest one"
 
 
 def test_a_seed_depends_on_the_session_and_the_prompt_and_how_often_it_was_asked():

@@ -184,6 +184,14 @@ def test_an_episode_whose_last_answer_was_cut_has_ended_at_the_limit(talker):
     assert {(each.stop_reason, each.num_sampled) for each in sampled(agent, talker)} == {(StopReason.LENGTH, 1)}
 
 
+def test_a_row_may_be_longer_than_the_context_because_the_agent_writes_the_prompts(talker):
+    def agent(task: Any, client: Any) -> float:
+        return float(len(say(client, dataclasses.replace(task, prompt=task.prompt[:20]), 1)))
+
+    long = [{**row, "question": row["question"] * 1000} for row in QUESTIONS]
+    assert [each.error for each in sampled(agent, talker, dataset=long)] == [None] * 4
+
+
 def test_episodes_of_agents_are_records_like_others(talker):
     with make(twofold, talker) as trainer:
         data = trainer.rollout()
