@@ -55,13 +55,14 @@ fast-tests: $(VENV)/.ready-dev
 	$(TESTS) --assert=plain -m "not slow" || { OMP_NUM_THREADS=1 $(BIN)/pytest --last-failed --last-failed-no-failures none -m "not slow"; false; }
 
 test-all: $(VENV)/.ready-oracles $(VENV)/.ready-real $(ECOSYSTEM_ENVIRONMENTS) axe docs test
-	$(BIN)/pytest -m slow
+	$(TESTS) -m slow
 	$(BIN)/pytest tests/report/test_page.py -k axe
 	$(ECOSYSTEMS)/openenv/bin/python -m pytest tests/env/test_openenv.py
 	$(ECOSYSTEMS)/verifiers/bin/python -m pytest tests/env/test_verifiers.py tests/examples/test_examples.py -k verifiers
 	$(ECOSYSTEMS)/clients/bin/python -m pytest tests/serve/test_real_clients.py
-	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/test_site.py tests/benchmarks \
+	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/test_site.py \
 	  tests/rollout/test_chat_templates_of_trl.py
+	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/benchmarks/test_bench_parts.py -k "learner or trl"
 	rm -rf runs/real/short
 	$(BIN)/python -m benchmarks real multiply --short --out runs/real/short
 	TRITON_INTERPRET=1 PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/engines/test_triton_kernels.py

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks.reciter import SIZES, STYLES, make_model, make_tokenizer
-from midthought.learning.batch import TokenBatch
+from midthought.learning.batch import TokenBatch, boundaries
 from midthought.learning.padded_batch import PPOBatch
 from midthought.recipes.podcast.demonstrations import Demonstrator, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
@@ -47,8 +48,10 @@ class LearnerWork:
 
 def extended_rows(batch: TokenBatch) -> TokenBatch:
     """The same rows as most trainers split them: each as long as the longest, so that micro-batches keep their order."""
-    padded = PPOBatch(batch)
-    return replace(padded, lengths=torch.full_like(padded.lengths, padded.token_ids.shape[1])).flat()
+    padded, lengths = PPOBatch(batch), torch.full_like(batch.lengths, int(batch.lengths.max()))
+    values = [(field.name, getattr(padded, field.name)) for field in fields(batch)]
+    of_tokens = {name: value.flatten() for name, value in values if isinstance(value, Tensor) and value.dim() == 2}
+    return batch.with_fields(**of_tokens, cu_seqlens=boundaries(lengths))
 
 
 def padded_ratio(batch: TokenBatch) -> float:

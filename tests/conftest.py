@@ -35,8 +35,17 @@ FORKED = (
     "tests/memory/test_serve_command.py",
     "tests/trainer/test_killed_training.py",
 )
+REAL_ENGINES = (
+    "tests/benchmarks/test_bench_parts.py",
+    "tests/cluster/verl/test_real_verl.py",
+    "tests/feedback/test_real_vllm_feedback.py",
+    "tests/memory/test_llm_questions_vllm.py",
+    "tests/rollout/test_real_vllm.py",
+    "tests/rollout/test_vllm_in_process.py",
+)
 TOGETHER = (
     (RAY_TESTS,),  # one cluster
+    REAL_ENGINES,  # one GPU
     FORKED,  # one server of command_process.py: its imports take 7 s of CPU time
     ("tests/trainer/",),  # models that were taught
     ("tests/checks/",),

@@ -96,7 +96,7 @@ def _passes(out: Path) -> bool:
 
 def table(out: Path) -> str:
     """Returns the figures before and after reinforcement learning as a Markdown table."""
-    parts = {AFTER_SFT: (GATE_RUN, WARMUP, "seconds.warmup"), AFTER_RL: (RL, RL, "seconds.ppo")}
+    parts = {AFTER_SFT: (GATE_RUN, WARMUP, "seconds.warmup"), AFTER_RL: (RL, RL, "seconds.rl")}
     rows = {}
     for stage, (measured, trained, seconds) in parts.items():
         summary = summary_of(out / measured)

@@ -70,7 +70,10 @@ def check_what_is_learned(learned: list[str]) -> None:
         assert "Too small" not in words and "What is" not in words and "expert" not in words
 
 
-def test_verl_learns_from_the_answers_and_the_calls_of_a_conversation(conversations):
+def test_verl_learns_from_the_answers_and_the_calls_of_a_conversation(conversations, monkeypatch):
+    # verl's data set imports its part for models of pictures, and that a name which transformers 5 does not have
+    pictures = pytest.importorskip("transformers.models.qwen2_vl.modeling_qwen2_vl")
+    monkeypatch.setattr(pictures, "Qwen2VLCausalLMOutputWithPast", pictures.CausalLMOutputWithPast, raising=False)
     dataset = pytest.importorskip("verl.utils.dataset.multiturn_sft_dataset", exc_type=ImportError)
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE

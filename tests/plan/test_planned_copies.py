@@ -29,9 +29,10 @@ def model_of(memory: Memory) -> Any:
 
 
 def alive_bytes() -> int:
-    """Bytes of all tensors that Python can reach."""
+    """Bytes of all tensors that Python can reach, without those that a compiler keeps in place of real ones."""
     gc.collect()
-    tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor) and not each.is_meta]
+    plain = (torch.Tensor, torch.nn.Parameter)
+    tensors = [each for each in gc.get_objects() if type(each) in plain and not each.is_meta]
     return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}.values())
 
 

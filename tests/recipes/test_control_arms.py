@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_thread import in_one_thread
 from small_runs import FEEDBACK, SHORT_TRANSCRIPTS, finish, metrics, start, stop_at, trajectories, weights
 from typer.testing import CliRunner
 
@@ -29,7 +30,8 @@ SMALL = [
 
 
 def train(recipe: str, *words: str) -> str:
-    result = CliRunner().invoke(app, ["train", recipe, *words], catch_exceptions=False)
+    with in_one_thread():  # as `start` does
+        result = CliRunner().invoke(app, ["train", recipe, *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 

@@ -184,7 +184,8 @@ def test_new_weights_reach_the_workers_before_the_next_episode(cluster, policy, 
         source.close()
     assert [t.token_ids for t in after] == [t.token_ids for t in near]
     assert [t.token_ids for t in after] != [t.token_ids for t in before]
-    assert ({t.policy_version for t in before}, {t.policy_version for t in after}) == ({0}, {1})
+    versions = [{v for t in part for s in t.segments for v in s.policy_versions} for part in (before, after)]
+    assert versions == [{-1, 0}, {-1, 1}]  # -1: tokens that were not sampled
     assert [content(t)[3] for t in again] == [content(t)[3] for t in before]
 
 
