@@ -14,7 +14,7 @@ pytest.importorskip("openai", reason="the dev extra is not installed")
 import openai
 from held_engine import ANSWER, CHAT, MESSAGES, NAME, asks, place, until
 
-from midthought.serve.dialects.chat_writer import ChatWriter
+from midthought.serve.dialects.chat import ChatWriter
 
 TEXT = ANSWER.removeprefix("</think> ")
 ASK = {"model": NAME, "messages": [{"role": "user", "content": "hi"}]}
