@@ -117,7 +117,7 @@ def batching(memory: Path, num_queries: int, num_rounds: int) -> Iterator[Row]:
     with served(memory) as together, served(memory, "--no-batching") as alone:
         for mode in MODES[:2]:
             for service in (together, alone):
-                crowd(service.url, queries[: 2 * NUM_CLIENTS], mode)
+                run_crowd(service.url, queries[: 2 * NUM_CLIENTS], mode)
             gains: list[float] = []
             waits: dict[str, list[float]] = {"together": [], "alone": []}
             rates: dict[str, list[float]] = {"together": [], "alone": []}
@@ -214,7 +214,7 @@ def crowd(url: str, queries: list[str], mode: SearchMode) -> tuple[float, list[f
 
 
 def run_crowd(url: str, queries: list[str], mode: SearchMode) -> dict[str, Any]:
-    """What `crowd` starts."""
+    """What `crowd` starts. In this process: to warm a service up."""
     remote = RemoteMemory(url, timeout_seconds=60)
 
     def one(query: str) -> float:

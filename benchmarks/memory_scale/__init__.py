@@ -30,7 +30,7 @@ SIZES: dict[Unit, tuple[int, ...]] = {
     "chunks": (10_000, 30_000, 100_000, 300_000, 1_000_000),
     "windows": (100_000, 1_000_000),
 }
-QUICK_SIZES: dict[Unit, tuple[int, ...]] = {"chunks": (300, 1_000), "windows": (300,)}
+QUICK_SIZES: dict[Unit, tuple[int, ...]] = {"chunks": (300,), "windows": (300,)}
 NUM_QUERIES = 400
 MIN_RECALL = 0.95
 MAX_SEARCH_MS = {"vector": 20, "hybrid": 45}
