@@ -154,8 +154,8 @@ def matched(
 def correct(trajectory: Trajectory) -> float:
     """1 if the answer after the last thought is right by the rules of its task (`answers.task_is_right`), else 0.
 
-    If the truth is `abstention.NO_ANSWER`, at least one call must have returned a result: who has not searched does not know what
-    the memory does not say.
+    If the truth is `final_answers.NO_ANSWER`, at least one call must have returned a result: who has not searched does not know
+    what the memory does not say.
     """
     answer = last_answer(trajectory)
     if answer is None or not task_is_right(trajectory.task, answer):
@@ -164,7 +164,7 @@ def correct(trajectory: Trajectory) -> float:
 
 
 def wrong_answer(trajectory: Trajectory) -> float:
-    """1 for an answer that is neither right nor says that there is none (`data.abstention`), else 0; 0 without an answer."""
+    """1 for an answer that is neither right nor says that there is none (`data.final_answers`), else 0; 0 without an answer."""
     answer = last_answer(trajectory)
     return float(bool(answer) and not abstains(str(answer)) and not task_is_right(trajectory.task, str(answer)))
 

@@ -225,7 +225,7 @@ class TokenBatch:
 
     @property
     def shared_lengths(self) -> Tensor:
-        """[B] int64: how many first tokens each row shares with its group (`shared_prompts.shared_lengths`)."""
+        """[B] int64: how many first tokens each row shares with its group (`micro_batching.shared_lengths`)."""
         is_wanted = torch.cat([self.loss_mask[1:], self.loss_mask.new_zeros(1)])
         return shared_lengths(self.token_ids, self.cu_seqlens, is_wanted, self.groups)
 

@@ -1,6 +1,6 @@
 """An embedding model behind an OpenAI-compatible `/embeddings` endpoint. Does not depend on the store.
 
-Failed requests are repeated as `http_json.JsonEndpoint` says. If a request keeps failing, an error is raised; no vector
+Failed requests are repeated as `json_requests.JsonEndpoint` says. If a request keeps failing, an error is raised; no vector
 is left out.
 """
 

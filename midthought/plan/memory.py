@@ -85,7 +85,7 @@ class Memory:
     """Of the longest prompt; the default is an assumption."""
     max_tokens: int = 2048
     num_sharing: int = 1
-    """Samples of a prompt that share it in a pass (`learning.shared_prompts`); 1: no prompt is shared."""
+    """Samples of a prompt that share it in a pass (`learning.micro_batching`); 1: no prompt is shared."""
 
     @classmethod
     def of(cls, shape: Shape, config: RecipeConfig, hardware: Hardware, **fixed: Any) -> Memory:
@@ -130,7 +130,7 @@ class Memory:
     # -- prompts that a group shares -----------------------------------------------------------------------------------
 
     def tokens_together(self, num_samples: int) -> int:
-        """Tokens of a prompt with so many samples, as `learning.shared_prompts` counts them: the prompt once, and for each sample
+        """Tokens of a prompt with so many samples, as `learning.micro_batching` counts them: the prompt once, and for each sample
         its own, the prompt's last token, and 1/8 of the others for a copy of their keys and values."""
         shared = self.prompt_tokens - 1
         copied = -(-shared // KEY_SHARE) if num_samples > 1 else 0

@@ -89,8 +89,8 @@ class ChatRoutes:
                 await self._session(request, "control").close()
                 return JSONResponse({"closed": True})
         raise RequestError(
-            f"{request.method} {path!r:.200} is no route of this server; a base URL of OpenAI's clients ends with /v1, that of "
-            "Anthropic's does not",
+            f"{request.method} {path!r:.200} is no route of this server, which answers /v1/chat/completions and "
+            "/v1/messages; a base URL of OpenAI's clients ends with /v1, that of Anthropic's does not",
             status=404,
         )
 

@@ -28,7 +28,7 @@ from midthought.types import ParsedAction, StopReason, Task, ToolEvent, Trajecto
 MAX_KEPT_TOKENS = 2_000_000
 """Tokens of answers and contexts that are kept to be continued, about 80 bytes each; the oldest are forgotten."""
 _numbers = itertools.count(2**40)
-"""Of the engine's sequences: in one process, episodes that are no answers to a client have lower numbers."""
+"""Numbers of the engine's sequences. Other episodes of this process have lower ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

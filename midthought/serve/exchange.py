@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 KEEP_ALIVE_SECONDS = 10.0
-"""A stream without a new event gets one that says nothing, so that nothing between client and server closes it."""
+"""A stream without a new event for this long gets an empty one, so that no proxy closes the connection."""
 
 WRITE_SECONDS = 0.03
-"""A piece that follows another one sooner is written with those that follow it."""
+"""Pieces of a stream are collected for this long after the last write, and written together."""
 
 Start = Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"]
 """Starts a coroutine on the engine's event loop."""
@@ -61,7 +61,7 @@ class Exchange:
         self.parts: list[bytes] = []
         """The events of a stream so far, or the whole body."""
         self.failure: RequestError | None = None
-        """What the client is told, because of `cause`."""
+        """The error that the client gets because of `cause`."""
         self.cause: BaseException | None = None
         self.is_over = self.is_delivered = self.is_cancelled = False
         self._told: RequestError | None = None
@@ -114,7 +114,7 @@ class Exchange:
                 node.is_delivered = True
 
     def cancel(self, failure: RequestError | None = None) -> None:
-        """Stops sampling; what was not delivered will not be. `failure`: what connections are told."""
+        """Stops sampling; what was not delivered will not be. `failure`: the error that connections get."""
         self.is_cancelled = True
         self._told = failure or RequestError("the answer was cancelled", status=500)
         if self._task is not None and not self.is_over:
@@ -247,7 +247,7 @@ class Following:
 
 
 async def _notice_the_end() -> None:
-    """Lets the event loop read what has arrived: of a connection that the client has closed, nothing is delivered."""
+    """Lets the event loop read what has arrived: an answer is not delivered to a connection that the client has closed."""
     for _ in range(4):  # socket, transport, protocol, task
         await asyncio.sleep(0)
 
@@ -264,7 +264,7 @@ def to_json(value: Any) -> bytes:
 
 
 def failure_of(error: BaseException, dialect: Dialect) -> RequestError:
-    """Returns what the client is told. What it cannot help is logged, and not told."""
+    """Returns the error for the client. An error of the server (status 500) is logged, and its text is not sent."""
     failure = dialect.failure(error)
     if failure.status >= 500:
         _log.error("a request was not answered", exc_info=error)

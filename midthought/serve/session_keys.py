@@ -12,7 +12,7 @@ from midthought.serve.errors import RequestError
 from midthought.serve.sessions import Session, closed
 
 MAX_CLOSED = 10_000
-"""Closed sessions whose clients are told so; the keys of older ones are unknown."""
+"""Closed sessions whose keys get status 403; the keys of older ones are unknown (401)."""
 
 KeyKind = Literal["model", "control"]
 
@@ -50,7 +50,7 @@ class Sessions:
         return session
 
     async def close(self, session: Session) -> None:
-        """Ends a session; its keys are told so."""
+        """Ends a session; later requests with its keys get status 403."""
         for key in (session.client.api_key, session.client.control_key):
             if self._keys.pop(_digest(key), None) is not None:
                 self._closed[_digest(key)] = None

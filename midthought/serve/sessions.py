@@ -24,12 +24,12 @@ from midthought.serve.errors import RequestError
 from midthought.serve.exchange import Exchange, Start
 
 RETRY_SECONDS = 60.0
-"""For so long after its last connection, an exchange that is over is found by the same request."""
+"""A finished exchange is found by the same request for this long after its last connection ended."""
 MAX_REWARD = sys.float_info.max
 STOP_SECONDS = 5.0
 """Time for cancelled answers to end."""
 CLOSED = "session_closed"
-"""Code of the error that tells it."""
+"""Code of the error that a request to a closed session gets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class SessionLimits:
     max_tokens: float = 16_000_000
     """Tokens of all answers and the context between them, which the session keeps."""
     grace_seconds: float = 5.0
-    """For so long an answer runs on without a connection."""
+    """An answer without a connection is cancelled after this time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +247,7 @@ class Session:
 
 def closed() -> RequestError:
     """Returns the error of every request to a session that is closed."""
-    return RequestError("this session is closed; open another one", status=403, code=CLOSED)
+    return RequestError("this session is closed; each episode has its own key, client.api_key", status=403, code=CLOSED)
 
 
 def shared_session(policy: ChatPolicy, start: Start, model: str, *, max_answers: int = 512) -> Session:

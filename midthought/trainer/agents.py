@@ -38,6 +38,7 @@ MODEL = "policy"
 """Name of the model in requests; any other one is answered with an error."""
 _CANCEL_SECONDS = 0.5
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_HINT = "the agent made no request that was answered; its model needs client.base_url, client.api_key and client.model"
 _NO_REWARD = "returns None, and there is no other reward: return a number or a Reward, or give the trainer rewards=[…]"
 _log = logging.getLogger(__name__)
 _threads, _loop = DaemonThreads("midthought-agent"), BackgroundLoop("midthought-agents")
@@ -164,8 +165,7 @@ class AgentEpisode:
         if self._error is not None:
             trajectory.error = f"the agent raised {type(self._error).__name__}: {self._error}"
         if not nodes:
-            reason = trajectory.error or "give its model client.base_url and client.api_key"
-            raise EpisodeError(f"the agent made no request that was answered; {reason}")
+            raise EpisodeError(_HINT + (f" ({trajectory.error})" if trajectory.error else ""))
         self._value = session.reward if self._value is None else self._value
         self._rewards = [turn.reward for turn in trajectory.turns if any(node.reward is not None for node in nodes)]
         return StopReason.LENGTH if nodes[-1].finish == "length" else StopReason.ANSWERED

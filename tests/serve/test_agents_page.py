@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from held_engine import place
 
 from midthought.config import ConfigStore
 from midthought.serve.dialects import anthropic, chat
@@ -33,3 +38,14 @@ def test_the_limits_and_defaults_are_those_of_the_code():
     assert f"`environment.agent_error_reward` ({settings.agent_error_reward:g})" in PAGE
     assert f"`environment.agent_idle_seconds` ({settings.agent_idle_seconds:g})" in PAGE
     assert limits.grace_seconds == 5 and "runs on for five seconds" in PAGE
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_command_posts_a_reward():
+    pytest.importorskip("fastapi", reason="the serve extra is not installed")
+    (command,) = re.findall(r"^    (curl .*)$", PAGE, flags=re.MULTILINE)
+    with place() as one:
+        client = (session := one.open()).client
+        keys = {**os.environ, **client.environ(), "CONTROL_KEY": client.control_key, "NO_PROXY": "127.0.0.1"}
+        reply = subprocess.run(["bash", "-c", command], env=keys, capture_output=True, check=True).stdout
+    assert json.loads(reply) == {"rewarded": True} and session.reward == 1.0

@@ -263,7 +263,7 @@ def test_a_closed_session_refuses_without_a_retry(path, one):
     asyncio.run(session.close())
     for control in (False, True):
         response = one.client(session, control=control).post(path, json=asks())
-        assert error_of(response) == (403, "this session is closed; open another one")
+        assert error_of(response) == (403, "this session is closed; each episode has its own key, client.api_key")
         assert response.headers["x-should-retry"] == "false"
 
 
@@ -363,9 +363,9 @@ def test_tokens_are_counted_as_the_answer_would_use_them(one):
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/messages", "/v1/responses", "/"])
-def test_another_path_is_a_sentence_about_base_urls(path, one):
+def test_another_path_is_a_sentence_about_routes_and_base_urls(path, one):
     status, words = error_of(one.client(one.open()).post(path, json=asks()))
-    assert status == 404 and "base URL" in words and path in words
+    assert status == 404 and all(each in words for each in (path, "base URL", CHAT, MESSAGES))
 
 
 # -- rewards -----------------------------------------------------------------------------------------------------

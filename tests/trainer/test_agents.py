@@ -317,7 +317,7 @@ def hanging(task: Any, client: Any) -> float:
     [
         (
             lambda task, client: 1.0,
-            "EpisodeError: the agent made no request that was answered; give its model client.base",
+            "EpisodeError: the agent made no request that was answered; its model needs client.base",
         ),
         (
             hanging,
@@ -325,7 +325,8 @@ def hanging(task: Any, client: Any) -> float:
         ),
         (
             lambda task, client: ask(client, [], temperature="hot"),
-            "EpisodeError: the agent made no request that was answered; the agent raised HTTPStatusError",
+            "EpisodeError: the agent made no request that was answered; its model needs client.base_url, "
+            "client.api_key and client.model (the agent raised HTTPStatusError",
         ),
     ],
 )

@@ -28,7 +28,7 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_MESSAGES = 4_096
 MAX_TOOLS = 128
 MAX_COUNT = 2**31 - 1
-"""Of tokens. More tokens than the model's context are as many as fit into it."""
+"""Maximum of `max_tokens`; an answer has at most the tokens that fit into the model's context."""
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """Of both dialects, by status."""
