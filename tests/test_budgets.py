@@ -30,21 +30,21 @@ LINES = {
     "plan": 1065,
     "recipes": 3180,  # demonstrations of own questions and the factors of an evaluation are 180 of them
     "report": 2645,  # long lists as JSON values in a quarter of the time (issue 54)
-    "rollout": 3055,  # the journal of finished groups and what repeats it is 175 of them (issue 54)
-    "serve": 2590,
+    "rollout": 3055,  # the journal and what repeats it is 175 of them (issue 54), the turn graph 230 (issue 55)
+    "serve": 2590,  # two dialects, exchanges, sessions and the gateway are 1,230 of them (issue 55)
     "tokenization": 770,
     "tools": 5280,
-    "trainer": 3690,  # prompts are counted before the settings are chosen (issue 53)
+    "trainer": 3690,  # prompts are counted before the settings are chosen (issue 53); agents are 260 of them (issue 55)
     "types": 735,
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
 TOTALS = {"midthought": 58_440, "code of midthought": 39_980, "tests": 56_700}
-# the plan counts shared prompts, and prompts are counted before it (issue 53); the journal and its tests of kills (issue 54),
-# what the journal lacks after an error, and its tests
+# the plan counts shared prompts (issue 53); the journal and its tests of kills, silence, folders of killed processes (issue 54);
+# the gateway is 1,770 lines, its tests 3,900 (issue 55)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
-# shared prompts in measured.md; kills and stops in algorithms.md
-DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 220_400, 20
+# agents.md, agents in measured.md
+DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 220_000, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
 
 
