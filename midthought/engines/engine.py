@@ -80,7 +80,7 @@ class TrainedEngine(Engine, Protocol):
 
     @property
     def progress(self) -> object:
-        """Changes while it works on requests, and always if no request waits for it or it has limits of its own."""
+        """Differs from an earlier value if the engine has worked since, has no request, or has time limits of its own."""
         ...
 
     def update_weights(self) -> None:

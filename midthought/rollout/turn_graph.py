@@ -48,7 +48,7 @@ class TurnNode:
     observation: str = ""
     """Text of the messages in the context."""
     is_same_turn: bool = False
-    """Whether this answer goes on in the text of the parent's, after the results of its calls."""
+    """Whether this answer continues the turn of the parent, after the results of its calls."""
     number: int = field(default=-1, init=False)
     """Position in the order of the answers' ends."""
     is_delivered: bool = field(default=False, init=False)

@@ -27,7 +27,7 @@ from midthought.models.varlen_attention import HALF
 DTYPES = HALF
 MAX_ROWS = 128
 MIN_TILE_ROWS = 32
-"""Rows that are not there are not read: fewer save nothing but time to compile."""
+"""Smallest tile. Missing rows of a tile are not read, so smaller tiles save only compilation time."""
 
 Attend = Callable[..., Tensor]
 """`Decoder._attend_each`"""
