@@ -127,6 +127,11 @@ def test_a_process_that_is_killed_is_noticed_at_once_and_can_be_replaced(group, 
     assert learner.score(batch)[1]["logprob_difference_max"] >= 0
 
 
+def child_state(process_id: str) -> str:
+    status = Path(f"/proc/{process_id}/status")
+    return status.read_text() if status.exists() else "State:\tZ"
+
+
 def test_what_two_killed_processes_left_in_memory_is_removed_by_the_next_learner_and_nothing_else(group):
     words = (
         "import os, sys; from midthought.cluster.child import ChildGroup; ChildGroup(1); print(os.getpid(), flush=True)"
@@ -142,6 +147,8 @@ def test_what_two_killed_processes_left_in_memory_is_removed_by_the_next_learner
         with closing(ChildGroup(1)):
             assert folder.exists()
         os.kill(int(child), signal.SIGKILL)
+        while "State:\tZ" not in child_state(child):  # it holds its lock until it has ended
+            time.sleep(0.01)
         parent.kill()
     with closing(ChildGroup(1)):
         assert not folder.exists()
