@@ -33,7 +33,7 @@ class TurnNode:
     parent: TurnNode | None = None
     """The answer that this one continues; None: its prompt was rendered."""
     record: Trajectory
-    """Tokens after those of the parent: the context between the two answers, then the answer."""
+    """Tokens after the parent's: the context between the two answers, then the answer."""
     finish: Finished
     messages: Sequence[Message] = ()
     """The conversation with this answer, as the chat template takes it."""

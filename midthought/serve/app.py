@@ -24,7 +24,7 @@ from midthought.serve.sessions import CLOSED, Session
 ANSWER_SECONDS = 1800.0
 """Time limit of a response."""
 _HEADERS = {403: {"x-should-retry": "false"}, 429: {"retry-after": "1"}}
-"""Headers of errors: the official clients repeat a request after 408, 409, 429 and 5xx, unless they are told not to."""
+"""Headers of errors: the official clients repeat a request after 408, 409, 429 and 5xx, unless `x-should-retry` is false."""
 
 
 def make_app(sessions: Sessions, access: AccessPolicy, *, answer_seconds: float = ANSWER_SECONDS) -> ASGIApp:

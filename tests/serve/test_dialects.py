@@ -177,7 +177,9 @@ def test_a_body_that_is_no_object_is_refused(dialect, data):
 
 @BOTH
 def test_parameters_without_effect_may_have_any_value_and_null_is_no_value(dialect):
-    read(dialect, metadata={"a": 1}, service_tier="auto", stop=None if dialect is CHAT else ..., tools=None)
+    asked = read(dialect, metadata={"a": 1}, service_tier="auto", stop=None if dialect is CHAT else ..., tools=None)
+    (request,) = asked.requests
+    assert not (asked.overridden or request.sampling or request.stop or request.tools)
 
 
 def told(dialect: Dialect, error: BaseException) -> dict[str, Any]:
