@@ -239,6 +239,7 @@ def test_running_sequences_are_moved_together_when_others_have_ended_or_are_idle
     model, num_idle, num_short = make_model(), 9, 24
     prompts = [prompt(5 + number % 3, seed=number) for number in range(28)]
     last_slots: dict[int, int] = {}
+    long_ones_ended = asyncio.Event()
     steps = CachedRunner.steps
 
     def observed(self: CachedRunner, rows: Sequence[Row], **options: Any) -> Any:
@@ -256,8 +257,10 @@ def test_running_sequences_are_moved_together_when_others_have_ended_or_are_idle
         if num_idle <= number < num_short:
             engine.close(number)
         assert_exact(model, ids, completion)
+        if number >= num_short:
+            long_ones_ended.set()
         if number < num_idle:
-            await asyncio.sleep(0.1)
+            await long_ones_ended.wait()
             ids = [*ids, *completion.token_ids, *prompt(2, seed=number)]
             assert_exact(model, ids, await engine.sample(number, ids, Sampling(max_tokens=5, seed=number)))
 
