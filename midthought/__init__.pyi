@@ -54,7 +54,6 @@ from .tools.parsers import (
     HermesParser as HermesParser,
     InThoughtParser as InThoughtParser,
     find_call_format as find_call_format,
-    register_call_format as register_call_format,
 )
 from .tools.multi_turn import MultiTurnManager as MultiTurnManager
 from .tools.builtin.calculate import CalculateTool as CalculateTool

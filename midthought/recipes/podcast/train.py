@@ -23,7 +23,7 @@ from midthought.recipes.evaluation import (
     shuffled,
     with_interval,
 )
-from midthought.recipes.podcast.demonstrations import Demonstrator, make_small_policy
+from midthought.recipes.podcast.demonstrations import SHARES_OF_MADE_MODELS, Demonstrator, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import (
     PodcastData,
@@ -106,6 +106,7 @@ class PodcastRun(RecipeRun):
             own=self.data.with_evidence(self.data.tasks["train"]) if config.questions.path else (),
             names=self.data.names,
             seed=config.training.seed,
+            **({} if self.is_given else SHARES_OF_MADE_MODELS),
         )
 
     def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
