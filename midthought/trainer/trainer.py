@@ -326,7 +326,7 @@ class Trainer:
         `reasoning_content`), rows or a JSONL or Parquet file with a column `messages`, records (`Trajectory`), or a function of
         the task that returns one of them, or only the messages after the task's prompt. None: the constructor's.
         Prompt, call format and loss mask are the same as in `fit`: answers and calls are trained on, results are not.
-        `settings`: `num_steps`, `batch_tokens`, `learning_rate`, `warmup_steps`, `mixed_precision` (`SupervisedSection`).
+        `settings`: `num_steps`, `batch_tokens`, `learning_rate`, `warmup_steps` (`SupervisedSection`).
         It takes no more steps after `max_seconds`.
 
         The policy after these steps is the reference of the KL divergence in `fit`, and adapters are merged into it. Ctrl-C
