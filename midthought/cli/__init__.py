@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import feedback, memory, runs, servers, talking, training
+from midthought.cli import feedback, memory, runs, talking, training
 from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.files.storage_errors import storage_error
@@ -43,7 +43,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(memory.app, name="memory")
-app.add_typer(servers.app, name="engine")
+app.add_typer(talking.app, name="engine")
 app.add_typer(feedback.app, name="feedback")
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from midthought.report.curves import curves
-from midthought.report.quantities import QUANTITIES
+from midthought.report.recorded_episodes import QUANTITIES
 from midthought.report.results import arms_table, control_arms_table, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import read_run, shown_findings

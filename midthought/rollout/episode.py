@@ -18,11 +18,11 @@ from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError
 from midthought.rollout.openai_messages import result_messages
 from midthought.rollout.replay import Replay
-from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.tools.call_formats.streaming import TokenWatch
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.executor import EpisodeTools, ToolExecutor
 from midthought.types import (

@@ -147,7 +147,7 @@ def test_habits_come_up_in_the_shares_that_are_asked_for(make):
     def is_exact(trajectory):
         return trajectory.tool_events[0].call.parameters["query"] == trajectory.task.labels["quote"]
 
-    done = write(make(MIXED, 0.0, 0.0), 800)
+    done = write(make(MIXED, **VARIATIONS[0]), 800)
     needed = [t for t in done if t.task.labels["needs_memory"]]
     needless = [t for t in done if not t.task.labels["needs_memory"]]
     assert len(needed) / len(done) == pytest.approx(0.65, abs=0.06)
@@ -171,7 +171,7 @@ def test_a_long_result_is_cut_as_in_an_episode(make, renderer):
 
 
 def test_the_right_result_stands_now_here_now_there_among_as_many_as_the_tool_gives(make, chunks):
-    demonstrator = make(CLEAN, 0.0, 0.0, num_results=3, error_share=0.0, plan=ALL_NEED_MEMORY)
+    demonstrator = make(CLEAN, **VARIATIONS[0], num_results=3, error_share=0.0, plan=ALL_NEED_MEMORY)
     lines = {format_hits([chunk]).removeprefix("[1] "): chunk.chunk_id for chunk in chunks}
     places = Counter()
     for trajectory in write(demonstrator, 60):
