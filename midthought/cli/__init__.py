@@ -39,7 +39,7 @@ for command in (
     runs.watch,
     talking.chat,
     talking.serve,
-    talking.push,
+    talking.export,
 ):
     app.command()(command)
 app.add_typer(memory.app, name="memory")

@@ -1,4 +1,4 @@
-"""`midthought serve`, `chat` and `push`: use and publish the policy of a run; `midthought engine`: starts a model server (vLLM,
+"""`midthought serve`, `chat` and `export`: use and publish the policy of a run; `midthought engine`: starts a model server (vLLM,
 SGLang) with the options that our engines need."""
 
 from __future__ import annotations
@@ -105,23 +105,17 @@ def chat(
             answer_lines(session, sys.stdin)
 
 
-def push(
+def export(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    repo: Annotated[str, typer.Argument(help="Repository on the Hugging Face hub: OWNER/NAME.")],
-    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
-    folder: Annotated[
-        Path | None, typer.Option(help="Write the files and the card into this folder, and upload nothing.")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder to write.")],
+    name: Annotated[str, typer.Option(help="Repository on the Hugging Face hub: OWNER/NAME; default: FOLDER's.")] = "",
 ) -> None:
-    """Upload the policy of a run with a model card to the Hugging Face hub (`hf auth login` first)."""
-    from midthought.trainer.hub import push_to_hub, save_for_hub
+    """Write the policy of a run with a model card into a folder; `hf upload OWNER/NAME FOLDER` publishes it."""
+    from midthought.trainer.hub import save_for_hub
 
-    if folder is not None:
-        with value_errors(run):
-            tell(f"{save_for_hub(run, folder, name=repo)}: read README.md, and fill in the license")
-        return
     with value_errors(run):
-        tell(f"{push_to_hub(run, repo, private=private)}: read the model card there, and fill in the license")
+        written = save_for_hub(run, folder, name=name)
+    tell(f"{written}: fill in data and license in README.md, then: hf upload {name or 'OWNER/NAME'} {written}")
 
 
 app = typer.Typer(help="Model servers for inference.backend=vllm and sglang.", no_args_is_help=True)

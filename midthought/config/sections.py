@@ -251,7 +251,7 @@ class CheckpointConfig(Section):
     """Episodes of each iteration, validation and evaluation arm whose tokens are written to `trajectories.jsonl`, with
     log-probabilities, advantages, ratios, values and entropies, up to a size of 256 MiB (docs/runs.md). 0: texts only."""
     trackers: Harmless[list[str]] = Field(default_factory=lambda: ["tensorboard"])
-    """Programs that also get the metrics: `tensorboard`, `wandb`, or your own as `module:name` (docs/runs.md)."""
+    """Programs that also get the metrics: `tensorboard`, `wandb` (docs/runs.md)."""
     tracker_project: Harmless[str] = Field("midthought", min_length=1)
     """Project of the run in W&B."""
 

@@ -120,13 +120,12 @@ def matched(
     match: Match,
     *,
     extract: Callable[[str], str | None] | None = None,
-    read: Callable[[Trajectory], str | None] = last_answer,
 ) -> AnyRewardFunction:
     """Returns a reward function: the maximum of `match(answer, truth)` over the ground truth and its aliases.
 
-    `match` is a function of `env.answer_matching` or your own, plain or `async`; the reward has its name. `read` returns the
-    answer in the record. `extract` returns the part of the answer that counts, for example `last_boxed`. The reward is 0 if
-    either returns None.
+    `match` is a function of `env.answer_matching` or your own, plain or `async`; the reward has its name. `extract`
+    returns the part of the answer that counts, for example `last_boxed`. The reward is 0 without an answer, or if it returns
+    None.
     `mathematical_match` runs in a thread; `MissingExtraError` is raised immediately if math-verify is not installed.
     """
     compare: Callable[..., Any] = match
@@ -135,7 +134,7 @@ def matched(
         compare = in_thread(match)
 
     def reward(trajectory: Trajectory) -> float | Awaitable[float]:
-        answer = read(trajectory)
+        answer = last_answer(trajectory)
         answer = extract(answer) if extract is not None and answer is not None else answer
         if answer is None:
             return 0.0

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from midthought.config.references import load, optional
+from midthought.config.references import optional
 from midthought.errors import SettingsError, near_names
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Gets the metrics of one run. A subclass is named as `module:name`, or gets a name in `TRACKERS`.
+    """Gets the metrics of one run. A subclass gets a name in `TRACKERS`.
 
     The constructor imports the tracker's package, or raises `MissingExtraError`; it writes and sends nothing. After an exception
     of a method the tracker gets no more metrics, and the run continues.
@@ -139,13 +139,10 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardTracker, "wandb"
 
 
 def find_tracker(name: str) -> type[Tracker]:
-    """Returns a tracker by its name, or your own as `module:name`. Raises `SettingsError` if there is none."""
-    if ":" not in name and name not in TRACKERS:
+    """Returns a tracker by its name. Raises `SettingsError` if there is none."""
+    if name not in TRACKERS:
         raise SettingsError(f"checkpoint.trackers: there is no tracker {name!r}. {near_names(name, TRACKERS)}")
-    found = TRACKERS.get(name) or load(name)
-    if not (isinstance(found, type) and issubclass(found, Tracker)):
-        raise SettingsError(f"checkpoint.trackers: {name} is no subclass of midthought.report.trackers.Tracker")
-    return found
+    return TRACKERS[name]
 
 
 class Trackers:

@@ -151,7 +151,7 @@ def test_commands_name_the_mistake_in_one_line(run, call):
         (["serve", str(run), "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY holds no token"),
         (["chat", str(run), "--tools", "a:b", "--no-tools"], "leave one of them out"),
         (["chat", str(run.parent)], "holds no policy"),
-        (["push", str(run.parent), "a/b"], "holds no policy"),
+        (["export", str(run.parent), "hub"], "holds no policy"),
     ):
         code, _, errors = call(*words)
         assert code == 2 and told in errors and len(errors.splitlines()) == 1, errors
