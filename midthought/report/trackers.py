@@ -138,13 +138,6 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardTracker, "wandb"
 """All trackers, by name."""
 
 
-def find_tracker(name: str) -> type[Tracker]:
-    """Returns a tracker by its name. Raises `SettingsError` if there is none."""
-    if name not in TRACKERS:
-        raise SettingsError(f"checkpoint.trackers: there is no tracker {name!r}. {near_names(name, TRACKERS)}")
-    return TRACKERS[name]
-
-
 class Trackers:
     """Gives the same record to every tracker.
 
@@ -152,7 +145,11 @@ class Trackers:
     """
 
     def __init__(self, names: Iterable[str], run: TrackedRun) -> None:
-        self._trackers = {name: find_tracker(name)(run) for name in names}
+        self._trackers: dict[str, Tracker] = {}
+        for name in names:
+            if name not in TRACKERS:
+                raise SettingsError(f"checkpoint.trackers: there is no tracker {name!r}. {near_names(name, TRACKERS)}")
+            self._trackers[name] = TRACKERS[name](run)
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Gives the finite metrics to every tracker."""

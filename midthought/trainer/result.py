@@ -1,4 +1,4 @@
-"""What a trainer gives its user: the metrics of all steps, with a table and a curve, and callbacks. It does not train."""
+"""What a trainer gives its user: the metrics of all steps, with a table, and callbacks. It does not train."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from midthought.errors import SettingsError
-from midthought.report.console import sparkline
 
 MAX_SHOWN_ROWS = 10
 
@@ -23,13 +22,10 @@ class TrainingResult(list[dict[str, float]]):
     iteration  reward/mean
             1        0.000
             2        1.000
-    reward/mean ▁█
     """
 
     columns: ClassVar[tuple[str, ...]] = ("iteration", "reward/mean", "episode/calls", "total_loss")
     """Columns of the table, if the last row has them."""
-    curve: ClassVar[str] = "reward/mean"
-    """What the curve shows."""
 
     def __init__(self, rows: Iterable[dict[str, float]] = (), policy_path: Path | None = None) -> None:
         super().__init__(rows)
@@ -42,7 +38,7 @@ class TrainingResult(list[dict[str, float]]):
         return self[-1] if self else {}
 
     def show(self) -> None:
-        """Prints a table of at most `MAX_SHOWN_ROWS` iterations, evenly spaced, and the curve."""
+        """Prints a table of at most `MAX_SHOWN_ROWS` iterations, evenly spaced."""
         if not self:
             print(f"no {self.columns[0]} was trained")
             return
@@ -50,7 +46,6 @@ class TrainingResult(list[dict[str, float]]):
         print("  ".join(names))
         for row in _evenly(self, MAX_SHOWN_ROWS):
             print("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
-        print(self.curve, sparkline([row.get(self.curve, math.nan) for row in self]))
 
 
 class SupervisedResult(TrainingResult):
@@ -61,7 +56,6 @@ class SupervisedResult(TrainingResult):
     """
 
     columns = ("step", "loss", "learning_rate")
-    curve = "loss"
 
     @property
     def losses(self) -> list[float]:
