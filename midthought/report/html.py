@@ -18,19 +18,18 @@ from midthought.report.templates import macro, render_page
 
 MAX_TRAJECTORIES = 5_000
 """Episodes in the page at most."""
-MAX_MIB = 20.0
+MAX_BYTES = 20 * 2**20
 """Size of the episodes in the page at most."""
 _PAGE = "store quantities tokens filters list timeline episode samples diff address browser"
 SCRIPTS = ("curves.js", *(f"page/{name}.js" for name in _PAGE.split()))
 
 
-def write_report(run_path: str | os.PathLike[str], *, max_mib: float = MAX_MIB) -> Path:
+def write_report(run_path: str | os.PathLike[str]) -> Path:
     """Writes `report.html` into the run folder from its present contents, and returns its path.
 
-    Its episodes have `max_mib` MiB at most. Raises `CheckpointError` if there is no run at `run_path` or a file of it is damaged,
-    `OutputPathError` if there is a report and the folder is not a run that this library wrote.
+    Raises `CheckpointError` if there is no run at `run_path` or a file of it is damaged, `OutputPathError` if there is a report and the folder is not a run that this library wrote.
     """
-    page = _page(run_path, max_mib)
+    page = _page(run_path)
     folder = RunFolder(run_path)
     path = folder.report_path
     if path.exists():
@@ -39,7 +38,7 @@ def write_report(run_path: str | os.PathLike[str], *, max_mib: float = MAX_MIB) 
     return path
 
 
-def _page(run_path: str | os.PathLike[str], max_mib: float) -> str:
+def _page(run_path: str | os.PathLike[str]) -> str:
     from midthought.report.page_episodes import (  # numpy, which a run's first lines do not need
         column_layout,
         pack_episodes,
@@ -47,7 +46,7 @@ def _page(run_path: str | os.PathLike[str], max_mib: float) -> str:
     )
 
     run = read_run(run_path)
-    limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": int(max_mib * 2**20)}
+    limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": MAX_BYTES}
     packed = pack_episodes(read_page_episodes(run_path, **limits), **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
