@@ -27,7 +27,8 @@ SCRIPTS = ("curves.js", *(f"page/{name}.js" for name in _PAGE.split()))
 def write_report(run_path: str | os.PathLike[str]) -> Path:
     """Writes `report.html` into the run folder from its present contents, and returns its path.
 
-    Raises `CheckpointError` if there is no run at `run_path` or a file of it is damaged, `OutputPathError` if there is a report and the folder is not a run that this library wrote.
+    Raises `CheckpointError` if there is no run at `run_path` or a file of it is damaged, `OutputPathError` if
+    there is a report and the folder is not a run that this library wrote.
     """
     page = _page(run_path)
     folder = RunFolder(run_path)
