@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from midthought.report.curves import curves
-from midthought.report.recorded_episodes import QUANTITIES
 from midthought.report.results import arms_table, control_arms_table, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import read_run, shown_findings
@@ -45,6 +44,7 @@ def _page(run_path: str | os.PathLike[str]) -> str:
         pack_episodes,
         read_page_episodes,
     )
+    from midthought.report.recorded_episodes import QUANTITIES
 
     run = read_run(run_path)
     limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": MAX_BYTES}

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object
 from midthought.types import ParsedAction
+
+if TYPE_CHECKING:
+    from midthought.tokenization import Renderer
 
 
 class StoppingScanner(ABC):
