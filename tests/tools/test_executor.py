@@ -377,13 +377,3 @@ def test_while_a_tool_blocks_the_loop_the_rollout_goes_on_and_every_call_ends_at
     assert [event.outcome for event in second] == [ToolOutcome.OK, ToolOutcome.OK]
     assert seconds < 3
     assert where.loops == []  # a call that was given up before it began never runs
-
-
-def test_a_tool_on_the_loop_that_would_wait_for_the_loop_is_told_the_remedy() -> None:
-    class Nested(Where):
-        async def execute(self) -> str:
-            return str(registry.execute_tool("where"))
-
-    registry = ToolRegistry([Where("where"), Nested("nested")])
-    is_ok, told = registry.execute_tool("nested")
-    assert is_ok and "call this from a plain function" in told
