@@ -49,7 +49,7 @@ class Game(SimpleGameEnvironment):
 
     def optimal_return(self) -> float:
         """Computes the best return of this episode from its start, within `max_steps`, by a search through all states."""
-        longest = len(self.first_state.lying) * (2 * self.config.grid_size - 1) + 1
+        longest = len(self.first_state.lying) * (2 * self.grid_size - 1) + 1
         if self.config.max_steps is not None:
             longest = min(longest, self.config.max_steps)
         best, layer = 0.0, {self.first_state: 0.0}

@@ -32,7 +32,7 @@ WORDS = ["Say a word.", '#call look {"word": "tide"} </think> red blue green 012
 BATCH = 100
 
 
-@tool(pure=True)
+@tool
 def look(word: str) -> str:
     """Looks a word up.
 

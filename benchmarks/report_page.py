@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from midthought.report.html import write_report
-from midthought.report.quantities import COLUMNS
+from midthought.report.recorded_episodes import COLUMNS
 from midthought.report.run_folder import RunFolder
 
 WORDS = (

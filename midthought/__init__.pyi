@@ -54,7 +54,6 @@ from .tools.parsers import (
     HermesParser as HermesParser,
     InThoughtParser as InThoughtParser,
     find_call_format as find_call_format,
-    register_call_format as register_call_format,
 )
 from .tools.multi_turn import MultiTurnManager as MultiTurnManager
 from .tools.builtin.calculate import CalculateTool as CalculateTool
@@ -94,10 +93,7 @@ from .rollout.trajectory_json import (
 from .rollout.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead
 from .learning.padded_batch import PPOBatch as PPOBatch
-from .trainer.hub import (
-    push_to_hub as push_to_hub,
-    save_for_hub as save_for_hub,
-)
+from .trainer.hub import save_for_hub as save_for_hub
 from .trainer.trainer import (
     RayPPOTrainer as RayPPOTrainer,
     Trainer as Trainer,

@@ -201,7 +201,7 @@ def machine(setup: Setup) -> Iterator[Finding]:
     trained = 4 * plan.adapter_parameters if plan.lora_rank else plan.learned.weights
     one = trained + plan.learned.masters + plan.learned.moments
     num_iters = setup.config.training.num_iters(len(setup.tasks) or None)
-    count = min(checkpoint.keep_last_n, num_iters) + checkpoint.keep_best
+    count = min(checkpoint.keep_last_n, num_iters) + 1  # the best
     needed = (count + 1) * one + plan.width * plan.shape.parameters
     if needed > free:
         observation = f"{folder} takes {free / GIB:.1f} GiB, and {count} checkpoints of this run {needed / GIB:.1f} GiB"

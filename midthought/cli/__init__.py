@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import feedback, memory, runs, servers, talking, training
+from midthought.cli import feedback, memory, runs, talking, training
 from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.files.storage_errors import storage_error
@@ -39,11 +39,11 @@ for command in (
     runs.watch,
     talking.chat,
     talking.serve,
-    talking.push,
+    talking.export,
 ):
     app.command()(command)
 app.add_typer(memory.app, name="memory")
-app.add_typer(servers.app, name="engine")
+app.add_typer(talking.app, name="engine")
 app.add_typer(feedback.app, name="feedback")
 
 

@@ -46,10 +46,6 @@ def questions(
     model: Annotated[str, typer.Option(help="Name of the model at that address.")] = "",
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable with its API key.")] = None,
     num_pairs: Annotated[int, typer.Option(help="Questions that the model writes per episode.")] = 20,
-    num_samples: Annotated[
-        int,
-        typer.Option(help="Answers of the model per question, with and without the memory, to measure its difficulty."),
-    ] = 4,
     episodes: Annotated[str, typer.Option(help="Only episodes with this text in their title or file name.")] = "",
     max_episodes: Annotated[int | None, typer.Option(help="Most episodes to use.")] = None,
     embedding_model: UsedEmbeddingModel = "minilm",
@@ -79,7 +75,7 @@ def questions(
         from midthought.memory.llm_questions.episodes import GenerationPlan
         from midthought.memory.llm_questions.prompts import KINDS
 
-        plan = GenerationPlan(num_pairs, _named(kinds, KINDS), num_samples)
+        plan = GenerationPlan(num_pairs, _named(kinds, KINDS))
         limits = {"only": episodes, "max_episodes": max_episodes}
         tasks = _questions_by_model(chunks, out, endpoint, model, plan, embedding_model, limits)
     else:
@@ -163,14 +159,8 @@ def _questions_by_model(
 
 
 def _tell_report(report: GenerationReport) -> None:
-    from midthought.report.console import Console
-
-    columns = ("kind", "questions", "right with the memory", "without")
-    rows = [
-        (kind, *("–" if value is None else f"{value:.4g}" for value in values.values()))
-        for kind, values in report.to_dict()["questions"].items()
-    ]
-    Console().table("Questions, and the model's answers to them", columns, rows)
+    for kind, count in report.to_dict()["questions"].items():
+        tell(f"accepted {count}: {kind}")
     for reason, count in report.refusals.most_common():
         tell(f"refused {count}: {reason}")
     for reason, count in sorted(report.bad_replies.items()):

@@ -28,15 +28,12 @@ def settings(
     tell(settings_page(store, recipe))
 
 
-def report(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
-    max_mib: Annotated[float, typer.Option(min=0.0, help="Size of the episodes in the page, at most.")] = 20.0,
-) -> None:
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Write RUN/report.html again from the run's files."""
     from midthought.report.html import write_report
 
     with value_errors(run):
-        tell(write_report(run, max_mib=max_mib))
+        tell(write_report(run))
 
 
 def compare(

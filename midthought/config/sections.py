@@ -184,7 +184,7 @@ class RewardConfig(Section):
 
 
 class EnvironmentConfig(Section):
-    """The environment: limits of every episode, and the size of the built-in game."""
+    """The environment: limits of every episode."""
 
     max_steps: int | None = Field(10, ge=1)
     """Maximum number of steps; then an episode ends (stop reason `max_steps`). Null: no limit."""
@@ -196,10 +196,6 @@ class EnvironmentConfig(Section):
     """An agent that sends no request for this long, while none is answered, and does not return, ends its episode as failed."""
     train_dropped_answers: bool = True
     """Train also on answers that an agent discards, because it asks again with the same conversation."""
-    grid_size: int = Field(3, ge=2)
-    """Rooms along each side of the square grid of `SimpleGameEnvironment`."""
-    num_items: int = Field(1, ge=1, le=4)
-    """Items to collect in `SimpleGameEnvironment`."""
 
 
 class RayConfig(Section):
@@ -250,18 +246,12 @@ class CheckpointConfig(Section):
     save_minutes: Harmless[float] = Field(10.0, gt=0)
     """Also save a checkpoint after the first step or iteration that ends this long after the last checkpoint."""
     keep_last_n: Harmless[int] = Field(2, ge=1)
-    """Number of newest checkpoints to keep, besides the best."""
-    keep_best: Harmless[bool] = True
-    """Also keep the checkpoint with the best validation."""
-    keep_episodes: Harmless[bool] = False
-    """Write the complete records of all training episodes to `episodes/` in the run folder, to train on them again."""
+    """Number of newest checkpoints to keep, besides the one with the best validation."""
     record_episodes: Harmless[int] = Field(0, ge=0)
     """Episodes of each iteration, validation and evaluation arm whose tokens are written to `trajectories.jsonl`, with
-    log-probabilities, advantages, ratios, values and entropies (docs/runs.md). 0: texts only."""
-    record_max_mib: Harmless[float] = Field(256.0, gt=0)
-    """Size of `trajectories.jsonl` from which no more tokens are recorded."""
+    log-probabilities, advantages, ratios, values and entropies, up to a size of 256 MiB (docs/runs.md). 0: texts only."""
     trackers: Harmless[list[str]] = Field(default_factory=lambda: ["tensorboard"])
-    """Programs that also get the metrics: `tensorboard`, `wandb`, or your own as `module:name` (docs/runs.md)."""
+    """Programs that also get the metrics: `tensorboard`, `wandb` (docs/runs.md)."""
     tracker_project: Harmless[str] = Field("midthought", min_length=1)
     """Project of the run in W&B."""
 
@@ -278,5 +268,3 @@ class SupervisedSection(Section):
     the number of parameters is not known."""
     warmup_steps: int = Field(20, ge=0)
     """Optimizer steps over which the learning rate rises from 0."""
-    mixed_precision: bool | None = None
-    """Use bfloat16 autocast. Null: for float32 weights on a GPU, without `inference.deterministic`. Try it with AMX, too."""

@@ -7,6 +7,7 @@ import random
 import re
 from typing import Any, NamedTuple
 
+from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment
 
 ITEMS = ("key", "lamp", "coin", "map")
@@ -24,7 +25,7 @@ class GameState(NamedTuple):
 
 
 class SimpleGameEnvironment(BaseEnvironment):
-    """Take every item, then complete: `config.grid_size` × `grid_size` rooms, `config.num_items` items, random start.
+    """Take every item, then complete: `grid_size` × `grid_size` rooms, 1 to 4 items (`num_items`), random start.
 
     Actions are `move north` (south, east, west), `take key` (lamp, coin, map) and `complete`, which ends the episode if all
     items are taken. Parsing is lenient: the first action in the text counts, other words and case do not matter, a direction
@@ -51,12 +52,16 @@ class SimpleGameEnvironment(BaseEnvironment):
     COMPLETE_REWARD = 1.0
     KEPT_PER_STEP = 0.95
 
+    def __init__(self, config: EnvironmentConfig | None = None, *, grid_size: int = 3, num_items: int = 1) -> None:
+        super().__init__(config)
+        self.grid_size, self.num_items = grid_size, num_items
+
     def reset(self, seed: int | None = None) -> str:
         """Puts the player and the items into random rooms, which depend only on the seed."""
         draw = random.Random(seed)
-        size = range(self.config.grid_size)
+        size = range(self.grid_size)
         rooms = list(itertools.product(size, size))
-        room, *item_rooms = draw.choices(rooms, k=1 + self.config.num_items)
+        room, *item_rooms = draw.choices(rooms, k=1 + self.num_items)
         self._state = GameState(room, tuple(zip(ITEMS, item_rooms, strict=False)))
         return self._sight()
 
@@ -84,7 +89,7 @@ class SimpleGameEnvironment(BaseEnvironment):
         if not hasattr(self, "_state"):
             return ""
         signs = {room: name[0] for name, room in reversed(self._state.lying)} | {self._state.room: "@"}
-        size = range(self.config.grid_size)
+        size = range(self.grid_size)
         lines = [" ".join(signs.get((row, column), ".") for column in size) for row in size]
         return "\n".join([*lines, self._sight()])
 
@@ -99,11 +104,11 @@ class SimpleGameEnvironment(BaseEnvironment):
         return pay * self.KEPT_PER_STEP**num_steps
 
     def _items(self) -> tuple[str, ...]:
-        return ITEMS[: self.config.num_items]
+        return ITEMS[: self.num_items]
 
     def _possible(self, state: GameState) -> dict[str, GameState | None]:
         """Returns the possible actions in a state and the state after each; None is the end."""
-        size, (row, column) = self.config.grid_size, state.room
+        size, (row, column) = self.grid_size, state.room
         possible: dict[str, GameState | None] = {}
         for direction, (down, right) in DIRECTIONS.items():
             if 0 <= row + down < size and 0 <= column + right < size:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from midthought.config import RewardConfig
 from midthought.config.references import require_installed
 from midthought.data.final_answers import abstains, is_answerable
-from midthought.env.answer_matching import mathematical_match
+from midthought.env.answer_matching import exact_match, fuzzy_match, mathematical_match, numeric_match, option_match
 from midthought.env.answers import task_is_right
 from midthought.env.reward_functions import (
     AnyRewardFunction,
@@ -24,6 +24,7 @@ from midthought.env.reward_functions import (
     name_of,
     without_partial,
 )
+from midthought.errors import near_names
 from midthought.tools.call_formats import THINK_CLOSE, THINK_OPEN
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import StopReason, ToolOutcome, Trajectory, Turn
@@ -119,13 +120,12 @@ def matched(
     match: Match,
     *,
     extract: Callable[[str], str | None] | None = None,
-    read: Callable[[Trajectory], str | None] = last_answer,
 ) -> AnyRewardFunction:
     """Returns a reward function: the maximum of `match(answer, truth)` over the ground truth and its aliases.
 
-    `match` is a function of `env.answer_matching` or your own, plain or `async`; the reward has its name. `read` returns the
-    answer in the record. `extract` returns the part of the answer that counts, for example `last_boxed`. The reward is 0 if
-    either returns None.
+    `match` is a function of `env.answer_matching` or your own, plain or `async`; the reward has its name. `extract`
+    returns the part of the answer that counts, for example `last_boxed`. The reward is 0 without an answer, or if it returns
+    None.
     `mathematical_match` runs in a thread; `MissingExtraError` is raised immediately if math-verify is not installed.
     """
     compare: Callable[..., Any] = match
@@ -134,7 +134,7 @@ def matched(
         compare = in_thread(match)
 
     def reward(trajectory: Trajectory) -> float | Awaitable[float]:
-        answer = read(trajectory)
+        answer = last_answer(trajectory)
         answer = extract(answer) if extract is not None and answer is not None else answer
         if answer is None:
             return 0.0
@@ -209,6 +209,53 @@ def num_failed_calls(trajectory: Trajectory) -> float:
 def used_tool(trajectory: Trajectory) -> float:
     """1 if at least one call returned a result, else 0."""
     return float(any(event.outcome is ToolOutcome.OK for event in trajectory.tool_events))
+
+
+# -- rewards by name ---------------------------------------------------------------------------------------------
+
+_OF_THE_ANSWER = {
+    "correct": correct,
+    **{match.__name__: matched(match) for match in (exact_match, numeric_match, fuzzy_match, option_match)},
+}
+NAMED_REWARDS: Mapping[str, AnyRewardFunction] = {
+    **_OF_THE_ANSWER,
+    "num_calls": num_calls,
+    "num_failed_calls": num_failed_calls,
+    "used_tool": used_tool,
+}
+"""Reward functions by name."""
+
+
+def named_rewards(rewards: Any) -> list[Any]:
+    """Returns the functions for `combine_rewards`. An item is a name of `NAMED_REWARDS`, a function, a pair (either, weight), or
+    what `combine_rewards` takes. A mapping gives weights by name. A lambda is named by its place (`reward_1`). None: no rewards.
+    Raises RewardError."""
+    if rewards is None:
+        return []
+    if isinstance(rewards, str) or callable(rewards):
+        rewards = [rewards]
+    if not isinstance(rewards, Iterable):
+        raise RewardError(f"rewards={rewards!r:.80}: give a list of names, functions, or pairs (reward, weight)")
+    items = rewards.items() if isinstance(rewards, Mapping) else rewards
+    return [_reward(item, f"reward_{number}") for number, item in enumerate(items, start=1)]
+
+
+def _reward(item: Any, place: str) -> Any:
+    if isinstance(item, tuple) and len(item) != 2:
+        return item
+    reward, weight = item if isinstance(item, tuple) else (item, 1.0)
+    if isinstance(weight, str) or callable(weight):
+        raise RewardError(f"{item!r:.80}: give (reward, weight), the weight is a number")
+    if not isinstance(reward, str):
+        return weighted(reward, weight, name=place if callable(reward) and bare_name(reward) == "<lambda>" else None)
+    if reward not in NAMED_REWARDS:
+        raise RewardError(f"unknown reward {reward!r}. {near_names(reward, NAMED_REWARDS)} Or give a function.")
+    return RewardPart(reward, weight, NAMED_REWARDS[reward])
+
+
+def needs_answers(functions: Iterable[AnyRewardFunction]) -> bool:
+    """Whether one of these functions compares with the task's answer."""
+    return any(function in _OF_THE_ANSWER.values() for function in functions)
 
 
 # -- the reward of the settings --------------------------------------------------------------------------------

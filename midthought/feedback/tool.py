@@ -27,8 +27,8 @@ SPARE_SECONDS = 30.0
 class FeedbackTool(Tool):
     """`get_feedback(current_answer, reasoning)` with one critic. `for_task` returns the instance for the episodes of one task.
 
-    A right answer gets `prompts.RIGHT_ANSWER` without asking the critic. `metadata` of the result: `is_right`, `critic`. Equal
-    calls (task, answer, reasoning) of a rollout reach the critic once. The feedback of every critic is masked.
+    A right answer gets `prompts.RIGHT_ANSWER` without asking the critic. `metadata` of the result: `is_right`, `critic`.
+    The feedback of every critic is masked.
 
     Args:
         critic: gives the feedback on wrong answers.
@@ -39,7 +39,6 @@ class FeedbackTool(Tool):
     """
 
     definition = DEFINITION
-    pure = True
 
     def __init__(
         self,

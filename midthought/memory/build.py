@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from midthought.memory.chunks import Chunk, chunk_transcript
-from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
+from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder, packed
 from midthought.memory.inspection import doubt_lines
 from midthought.memory.rows import are_windows, rows_of
-from midthought.memory.sentence_vectors import packed
 from midthought.memory.splitting import Chunking
 from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import Transcript, TranscriptFolder, read_transcripts

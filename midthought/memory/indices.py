@@ -12,12 +12,13 @@ WORD_INDEX: dict[str, Any] = {
 """ICU's dictionaries find the words of scripts without blanks; all others are found as by LanceDB's default."""
 MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # with fewer rows every vector is compared
 ROWS_PER_PARTITION = 1_000
+VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading an old version
 MAX_UNINDEXED_ROWS = 2_000
 """So many new rows of a large table are searched without the indices; with more, the indices are extended."""
 
 
-def index_table(table: Any, keep_versions: timedelta) -> None:
-    """Indexes every row and compacts the table's files; removes versions older than `keep_versions`.
+def index_table(table: Any) -> None:
+    """Indexes every row and compacts the table's files; removes versions older than `VERSION_LIFETIME`.
 
     The vector index has partitions by k-means, and one byte per dimension. docs/measured.md has its recall for a million
     rows. `optimize` keeps the partition size that the index was created with. A number of partitions it does not remember:
@@ -34,7 +35,7 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
         table.create_index("speaker", config=Bitmap())
         if "speakers" in table.schema.names:
             table.create_index("speakers", config=LabelList())
-    table.optimize(cleanup_older_than=keep_versions)
+    table.optimize(cleanup_older_than=VERSION_LIFETIME)
 
 
 def is_indexed(table: Any) -> bool:

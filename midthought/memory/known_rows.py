@@ -19,7 +19,7 @@ import numpy as np
 from midthought.files.regular import atomic_path
 from midthought.files.storage_errors import storage_errors
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import Embedder, Progress, embed_in_parts, in_order
+from midthought.memory.embedding import Embedder, Progress, embed_in_parts, in_order, packed
 from midthought.memory.rows import (
     SENTENCES,
     chunk_columns,
@@ -29,7 +29,6 @@ from midthought.memory.rows import (
     sentences_of_rows,
     vectors_of,
 )
-from midthought.memory.sentence_vectors import packed
 
 if TYPE_CHECKING:
     import pyarrow as pa

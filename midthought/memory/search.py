@@ -15,8 +15,8 @@ import numpy as np
 import regex
 
 from midthought.errors import SettingsError, near_names
-from midthought.memory import sentence_vectors
 from midthought.memory.duplicates import WordRun, is_repeated, word_runs
+from midthought.memory.embedding import window_scores
 from midthought.memory.rows import SENTENCES, has_any, is_among, places_of_json, sentences_of_rows
 from midthought.memory.turns import UNSPACED_LETTER
 
@@ -239,7 +239,7 @@ def _within(search: Any, where: str | None) -> Any:
 def _by_sentences(rows: Any, vector: np.ndarray) -> list[Hit]:
     """Returns the hits of a vector query; windows in the order of `sentence_vectors`."""
     scores, sentences = [1 - distance for distance in rows["_distance"].to_pylist()], sentences_of_rows(rows)
-    return _hits_of(rows, scores if sentences is None else sentence_vectors.scores(scores, vector, sentences))
+    return _hits_of(rows, scores if sentences is None else window_scores(scores, vector, sentences))
 
 
 def _hits_of(rows: Any, scores: Sequence[float]) -> list[Hit]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading an old version
-
 
 class MemoryStore:
     """A memory in a LanceDB table, opened by `MemoryStore.open`. Searching is safe from many threads."""
@@ -60,20 +57,16 @@ class MemoryStore:
         embedder: Embedder | None = None,
         *,
         embedding_cache: str | Path | None = None,
-        storage_options: Mapping[str, str] | None = None,
-        keep_versions: timedelta = _VERSION_LIFETIME,
     ) -> MemoryStore:
         """Opens the memory at `uri`, built or not.
 
-        `uri` is a folder or a URI that LanceDB accepts, such as `s3://BUCKET/FOLDER` with its `storage_options`.
+        `uri` is a folder or a URI that LanceDB accepts, such as `s3://BUCKET/FOLDER` (credentials: LanceDB's variables).
         Without an `embedder` MiniLM is loaded when first needed; full-text search needs none. With an `embedding_cache`
         (a folder, shared by any number of memories) vectors outlive the memory; without one they are cached beside the
-        memory until the table has them, so that an interrupted build can resume. A build removes versions of the table that are
-        older than `keep_versions`: another process may still be reading one. Raises MemoryStoreError if the memory was built
+        memory until the table has them, so that an interrupted build can resume. Raises MemoryStoreError if the memory was built
         with another embedding model.
         """
-        where = TableLocation(str(uri), table, storage_options or {}, keep_versions)
-        store = cls(where, embedder, Path(embedding_cache) if embedding_cache else None)
+        store = cls(TableLocation(str(uri), table), embedder, Path(embedding_cache) if embedding_cache else None)
         if embedder is not None:
             store._check_embedding((embedder.name, embedder.dimension))
         return store
@@ -131,7 +124,7 @@ class MemoryStore:
     def delete(self, names: Collection[str]) -> int:
         """Deletes the transcripts of these names (file names without suffix); returns the number of deleted chunks.
 
-        Older versions of the table keep the chunks until a build removes them (`keep_versions`). Questions about the
+        Older versions of the table keep the chunks until a build removes them, a day later. Questions about the
         transcripts stay. Raises MemoryStoreError, and deletes nothing, if the memory has no transcript of a name.
         """
         self._open_table()

@@ -8,16 +8,22 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.config.references import optional
 from midthought.errors import MemoryStoreError, MidthoughtError
 from midthought.files.storage_errors import storage_error
-from midthought.memory.indices import are_behind, index_table, is_indexed, is_wholly_indexed, vector_indices
+from midthought.memory.indices import (
+    VERSION_LIFETIME,
+    are_behind,
+    index_table,
+    is_indexed,
+    is_wholly_indexed,
+    vector_indices,
+)
 from midthought.memory.rows import is_among, quoted, require_columns
 
 if TYPE_CHECKING:
@@ -45,14 +51,12 @@ class TableSnapshot:
 
 
 class TableLocation:
-    """A table of a LanceDB database: `uri` is a folder or a URI that LanceDB accepts (`s3://…`, with `storage_options`)."""
+    """A table of a LanceDB database: `uri` is a folder or a URI that LanceDB accepts (`s3://…`)."""
 
-    def __init__(self, uri: str, name: str, storage_options: Mapping[str, str], keep_versions: timedelta) -> None:
+    def __init__(self, uri: str, name: str) -> None:
         self.uri = uri
         self.name = name
         self.is_local = "://" not in uri
-        self.storage_options = dict(storage_options)
-        self.keep_versions = keep_versions
         self._database: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -127,7 +131,7 @@ class TableLocation:
         database = self._connect()
         mode = "overwrite" if self.exists() else "create"
         table = database.create_table(self.name, pa.RecordBatchReader.from_batches(schema, batches), mode=mode)
-        index_table(table, self.keep_versions)
+        index_table(table)
 
     def change(self, removed: Sequence[str], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         """Inserts rows, replaces those with the same ids, and deletes those with the ids `removed`, in one commit.
@@ -143,7 +147,7 @@ class TableLocation:
         elif removed:
             table.delete(is_among("id", removed))
         if are_behind(table):
-            table.optimize(cleanup_older_than=self.keep_versions)
+            table.optimize(cleanup_older_than=VERSION_LIFETIME)
 
     def newest(self) -> Any:
         """Returns LanceDB's table, whether its indices are complete or not."""
@@ -155,7 +159,7 @@ class TableLocation:
 
     def index(self) -> None:
         """Indexes every row, for example after an interrupted build."""
-        index_table(self.newest(), self.keep_versions)
+        index_table(self.newest())
 
     def _connect(self) -> Any:
         if self._database is None:
@@ -165,7 +169,7 @@ class TableLocation:
             self.check()
             with self.errors():
                 try:
-                    self._database = lancedb.connect(self.uri, storage_options=self.storage_options or None)
+                    self._database = lancedb.connect(self.uri)
                 except (ValueError, RuntimeError) as error:  # an unknown scheme or option
                     reason = " ".join(str(error).split())[:500]
                     raise MemoryStoreError(f"{self.uri}: LanceDB cannot reach it: {reason}") from None

@@ -24,7 +24,6 @@ class MemoryRetrievalTool(Tool):
     10).
     """
 
-    pure = True
     max_concurrency = 16  # searches are CPU-bound: more at once would only slow each one down
 
     def __init__(self, store: MemoryStore | RemoteMemory, k: int = 3, mode: SearchMode = "hybrid") -> None:

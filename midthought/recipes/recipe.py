@@ -212,7 +212,7 @@ def _progress(run: Path) -> dict[str, Any]:
 
 
 def require_no_programs(run: Path, words: Sequence[str] = (), *, remedy: str = "") -> None:
-    """Raises `SettingsError` if the settings of `run` name a program, code of its own or a key that `words` do not repeat: the
+    """Raises `SettingsError` if the settings of `run` name a program or a key that `words` do not repeat: the
     folder may be from someone else. `remedy`: what permits them; by default, to repeat them."""
     file = run / "config.yaml"
     if not file.is_file():
@@ -222,7 +222,7 @@ def require_no_programs(run: Path, words: Sequence[str] = (), *, remedy: str = "
     if found:
         repeated = " ".join(f"{key}={value}" for key, value in found.items())
         raise SettingsError(
-            f"{file} names programs, code or keys: {repeated}. A run folder starts no code and sends no key by itself; if you "
+            f"{file} names programs or keys: {repeated}. A run folder starts no program and sends no key by itself; if you "
             f"trust it, {remedy or f'add {repeated}'}"
         )
 
@@ -230,9 +230,6 @@ def require_no_programs(run: Path, words: Sequence[str] = (), *, remedy: str = "
 def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in flat_keys(values).items():
         name = key.rpartition(".")[2]
-        is_code = name == "trackers" and any(
-            ":" in str(each) for each in (value if isinstance(value, list) else [value])
-        )
         is_key = (name == "api_key_env" and value) or "api_key_env=" in str(value)
-        if is_code or is_key or (name == "server_python" and value):
+        if is_key or (name == "server_python" and value):
             yield key, value

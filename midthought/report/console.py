@@ -5,7 +5,6 @@ All output is plain text, never markup or control codes. rich draws the live vie
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -16,7 +15,6 @@ from typing import IO, Any
 
 from midthought.report.results import duration
 
-SPARKS = "▁▂▃▄▅▆▇█"
 PLAIN_SECONDS = 5.0
 """Time between plain lines while there is progress."""
 
@@ -85,19 +83,6 @@ class Progress:
     def metrics(self) -> str:
         """`reward 0.81 · KL 0.012`"""
         return " · ".join(f"{name.replace('_', ' ')} {formatted(value)}" for name, value in self.fields.items())
-
-
-def sparkline(values: list[float]) -> str:
-    """Draws one sign per value, scaled from the lowest to the highest; a blank for a value that is not finite.
-
-    >>> sparkline([0.0, 0.5, 1.0])
-    '▁▅█'
-    """
-    finite = [value for value in values if math.isfinite(value)]
-    low = min(finite, default=0.0)
-    spread = max(finite, default=0.0) - low or 1.0
-    top = len(SPARKS) - 1
-    return "".join(SPARKS[int((each - low) / spread * top + 0.5)] if math.isfinite(each) else " " for each in values)
 
 
 def formatted(value: float | str) -> str:

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from midthought.report.curves import curves
-from midthought.report.quantities import QUANTITIES
 from midthought.report.results import arms_table, control_arms_table, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import read_run, shown_findings
@@ -18,19 +17,19 @@ from midthought.report.templates import macro, render_page
 
 MAX_TRAJECTORIES = 5_000
 """Episodes in the page at most."""
-MAX_MIB = 20.0
+MAX_BYTES = 20 * 2**20
 """Size of the episodes in the page at most."""
 _PAGE = "store quantities tokens filters list timeline episode samples diff address browser"
 SCRIPTS = ("curves.js", *(f"page/{name}.js" for name in _PAGE.split()))
 
 
-def write_report(run_path: str | os.PathLike[str], *, max_mib: float = MAX_MIB) -> Path:
+def write_report(run_path: str | os.PathLike[str]) -> Path:
     """Writes `report.html` into the run folder from its present contents, and returns its path.
 
-    Its episodes have `max_mib` MiB at most. Raises `CheckpointError` if there is no run at `run_path` or a file of it is damaged,
-    `OutputPathError` if there is a report and the folder is not a run that this library wrote.
+    Raises `CheckpointError` if there is no run at `run_path` or a file of it is damaged, `OutputPathError` if
+    there is a report and the folder is not a run that this library wrote.
     """
-    page = _page(run_path, max_mib)
+    page = _page(run_path)
     folder = RunFolder(run_path)
     path = folder.report_path
     if path.exists():
@@ -39,15 +38,16 @@ def write_report(run_path: str | os.PathLike[str], *, max_mib: float = MAX_MIB) 
     return path
 
 
-def _page(run_path: str | os.PathLike[str], max_mib: float) -> str:
+def _page(run_path: str | os.PathLike[str]) -> str:
     from midthought.report.page_episodes import (  # numpy, which a run's first lines do not need
         column_layout,
         pack_episodes,
         read_page_episodes,
     )
+    from midthought.report.recorded_episodes import QUANTITIES
 
     run = read_run(run_path)
-    limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": int(max_mib * 2**20)}
+    limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": MAX_BYTES}
     packed = pack_episodes(read_page_episodes(run_path, **limits), **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)

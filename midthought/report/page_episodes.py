@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from midthought.report.json_lines import json_value
-from midthought.report.quantities import COLUMNS
-from midthought.report.recorded_episodes import TRAINING_ARM, Array, Episode, RecordedSegment, episode_of
+from midthought.report.recorded_episodes import COLUMNS, TRAINING_ARM, Array, Episode, RecordedSegment, episode_of
 from midthought.report.run_folder import RunFolder
 
 MIN_TOKEN_BYTES, MIN_TEXT_BYTES = 8, 1

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from midthought.config.references import load, optional
+from midthought.config.references import optional
 from midthought.errors import SettingsError, near_names
 
 _log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Gets the metrics of one run. A subclass is named as `module:name`, or gets a name in `TRACKERS`.
+    """Gets the metrics of one run. A subclass gets a name in `TRACKERS`.
 
     The constructor imports the tracker's package, or raises `MissingExtraError`; it writes and sends nothing. After an exception
     of a method the tracker gets no more metrics, and the run continues.
@@ -138,16 +138,6 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoardTracker, "wandb"
 """All trackers, by name."""
 
 
-def find_tracker(name: str) -> type[Tracker]:
-    """Returns a tracker by its name, or your own as `module:name`. Raises `SettingsError` if there is none."""
-    if ":" not in name and name not in TRACKERS:
-        raise SettingsError(f"checkpoint.trackers: there is no tracker {name!r}. {near_names(name, TRACKERS)}")
-    found = TRACKERS.get(name) or load(name)
-    if not (isinstance(found, type) and issubclass(found, Tracker)):
-        raise SettingsError(f"checkpoint.trackers: {name} is no subclass of midthought.report.trackers.Tracker")
-    return found
-
-
 class Trackers:
     """Gives the same record to every tracker.
 
@@ -155,7 +145,11 @@ class Trackers:
     """
 
     def __init__(self, names: Iterable[str], run: TrackedRun) -> None:
-        self._trackers = {name: find_tracker(name)(run) for name in names}
+        self._trackers: dict[str, Tracker] = {}
+        for name in names:
+            if name not in TRACKERS:
+                raise SettingsError(f"checkpoint.trackers: there is no tracker {name!r}. {near_names(name, TRACKERS)}")
+            self._trackers[name] = TRACKERS[name](run)
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Gives the finite metrics to every tracker."""

@@ -17,12 +17,12 @@ from midthought.rollout.openai_messages import (
     result_messages,
     with_our_ids,
 )
-from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.tools.call_formats.streaming import TokenWatch
 from midthought.types import Task, ToolEvent, Trajectory
 
 _log = logging.getLogger(__name__)

@@ -18,14 +18,13 @@ from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError
 from midthought.rollout.openai_messages import result_messages
 from midthought.rollout.replay import Replay
-from midthought.rollout.token_watch import TokenWatch
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.tools.call_formats.streaming import TokenWatch
 from midthought.tools.definition import ToolEpisode
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.executor_state import EpisodeTools
+from midthought.tools.executor import EpisodeTools, ToolExecutor
 from midthought.types import (
     Completion,
     Finish,
@@ -115,8 +114,7 @@ async def run_episodes(
 
     running = [asyncio.ensure_future(run_one(number)) for number in numbers]
     try:
-        with parts.executor.rollout():
-            return await asyncio.gather(*running)
+        return await asyncio.gather(*running)
     finally:
         for episode in running:
             if not episode.cancelling():  # a second cancellation would interrupt the closing of its tools

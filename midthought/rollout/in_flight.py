@@ -129,8 +129,6 @@ class InFlightEpisodes:
         """Finished groups, in the order in which `take` returns them."""
         self._running: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
-        self._rollout: contextlib.ExitStack | None = None
-        """Open while tokens are sampled: the tool executor caches the results of pure calls."""
 
     @property
     def policy_version(self) -> int:
@@ -309,9 +307,6 @@ class InFlightEpisodes:
             raise
 
     async def _resume(self) -> None:
-        if self._rollout is None:
-            self._rollout = contextlib.ExitStack()
-            self._rollout.enter_context(self._parts.executor.rollout())
         if not self._deterministic:
             self._pausable_engine.resume()
 
@@ -340,12 +335,6 @@ class InFlightEpisodes:
         await self._pausable_engine.pause()
         if self._deterministic:
             await self._settle()
-        self._end_rollout()
-
-    def _end_rollout(self) -> None:
-        if self._rollout is not None:
-            self._rollout.close()
-            self._rollout = None
 
     # -- checkpoints -------------------------------------------------------------------------------------------
 
@@ -443,7 +432,6 @@ class InFlightEpisodes:
         self._groups.clear()
         self._ready.clear()
         self._taken, self._failure = [], None
-        self._end_rollout()
 
     # -- starts ------------------------------------------------------------------------------------------------
 

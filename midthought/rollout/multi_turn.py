@@ -19,8 +19,7 @@ from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment, call
 from midthought.errors import EngineError, SettingsError, near_names
 from midthought.rollout.episode import Episode, EpisodeEnvironment, RolloutParts, open_tools, run_episode
 from midthought.tools.call_formats import ActionParser
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.executor_state import EpisodeTools
+from midthought.tools.executor import EpisodeTools, ToolExecutor
 from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, StopReason, Task, Trajectory
@@ -308,8 +307,7 @@ class _NoCalls(ActionParser):
 
 async def _play(parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
     parts.engine.open(number)
-    with parts.executor.rollout():
-        await run_episode(parts, trajectory, number)
+    await run_episode(parts, trajectory, number)
 
 
 def _first_message(environment: BaseEnvironment | None, initial_prompt: str) -> str:

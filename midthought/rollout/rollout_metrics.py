@@ -90,7 +90,7 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
     `calls` per episode; the shares of calls that failed (`failures`), of these for wrong arguments (`bad_arguments`), with an
     exception (`raised`), at the time limit (`timed_out`), and not run because many late calls still run (`unavailable`); the
-    share that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds per call.
+    share of `episodes` that called it; seconds per call.
     `episode/invalid_calls`: calls that cannot be parsed or name no registered tool, per episode; a call beyond the limit names
     none if others of the iteration reached a tool, and it did not.
     """
@@ -109,7 +109,6 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             ToolOutcome.UNAVAILABLE,
         ):
             metrics[f"tool/{name}/{outcome.value}"] = sum(e.outcome is outcome for _, e in called) / len(called)
-        metrics[f"tool/{name}/shared"] = sum("shared" in event.metadata for _, event in called) / len(called)
         metrics[f"tool/{name}/episodes"] = len({number for number, _ in called}) / len(trajectories)
         metrics[f"time/tool/{name}_seconds"] = sum(event.seconds for _, event in called) / len(called)
     refused = {number for number, event in events if event.outcome is ToolOutcome.NO_CALLS_LEFT}

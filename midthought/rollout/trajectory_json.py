@@ -28,9 +28,6 @@ from midthought.types import (
     Turn,
 )
 
-EPISODES_FOLDER = "episodes"
-"""Folder in a run folder with one file of records per iteration."""
-
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """Returns the record as JSON values. Values of an environment's `info` that JSON cannot represent are written as text."""
@@ -72,21 +69,15 @@ def save_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Traje
 
 
 def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
-    """Reads the records of `save_trajectories`, or all that a run folder has (`checkpoint.keep_episodes`).
-
-    Raises DataError if there is no such file, or a line is not a record.
-    """
-    place = Path(path)
-    files = sorted((place / EPISODES_FOLDER).glob("*.jsonl")) if place.is_dir() else [place]
-    if not files or not files[0].is_file():
-        raise DataError(f"{place}: no recorded episodes; a run writes them with checkpoint.keep_episodes=true")
-    found = []
-    for file in files:
-        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
-            try:
-                found.append(trajectory_from_json(json.loads(line.decode())))
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-                raise DataError(f"{file}, line {number} is not a recorded episode: {error!r:.200}") from None
+    """Reads the records of `save_trajectories`. Raises DataError if there is no such file, or a line is not a record."""
+    file, found = Path(path), list[Trajectory]()
+    if not file.is_file():
+        raise DataError(f"{file} is no file of recorded episodes; save_trajectories writes one")
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        try:
+            found.append(trajectory_from_json(json.loads(line.decode())))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise DataError(f"{file}, line {number} is not a recorded episode: {error!r:.200}") from None
     return found
 
 

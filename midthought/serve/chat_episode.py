@@ -13,7 +13,7 @@ from midthought.rollout.turn_graph import Finished, TurnNode, append_answer
 from midthought.serve.answer_stream import AnswerStream, PieceKind
 from midthought.serve.chat_messages import can_come_back
 from midthought.serve.chat_policy import ChatPrompt
-from midthought.tools.executor_state import EpisodeTools
+from midthought.tools.executor import EpisodeTools
 from midthought.types import Completion, Finish, ParsedAction, ToolEvent, Trajectory
 
 

@@ -171,7 +171,6 @@ class Tool(ABC):
     Examples:
         >>> class Shout(Tool):
         ...     definition = ToolDefinition("shout", "Says it louder.", [ToolParameter("text", "string", "What to say.")])
-        ...     pure = True
         ...     def execute(self, text: str) -> str:
         ...         return text.upper()
         >>> Shout().execute(text="hello")
@@ -180,9 +179,6 @@ class Tool(ABC):
 
     definition: ToolDefinition
     """Class attribute, or set in `__init__`, or given to `super().__init__(definition)`."""
-    pure: bool = False
-    """True if, during one rollout, equal arguments give equal results and a call has no side effects. Equal calls then run
-    once for all episodes, or for those of one task if the tool overrides `for_task`."""
     timeout_seconds: float | None = None
     """Deadline of one call; None: that of the tool executor."""
     max_concurrency: int | None = None
@@ -204,7 +200,7 @@ class Tool(ABC):
         A stateful tool overrides this and returns a new object with the state of one episode. `open` is called once per
         episode, before the first call of the tool and within that call's deadline, plain (in a thread) or `async`. The calls
         of the opened tool run one after the other, in order. The registered object is shared by all episodes: keep no state
-        in it. A stateful tool is not `pure`.
+        in it.
         """
         return self
 

@@ -9,19 +9,22 @@ import asyncio
 import contextlib
 import copy
 import functools
+import inspect
+import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
-from midthought.tools.concurrency import DaemonThreads, TooLateError, settled, within
+from midthought.tools.concurrency import DaemonThreads, TooLateError, contained, settled, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
-from midthought.tools.executor_state import EpisodeTools, LoopState, key_of, needs_thread
 from midthought.tools.registry import ToolRegistry, as_output, encodable, short_error_text, shortened
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
+
+_log = logging.getLogger(__name__)
 
 _CUT = " …[cut]"
 """The rollout loop marks results that exceed `inference.max_result_tokens` in the same way."""
@@ -36,10 +39,109 @@ _tools: ContextVar[EpisodeTools | None] = ContextVar("midthought_tools", default
 class _CallFailure(Exception):
     """A failed call: its outcome, and the message for the model."""
 
-    def __init__(self, outcome: ToolOutcome, message: str, metadata: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, outcome: ToolOutcome, message: str) -> None:
         super().__init__(message)
         self.outcome = outcome
-        self.metadata = metadata or {}
+
+
+class EpisodeTools:
+    """The tool executor's state for one episode. `close` it when the episode has ended, also after an error.
+
+    Calls of one stateful tool run one after the other, in order. If `open` takes longer than the deadline of the call that
+    needed it, the next call waits for the same `open`.
+    """
+
+    def __init__(self, episode: ToolEpisode, threads: DaemonThreads, close_seconds: float) -> None:
+        self._episode = episode
+        self._threads = threads
+        self._close_seconds = close_seconds
+        self._opened: dict[str, tuple[Tool, asyncio.Future[Tool]]] = {}
+        """The registered tool, and the tool that its `open` returns."""
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._is_closed = False
+
+    def turn(self, tool: Tool) -> contextlib.AbstractAsyncContextManager[Any]:
+        """Returns a lock that waits for the earlier calls of the tool if it is stateful."""
+        if not tool.is_stateful:
+            return contextlib.nullcontext()
+        return self._turns.setdefault(tool.definition.name, asyncio.Lock())
+
+    async def opened(self, tool: Tool) -> Tool:
+        """Returns the tool opened for this episode. Raises what `open` raises; then the next call opens it again."""
+        name = tool.definition.name
+        if self._is_closed:
+            raise RuntimeError("the episode has ended")
+        if name not in self._opened or self._opened[name][1].cancelled():
+            self._opened[name] = tool, asyncio.ensure_future(contained(self._open(tool)))
+        try:
+            return await asyncio.shield(self._opened[name][1])
+        except Exception:
+            self._opened.pop(name, None)
+            raise
+
+    async def _open(self, tool: Tool) -> Tool:
+        bound = await settled(functools.partial(tool.open, self._episode), self._threads)
+        if not isinstance(bound, Tool):
+            raise TypeError(f"open returned a {type(bound).__name__}; return the tool for the episode")
+        if self._is_closed:  # nobody waits for it any more
+            await self._close(tool, bound)
+        return bound
+
+    async def close(self) -> None:
+        """Closes the opened tools, each within the tool executor's deadline.
+
+        Never raises: what a tool's `close` raises is logged. Cancelling does not interrupt it.
+        """
+        self._is_closed = True
+        opened, self._opened = self._opened, {}
+        await asyncio.shield(asyncio.gather(*(self._end(*each) for each in opened.values())))
+
+    async def _end(self, tool: Tool, opened: asyncio.Future[Tool]) -> None:
+        if not opened.done():  # when it is done, it closes what it opened
+            await asyncio.wait((opened,), timeout=self._close_seconds)
+        elif not opened.cancelled() and opened.exception() is None:
+            await self._close(tool, opened.result())
+
+    async def _close(self, tool: Tool, bound: Tool) -> None:
+        name = tool.definition.name
+
+        async def close() -> None:
+            async with self.turn(tool):
+                await settled(bound.close, self._threads)
+
+        if bound is tool:
+            return
+        try:
+            await within(self._close_seconds, close())
+        except TooLateError:
+            _log.warning("tool %r: close was not done within %g seconds", name, self._close_seconds)
+        except Exception as error:
+            _log.warning("tool %r: close raised %s: %s", name, type(error).__name__, error)
+
+
+class _Places:
+    """The places for calls of a tool executor on one event loop."""
+
+    def __init__(self, max_concurrency: int, max_threads: int) -> None:
+        self._all = asyncio.Semaphore(max_concurrency)
+        self._threads = asyncio.Semaphore(max_threads)
+        self._by_tool: dict[str, asyncio.Semaphore] = {}
+
+    @contextlib.asynccontextmanager
+    async def one(self, tool: Tool) -> AsyncIterator[None]:
+        """Waits until a call of this tool may run. The semaphores are always acquired in this order, so calls cannot deadlock."""
+        async with contextlib.AsyncExitStack() as stack:
+            if tool.max_concurrency is not None:
+                own = self._by_tool.setdefault(tool.definition.name, asyncio.Semaphore(tool.max_concurrency))
+                await stack.enter_async_context(own)
+            if _needs_thread(tool):
+                await stack.enter_async_context(self._threads)
+            await stack.enter_async_context(self._all)
+            yield
+
+
+def _needs_thread(tool: Tool) -> bool:
+    return not inspect.iscoroutinefunction(tool.execute)
 
 
 class ToolExecutor:
@@ -50,10 +152,6 @@ class ToolExecutor:
     memory, and threads that compute slow down everything, while a waiting coroutine costs almost nothing. A tool's own
     `max_concurrency` is an additional limit. While four times `max_threads` calls that missed their deadline still run, further
     calls that need a thread fail at once (UNAVAILABLE).
-
-    Equal calls of a `pure` tool share one run while it is in progress, and within a `rollout` all of them do, over all
-    episodes (of one task, if it overrides `for_task`). The events of all but the first have `metadata["shared"]`. A failure is
-    shared only by the calls that waited for it. Arms answer by task, so their calls are not shared.
 
     A stateful tool (one that overrides `Tool.open`) has a separate object in every episode (`for_episode`). Its calls in
     one episode run one after the other; `max_concurrency` applies to all episodes together.
@@ -82,22 +180,15 @@ class ToolExecutor:
         self.max_concurrency = max_concurrency
         self.max_threads = max_threads
         self._threads = DaemonThreads("midthought-tool")
-        self._loop_states: dict[asyncio.AbstractEventLoop, LoopState] = {}
+        self._places_of: dict[asyncio.AbstractEventLoop, _Places] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what another process can use: no threads, no event loops, no caches."""
-        return {**vars(self), "_threads": None, "_loop_states": None}
+        """Returns what another process can use: no threads and no event loops."""
+        return {**vars(self), "_threads": None, "_places_of": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._threads, self._loop_states = DaemonThreads("midthought-tool"), {}
-
-    @contextlib.contextmanager
-    def rollout(self) -> Iterator[None]:
-        """Caches the results of pure calls on this event loop until the rollout ends. They are not kept longer, because the
-        data that a tool reads may change between rollouts."""
-        with self._loop_state().rollout():
-            yield
+        self._threads, self._places_of = DaemonThreads("midthought-tool"), {}
 
     def for_episode(self, episode: ToolEpisode) -> EpisodeTools:
         """Returns the episode's stateful tools: pass them to every `run` of the episode and close them when it has ended."""
@@ -114,7 +205,7 @@ class ToolExecutor:
         """Returns one event per call, in order. Calls beyond `calls_left` are not run; their event says "no calls left".
 
         `tools` are the stateful tools of the calling episode; None: these calls are an episode of their own. Cancelling
-        cancels the running calls; a call of a `pure` tool, which another episode may share, ends by itself or at its deadline.
+        cancels the running calls.
         """
         if tools is None:
             tools = self.for_episode(ToolEpisode(task=task))
@@ -152,9 +243,9 @@ class ToolExecutor:
         outcome = ToolOutcome.OK
         try:
             tool, valid = self._validated(action, is_allowed)
-            output = await self._run_or_share(tool, valid, task, tools)
+            output = await self._run_call(tool, valid, task, tools)
         except _CallFailure as failure:
-            outcome, output = failure.outcome, ToolOutput(str(failure), failure.metadata)
+            outcome, output = failure.outcome, ToolOutput(str(failure))
         call = ToolCall(
             tool_name=action.tool_name,
             parameters=action.parameters,
@@ -180,32 +271,11 @@ class ToolExecutor:
             raise _CallFailure(ToolOutcome.BAD_ARGUMENTS, str(error)) from None
         return tool, replace(action, parameters=arguments)
 
-    async def _run_or_share(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> ToolOutput:
-        """Runs the call, or waits for the run of an equal call."""
-        name = tool.definition.name
-        if type(tool).for_task is not Tool.for_task:
-            name += repr((task.task_id, task.prompt, task.answer))
-        is_arm = type(self).answer is not ToolExecutor.answer
-        key = key_of(name, action.parameters) if tool.pure and not is_arm else None
-        run = functools.partial(self._run_call, tool, action, task, tools)
-        if key is None:
-            return await run()
-        ended, is_shared = await self._loop_state().shared(key, run)
-        shared = {"shared": True} if is_shared else {}
-        try:
-            output = ended.result()
-            return ToolOutput(output.text, {**copy.deepcopy(dict(output.metadata)), **shared})
-        except _CallFailure as failure:
-            raise _CallFailure(failure.outcome, str(failure), shared) from None
-        except Exception:
-            message = f"the metadata of {tool.definition.name!r} cannot be copied; let it hold JSON values only"
-            raise _CallFailure(ToolOutcome.RAISED, message) from None
-
     async def _run_call(self, tool: Tool, action: ParsedAction, task: Task, tools: EpisodeTools) -> ToolOutput:
         """Runs the call within the limits."""
-        async with tools.turn(tool), self._loop_state().place(tool):
+        async with tools.turn(tool), self._places().one(tool):
             num_lingering = self._threads.num_lingering
-            if needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
+            if _needs_thread(tool) and num_lingering >= _MAX_LINGERING * self.max_threads:
                 message = f"{num_lingering} earlier calls still run after their deadline; go on without it"
                 raise _CallFailure(ToolOutcome.UNAVAILABLE, message)
             timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
@@ -222,9 +292,9 @@ class ToolExecutor:
             text = text[:MAX_RESULT_CHARS] + _CUT
         return replace(output, text=encodable(text))
 
-    def _loop_state(self) -> LoopState:
+    def _places(self) -> _Places:
         loop = asyncio.get_running_loop()
-        if loop not in self._loop_states:
-            self._loop_states = {other: state for other, state in self._loop_states.items() if not other.is_closed()}
-            self._loop_states[loop] = LoopState(self.max_concurrency, self.max_threads)
-        return self._loop_states[loop]
+        if loop not in self._places_of:
+            self._places_of = {other: state for other, state in self._places_of.items() if not other.is_closed()}
+            self._places_of[loop] = _Places(self.max_concurrency, self.max_threads)
+        return self._places_of[loop]

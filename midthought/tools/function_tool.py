@@ -41,7 +41,6 @@ class FunctionTool(Tool, Generic[P, R]):
         *,
         name: str | None = None,
         description: str | None = None,
-        pure: bool = False,
         timeout_seconds: float | None = None,
         max_concurrency: int | None = None,
     ) -> None:
@@ -58,7 +57,6 @@ class FunctionTool(Tool, Generic[P, R]):
         functools.update_wrapper(self, function)
         self._types = _types(function, name)
         self.definition = _definition(function, name, description, self._types)
-        self.pure = pure
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
         self._function: Callable[..., Any] = function
@@ -88,7 +86,6 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    pure: bool = False,
     timeout_seconds: float | None = None,
     max_concurrency: int | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
@@ -104,7 +101,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     `Field`, which may also have limits: `Annotated[int, Field(ge=1)]`.
     Enum members are shown and passed by value.
 
-    Options: `name`, `description`, and `pure`, `timeout_seconds`, `max_concurrency` as on `Tool`.
+    Options: `name`, `description`, and `timeout_seconds`, `max_concurrency` as on `Tool`.
     Raises `SettingsError` if the function has no docstring (and there is no `description`), if it yields, or if a parameter has
     no type or a type that JSON Schema cannot express.
 

@@ -12,8 +12,7 @@ from midthought.errors import SettingsError
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import ToolEpisode
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.executor_state import EpisodeTools
+from midthought.tools.executor import EpisodeTools, ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome, Turn
 

@@ -1,12 +1,12 @@
-"""The built-in call formats, by name for settings, and as the setup package's parsers. Users register other ones in one line."""
+"""The built-in call formats, by name for settings, and as the setup package's parsers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from midthought.errors import SettingsError, near_names
-from midthought.tools.call_formats import ActionParser, ToolCallFormat
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.json_calls import FunctionCallingFormat, HermesFormat, JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
@@ -19,7 +19,6 @@ DEFAULT_CALL_FORMAT = InThoughtFormat.name
 BUILT_IN: dict[str, Callable[[], ToolCallFormat]] = {
     each.name: each for each in (InThoughtFormat, JSONFormat, ReActFormat, FunctionCallingFormat, HermesFormat)
 }
-_FACTORIES: dict[str, Callable[[], ActionParser]] = dict(BUILT_IN)
 
 
 class _BuiltInParser(ToolCallFormat):
@@ -59,32 +58,14 @@ class InThoughtParser(_BuiltInParser, InThoughtFormat):
 
 
 def call_format_names() -> list[str]:
-    """Returns every name that `find_call_format` accepts: the built-in formats, then the registered ones."""
-    return list(_FACTORIES)
+    """Returns every name that `find_call_format` accepts."""
+    return list(BUILT_IN)
 
 
 def find_call_format(name: str) -> ToolCallFormat:
-    """Returns a new call format of that name. Raises `SettingsError`, with similar names, if there is none, or if what was
-    registered under the name makes no call format."""
-    if name not in _FACTORIES:
+    """Returns a new call format of that name. Raises `SettingsError`, with similar names, if there is none."""
+    if name not in BUILT_IN:
         raise SettingsError(
-            f"unknown call format {name!r}. {near_names(name, _FACTORIES)} Your own is available once its module is imported."
+            f"unknown call format {name!r}. {near_names(name, BUILT_IN)} Give your own as an object: call_format=MyParser()"
         )
-    made: Any = _FACTORIES[name]()
-    if not isinstance(made, ActionParser):
-        raise SettingsError(
-            f"call format {name!r}: {made!r:.80} is registered; register an ActionParser or a call format"
-        )
-    return made.call_format
-
-
-def register_call_format(name: str, make: Callable[[], ActionParser]) -> None:
-    """Gives your call format a name for `Trainer(call_format=…)`: `register_call_format("angle", AngleFormat)`. A second
-    registration replaces the first.
-
-    An `ActionParser` works, too: `register_call_format("angle", AngleParser)`. Raises `SettingsError` if the name is that of a
-    built-in format.
-    """
-    if name in BUILT_IN:
-        raise SettingsError(f"call format {name!r} is built in; register yours under another name")
-    _FACTORIES[name] = make
+    return BUILT_IN[name]()

@@ -196,11 +196,6 @@ def _require_tool(tool: Any) -> None:
         value = getattr(tool, limit)
         if value is not None and not (isinstance(value, int | float) and value > 0):
             raise SettingsError(f"tool {name!r}: {limit} must be {wanted}, or None, not {value!r}")
-    if tool.pure and tool.is_stateful:
-        raise SettingsError(
-            f"tool {name!r} is pure (equal calls run once for all episodes) but also stateful (it overrides open, so each "
-            "episode has its own state); set pure to False"
-        )
 
 
 # -- messages of failed calls, for the model that reads them ----------------------------------------------------

@@ -118,7 +118,7 @@ class CheckpointManager:
             for later in step_paths(self._folder, with_damaged=True):
                 if step_of(later) > step:
                     remove(later)
-            kept_best = step_path(self._folder, best) if self._settings.keep_best and best else None
+            kept_best = step_path(self._folder, best) if best else None
             keep_last(self._folder, self._settings.keep_last_n, kept_best)
             self._saved_at = time.monotonic()
         return target

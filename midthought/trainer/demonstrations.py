@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from midthought.config import SupervisedSection
 from midthought.data.rows import Row, plain, rows_of
 from midthought.data.tasks import text_of, with_system
 from midthought.errors import DataError, MidthoughtError, SettingsError, near_names
@@ -37,6 +38,24 @@ class StepDemonstrations(ABC):
     @abstractmethod
     def of_step(self, step: int) -> Sequence[Trajectory]:
         """Returns the demonstrations of a step, from 0."""
+
+
+class WrittenDemonstrations(StepDemonstrations):
+    """Writes the demonstrations of each step anew, about `batch_tokens` tokens in total; they depend only on the seed and the
+    step."""
+
+    seed: int
+    settings: SupervisedSection
+
+    @abstractmethod
+    def write(self, draw: random.Random) -> Trajectory:
+        """Returns one demonstration; all randomness comes from `draw`."""
+
+    def of_step(self, step: int) -> list[Trajectory]:
+        draw, written = random.Random(f"demonstrations-{self.seed}-{step}"), list[Trajectory]()
+        while sum(len(each.token_ids) for each in written) < self.settings.batch_tokens:
+            written.append(self.write(draw))
+        return written
 
 
 class ShuffledDemonstrations(StepDemonstrations):

@@ -1,16 +1,22 @@
-"""The episodes that a trainer receives: checks them, restores those of a checkpoint, and logs those that failed."""
+"""The episodes of a trainer: those that it receives (checked; restored from a checkpoint; failed ones logged), and those of its
+evaluations on held-out tasks: greedy or sampled, with the tools as in training, off, or with others' results."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from midthought.errors import SettingsError
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import TaskStream, task_of_group
-from midthought.types import RolloutData, StopReason, Trajectory
+from midthought.tools.definition import ToolOutput
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.registry import ToolRegistry
+from midthought.types import ParsedAction, RolloutData, StopReason, Task, ToolOutcome, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -60,3 +66,70 @@ def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:
     failed = [trajectory for trajectory in data if trajectory.stop_reason is StopReason.FAILED]
     if failed:
         _log.warning("%s: %d of %d episodes failed; the first: %s", where, len(failed), len(data), failed[0].error)
+
+
+ToolAnswers = Literal["on", "off", "shuffled"]
+
+
+class ToolOff(ToolExecutor):
+    """Every call returns an error."""
+
+    async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
+        raise RuntimeError("the tool is switched off")
+
+
+class OtherResults(ToolExecutor):
+    """Every valid call returns the first result that the same tool had in another task's episode, one in which no right answer of
+    this task is a word; an error if there is none."""
+
+    def __init__(self, registry: ToolRegistry, episodes: Sequence[Trajectory]) -> None:
+        super().__init__(registry)
+        self._results: dict[str, dict[str, str]] = {}
+        for episode in episodes:
+            for event in episode.tool_events:
+                if event.outcome is ToolOutcome.OK and event.call.tool_name and event.call.result:
+                    of_tool = self._results.setdefault(event.call.tool_name, {})
+                    of_tool.setdefault(episode.task.task_id, event.call.result)
+
+    @property
+    def num_results(self) -> int:
+        return sum(map(len, self._results.values()))
+
+    async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
+        truths = "|".join(re.escape(truth) for truth in (task.answer, *task.aliases) if truth)
+        right = re.compile(rf"(?<!\w)({truths})(?!\w)", re.IGNORECASE) if truths else None
+        others = [
+            text
+            for task_id, text in self._results.get(str(action.tool_name), {}).items()
+            if task_id != task.task_id and not (right and right.search(text))
+        ]
+        if not others:
+            raise RuntimeError("no other episode has a result of this tool")
+        return ToolOutput(random.Random(f"shuffle-0-{task.task_id}").choice(others))
+
+
+def evaluation_stage(tools: str, *, sampled: bool) -> str:
+    """Returns the stage in `metrics.jsonl`: `validation`, with `.tool_off` or `.shuffled`, with `.sampled`."""
+    if tools not in get_args(ToolAnswers):
+        raise SettingsError(f"tools={tools!r}: give one of {', '.join(map(repr, get_args(ToolAnswers)))}")
+    how = {"on": "", "off": ".tool_off", "shuffled": ".shuffled"}[tools]
+    return f"validation{how}{'.sampled' if sampled else ''}"
+
+
+def evaluated(source: Rollouts, tasks: Sequence[Task], tools: ToolAnswers, *, sampled: bool) -> list[Trajectory]:
+    """Runs one episode per task. `shuffled` runs them twice: first with the tools on, for the results."""
+    temperature = source.parts.inference.temperature if sampled else 0.0
+    registry = source.parts.executor.registry
+    if tools != "on" and not len(registry):
+        raise SettingsError(f"tools={tools!r}: the trainer has no tools; give it some (tools=[…]), or leave this out")
+    if tools == "off":
+        return source.evaluate(tasks, temperature=temperature, executor=ToolOff(registry))
+    done = source.evaluate(tasks, temperature=temperature)
+    if tools == "on":
+        return done
+    others = OtherResults(registry, done)
+    if not others.num_results:
+        raise SettingsError(
+            f"tools='shuffled': none of {len(done)} episodes had a result of a call; first train the policy to call (sft)"
+        )
+    return source.evaluate(tasks, temperature=temperature, executor=others)

@@ -1,4 +1,4 @@
-"""Publishes the policy of a run: its files with a model card (`model_card.md`), in a folder or on the Hugging Face hub."""
+"""The policy of a run as a repository of the Hugging Face hub has it: its files with a model card (`model_card.md`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import read_yaml
-from midthought.errors import CheckpointError, SettingsError
+from midthought.errors import CheckpointError
 from midthought.files.output_folder import MANIFEST, MARK, replaced
 from midthought.models.pretrained import policy_folder, require_intact_model
 from midthought.report.run_folder import flat_keys, require_intact_run
@@ -20,15 +20,15 @@ from midthought.report.run_record import read_run
 from midthought.trainer.prompt_record import PromptRecord, run_folder_of
 
 CARD = "README.md"
-_CLIENTS = ("httpx", "httpx2")
-"""Packages whose errors huggingface_hub passes on if there is no connection; it depends on one of them."""
 _WHEN = re.compile(r"(before|after|arms\.[^.]+)\.(.+)")
 
 
 def save_for_hub(run: str | Path, folder: str | Path, *, name: str = "") -> Path:
-    """Writes the policy of a run, with its model card, to a folder that any Hugging Face tool loads. Returns the folder.
+    """Writes the policy of a run, with its model card, to a folder that any Hugging Face tool loads, and that
+    `hf upload OWNER/NAME FOLDER` publishes. Returns the folder.
 
-    Raises as `push_to_hub`, and `OutputPathError` if `folder` holds files that were not written here.
+    `name`: of the repository; by default the folder's. Raises `CheckpointError` if `run` is no run folder, `ModelPathError` if it
+    has no policy or a file is not as it was written, `OutputPathError` if `folder` holds files that were not written here.
     """
     files, card = _files(Path(run), name or Path(folder).name)
     with replaced(folder, "model") as target:
@@ -37,36 +37,6 @@ def save_for_hub(run: str | Path, folder: str | Path, *, name: str = "") -> Path
             shutil.copyfile(file, target / relative)
         (target / CARD).write_text(card, encoding="utf-8")
     return Path(folder)
-
-
-def push_to_hub(run: str | Path, repo: str, *, private: bool = False) -> str:
-    """Uploads the policy of a run, with its model card, to the repository `OWNER/NAME` in one commit. Returns its address.
-
-    The repository is created if there is none. A card that is there already is kept: it may have been edited. The token is
-    that of `hf auth login` or `HF_TOKEN`. Raises `CheckpointError` if `run` is no run folder, `ModelPathError` if it has no
-    policy or a file is not as it was written, `SettingsError` if the hub refuses the name or the token or cannot be reached.
-    """
-    from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-
-    files, card = _files(Path(run), repo)
-    api = HfApi(library_name="midthought")
-    try:
-        created = api.create_repo(repo, private=private, exist_ok=True)
-        added = [CommitOperationAdd(relative, str(file)) for relative, file in files.items()]
-        if not api.file_exists(created.repo_id, CARD):
-            added.append(CommitOperationAdd(CARD, card.encode()))
-        api.create_commit(created.repo_id, added, commit_message="Upload a policy trained with midthought")
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        if isinstance(error, HfHubHTTPError | HFValidationError | LocalTokenNotFoundError):
-            message = f"the hub refuses {repo!r}: {reason}; write OWNER/NAME, and log in with `hf auth login`"
-        elif type(error).__module__.partition(".")[0] in _CLIENTS:
-            message = f"the hub at {api.endpoint} cannot be reached ({reason}); try again later"
-        else:
-            raise
-        raise SettingsError(message) from None
-    return str(created)
 
 
 def _files(run: Path, name: str) -> tuple[Mapping[str, Path], str]:

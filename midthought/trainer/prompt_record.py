@@ -6,7 +6,6 @@ Tools are code: a file names them, and only tools of this library are made from 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import sys
@@ -18,7 +17,7 @@ from typing import Any, Self
 from midthought.config import Change
 from midthought.env.reward_functions import bare_name, without_partial
 from midthought.env.rewards import combine_rewards, weighted
-from midthought.errors import CheckpointError, SettingsError
+from midthought.errors import CheckpointError
 from midthought.files.output_folder import kind_of
 from midthought.files.regular import read_json_object
 from midthought.report.run_folder import RunFolder
@@ -42,7 +41,7 @@ class PromptRecord:
     system_prompt: str = ""
     describes_tools: bool = True
     call_format: str = NATIVE
-    """A name in the registry of call formats, or `native`; empty: a format of the user's without a name there."""
+    """The name of a built-in call format, or `native`; empty: a format of the user's."""
     tools: Sequence[Mapping[str, Any]] = ()
     """JSON Schema (`definition`) and `module:name` (`source`, may be empty) of each tool."""
     recipe: str = ""
@@ -132,11 +131,8 @@ def source_of(tool: Tool) -> str:
 def _name_of(call_format: ToolCallFormat) -> str:
     if isinstance(call_format, NativeCallFormat):
         return NATIVE
-    for name in call_format_names():
-        with contextlib.suppress(SettingsError):
-            if _class_and_values(find_call_format(name)) == _class_and_values(call_format):
-                return name
-    return ""
+    named = _class_and_values(call_format)
+    return next((name for name in call_format_names() if _class_and_values(find_call_format(name)) == named), "")
 
 
 def _class_and_values(call_format: ToolCallFormat) -> tuple[type, dict[str, Any]]:

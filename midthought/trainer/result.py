@@ -1,13 +1,13 @@
-"""What `Trainer.fit` and `Trainer.sft` return: the metrics of all steps, with a table and a curve. It does not train."""
+"""What a trainer gives its user: the metrics of all steps, with a table, and callbacks. It does not train."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from midthought.report.console import sparkline
+from midthought.errors import SettingsError
 
 MAX_SHOWN_ROWS = 10
 
@@ -22,13 +22,10 @@ class TrainingResult(list[dict[str, float]]):
     iteration  reward/mean
             1        0.000
             2        1.000
-    reward/mean ▁█
     """
 
     columns: ClassVar[tuple[str, ...]] = ("iteration", "reward/mean", "episode/calls", "total_loss")
     """Columns of the table, if the last row has them."""
-    curve: ClassVar[str] = "reward/mean"
-    """What the curve shows."""
 
     def __init__(self, rows: Iterable[dict[str, float]] = (), policy_path: Path | None = None) -> None:
         super().__init__(rows)
@@ -41,7 +38,7 @@ class TrainingResult(list[dict[str, float]]):
         return self[-1] if self else {}
 
     def show(self) -> None:
-        """Prints a table of at most `MAX_SHOWN_ROWS` iterations, evenly spaced, and the curve."""
+        """Prints a table of at most `MAX_SHOWN_ROWS` iterations, evenly spaced."""
         if not self:
             print(f"no {self.columns[0]} was trained")
             return
@@ -49,7 +46,6 @@ class TrainingResult(list[dict[str, float]]):
         print("  ".join(names))
         for row in _evenly(self, MAX_SHOWN_ROWS):
             print("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
-        print(self.curve, sparkline([row.get(self.curve, math.nan) for row in self]))
 
 
 class SupervisedResult(TrainingResult):
@@ -60,7 +56,6 @@ class SupervisedResult(TrainingResult):
     """
 
     columns = ("step", "loss", "learning_rate")
-    curve = "loss"
 
     @property
     def losses(self) -> list[float]:
@@ -85,3 +80,38 @@ def _evenly(rows: list[dict[str, float]], count: int) -> list[dict[str, float]]:
     if len(rows) <= count:
         return rows
     return [rows[round(i * (len(rows) - 1) / (count - 1))] for i in range(count)]
+
+
+class TrainerCallback:
+    """Called during training: after a step, then after its validation, then after its checkpoint.
+
+    Extend it and override what you need; each method receives the `Trainer`. An exception, KeyboardInterrupt included, ends
+    `fit` between two iterations.
+    """
+
+    def on_step(self, trainer: Any, metrics: Mapping[str, float]) -> None:
+        """Called after an iteration; `trainer.iteration` is the number of iterations done."""
+
+    def on_evaluation(self, trainer: Any, metrics: Mapping[str, float]) -> None:
+        """Called after an evaluation."""
+
+    def on_save(self, trainer: Any, path: Path) -> None:
+        """Called after a checkpoint was written to `path`."""
+
+
+def checked_callbacks(callbacks: Any) -> list[TrainerCallback]:
+    """Returns one or several callbacks as a list; None: none. Raises `SettingsError` for anything else."""
+    one = () if callbacks is None else (callbacks,)
+    given = list(callbacks if isinstance(callbacks, Iterable) else one)
+    for callback in given:
+        if not isinstance(callback, TrainerCallback):
+            raise SettingsError(
+                f"callbacks: {callback!r:.80} is no TrainerCallback; extend it (on_step, on_evaluation, on_save), and give "
+                "an object, not a class"
+            )
+        if unknown := [name for name in dir(callback) if name.startswith("on_") and not hasattr(TrainerCallback, name)]:
+            raise SettingsError(
+                f"callbacks: {type(callback).__name__}.{unknown[0]} is never called; a callback has on_step, on_evaluation and "
+                "on_save; write what comes before or after training beside fit()"
+            )
+    return given

@@ -20,7 +20,6 @@ from midthought.report.html import write_report
 from midthought.report.recorded_episodes import TRAINING_ARM, token_values, trajectory_row
 from midthought.report.run_folder import RunFolder
 from midthought.rollout.journal import Journal
-from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint import CheckpointManager, what_is_saved
 from midthought.trainer.progress import SFT, RunProgress
@@ -29,6 +28,8 @@ from midthought.types import Trajectory
 
 NUM_SHOWN = 8
 """Trajectories of an iteration or a validation that are written at most."""
+MAX_RECORDED_BYTES = 256 << 20
+"""Size of `trajectories.jsonl` from which on no more tokens are recorded."""
 NUM_SHOWN_OF_ARM = 60
 """The same of an arm of a recipe's evaluation."""
 
@@ -203,20 +204,15 @@ class Run:
         is_training, settings, log = stage == ITERATION, self._config.checkpoint, self.folder.trajectories
         learned = self._learned if is_training else None
         num_shown = NUM_SHOWN if is_training or stage.startswith(VALIDATION) else NUM_SHOWN_OF_ARM
-        max_bytes = settings.record_max_mib * 2**20
-        is_recorded = (not is_training or learned is not None) and log.num_bytes < max_bytes
+        is_recorded = (not is_training or learned is not None) and log.num_bytes < MAX_RECORDED_BYTES
         num_recorded = settings.record_episodes if is_recorded else 0
         arm, shown = TRAINING_ARM if is_training else stage, trajectories[: max(num_shown, num_recorded)]
         rows = [trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t)) for t in shown]
         for row, each in zip(rows, trajectories[:num_recorded], strict=False):
             row.update(token_values(each, renderer, learned.of(each) if learned else ()))
         self.folder.add_trajectories(rows)
-        if num_recorded and log.num_bytes >= max_bytes:
-            self.console.note(
-                f"{log.path} has checkpoint.record_max_mib={settings.record_max_mib:g}: no more tokens are recorded"
-            )
-        if is_training and settings.keep_episodes:
-            save_trajectories(self.folder.path / EPISODES_FOLDER / f"{iteration:06}.jsonl", trajectories)
+        if num_recorded and log.num_bytes >= MAX_RECORDED_BYTES:
+            self.console.note(f"{log.path} has {MAX_RECORDED_BYTES >> 20} MiB: no more tokens are recorded")
 
     def finish(self, metrics_history: Sequence[Mapping[str, float]]) -> None:
         """Writes summary and report, unless a recipe does."""

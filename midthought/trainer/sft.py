@@ -130,13 +130,12 @@ class SftStage:
             title = "Supervised steps (SFT)"
             with run.stop as stop, run.console.stage(title, total=settings.num_steps, unit="steps") as bar:
                 bar.start_at(start)
-                is_mixed = settings.mixed_precision
                 run_sft(
                     learner,
                     demonstrations.of_step,
                     start=start,
                     num_steps=settings.num_steps,
-                    mixed_precision=False if is_mixed is None and config.inference.deterministic else is_mixed,
+                    mixed_precision=False if config.inference.deterministic else None,
                     on_step=after_step,
                     deadline=None if max_seconds is None else time.monotonic() + max_seconds - spent,
                 )

@@ -8,28 +8,31 @@ import heapq
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig
+from midthought.data.problem_sets import PROBLEM_SETS, SEED, load_problems
 from midthought.data.tasks import load_tasks
 from midthought.env.answers import require_judges
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment, episode_statistics
 from midthought.env.reward_functions import REWARD_FN, WeightedReward
-from midthought.env.rewards import answer_reward, combine_rewards, correct, weighted
-from midthought.errors import MissingExtraError, SettingsError
+from midthought.env.rewards import answer_reward, combine_rewards, correct, needs_answers, weighted
+from midthought.errors import MissingExtraError, SettingsError, near_names
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
-from midthought.trainer.short_form import needs_answers
 from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200
 """Number of prompts that a new tokenizer is trained on."""
 NUM_OPEN_SAMPLES = 8
 """Environments that are open at once while their prompts are read."""
+TRAINING_SPLITS = {"gsm8k": "train", "mmlu": "auxiliary_train", "trivia_qa": "train"}
+"""Splits to train on, of data sets whose usual split (`PROBLEM_SETS`) is then used for validation."""
 MAX_COUNTED = 10_000
 """Number of prompts, the longest texts of a data set, whose tokens are counted at the start."""
 
@@ -228,6 +231,26 @@ def make_tasks(
     if env is not None:
         return EnvironmentTasks(env, reward, config, validation=validation)
     return DatasetTasks(dataset, reward, config, validation=validation)
+
+
+def named_tasks(dataset: Any, validation: Any) -> tuple[Any, Any]:
+    """Returns the tasks of a data set's name (`PROBLEM_SETS`), and, if `validation` is None, its usual split for validation.
+    Generated sets are validated on the published problems, which are not in training. Other values are returned unchanged."""
+    if not isinstance(dataset, str) or Path(dataset).exists() or "." in dataset or "/" in dataset:
+        return dataset, validation
+    if dataset not in PROBLEM_SETS:
+        raise SettingsError(
+            f"dataset={dataset!r} is neither a file nor a data set. {near_names(dataset, PROBLEM_SETS)}"
+        )
+    if PROBLEM_SETS[dataset].hub is None:
+        held_out = load_problems(dataset)
+        known = {task.prompt for task in held_out}
+        tasks: list[Task] = [task for task in load_problems(dataset, seed=SEED + 1) if task.prompt not in known]
+        return tasks, held_out if validation is None else validation
+    split = TRAINING_SPLITS.get(dataset)
+    if split is not None and validation is None:
+        validation = load_problems(dataset)
+    return load_problems(dataset, split=split), validation
 
 
 def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:

@@ -21,6 +21,7 @@ from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Repo
 from midthought.config import Auto, RecipeConfig, settled
 from midthought.engines.engine import TrainedEngine
 from midthought.env.environment import BaseEnvironment
+from midthought.env.rewards import named_rewards
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
 from midthought.learning.learned_tokens import LearnedTokens
@@ -42,20 +43,25 @@ from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.agents import Agent, AgentTasks, agent_tasks
 from midthought.trainer.arguments import check_length, make_prompts, settle
-from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
-from midthought.trainer.episodes import NOTHING_OPEN, as_rollout, restore_stream, tell_failures
-from midthought.trainer.held_out import ToolAnswers, evaluated, evaluation_stage
+from midthought.trainer.episodes import (
+    NOTHING_OPEN,
+    ToolAnswers,
+    as_rollout,
+    evaluated,
+    evaluation_stage,
+    restore_stream,
+    tell_failures,
+)
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
 from midthought.trainer.learners import beside_engine, make_learner
 from midthought.trainer.prompt_record import PromptRecord, learned_from
-from midthought.trainer.result import SupervisedResult, TrainingResult, history_row
+from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT, open_sources
 from midthought.trainer.run import Run
 from midthought.trainer.run_checks import RunChecks, examine_before_start
 from midthought.trainer.sft import SftStage
-from midthought.trainer.short_form import named_rewards, named_tasks
 from midthought.trainer.stages import Stages
-from midthought.trainer.tasks import EnvironmentTasks, make_tasks
+from midthought.trainer.tasks import EnvironmentTasks, make_tasks, named_tasks
 from midthought.types import RolloutBatch, RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -326,7 +332,7 @@ class Trainer:
         `reasoning_content`), rows or a JSONL or Parquet file with a column `messages`, records (`Trajectory`), or a function of
         the task that returns one of them, or only the messages after the task's prompt. None: the constructor's.
         Prompt, call format and loss mask are the same as in `fit`: answers and calls are trained on, results are not.
-        `settings`: `num_steps`, `batch_tokens`, `learning_rate`, `warmup_steps`, `mixed_precision` (`SupervisedSection`).
+        `settings`: `num_steps`, `batch_tokens`, `learning_rate`, `warmup_steps` (`SupervisedSection`).
         It takes no more steps after `max_seconds`.
 
         The policy after these steps is the reference of the KL divergence in `fit`, and adapters are merged into it. Ctrl-C

@@ -26,15 +26,10 @@ def best_of_all(world: Game) -> float:
 
 
 @pytest.mark.parametrize(
-    ("seed", "settings"),
-    [
-        (0, {"grid_size": 2, "max_steps": 4}),
-        (1, {"grid_size": 2, "max_steps": 2}),
-        (3, {"grid_size": 2, "num_items": 2, "max_steps": 4}),
-        (5, {"grid_size": 3, "max_steps": 3}),
-    ],
+    ("seed", "max_steps", "sizes"),
+    [(0, 4, {"grid_size": 2}), (1, 2, {"grid_size": 2}), (3, 4, {"grid_size": 2, "num_items": 2}), (5, 3, {})],
 )
-def test_the_best_return_is_that_of_all_plays(seed, settings):
-    world = Game(EnvironmentConfig(**settings))
+def test_the_best_return_is_that_of_all_plays(seed, max_steps, sizes):
+    world = Game(EnvironmentConfig(max_steps=max_steps), **sizes)
     world.reset(seed=seed)
     assert world.optimal_return() == pytest.approx(best_of_all(world))

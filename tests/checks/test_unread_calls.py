@@ -9,8 +9,6 @@ from check_runs import Arguments, run, teach_calls
 
 from midthought import Tool, Trainer, tool
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats import unread
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.unread import UnreadCallReader, UnreadCalls
 from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
@@ -110,17 +108,6 @@ def test_rare_calls_are_no_finding_and_no_tool_is_no_call(taught):
     assert not found(taught, "hermes", text, *["red"] * 10).is_frequent
     assert found(taught, "hermes", text, *["red"] * 9).is_frequent
     assert found(taught, "hermes", text, tools=()).count == 0
-
-
-def test_a_registered_format_of_the_user_is_tried_and_may_fail(taught, monkeypatch):
-    class Broken(InThoughtFormat):
-        def parse_all(self, text, *, in_thought=True):
-            raise RuntimeError("not mine")
-
-    made = {"broken": Broken, "none": Broken(), "mine": lambda: InThoughtFormat("between")}
-    monkeypatch.setattr(unread, "call_format_names", lambda: list(made))
-    monkeypatch.setattr(unread, "find_call_format", lambda name: made[name]())
-    assert "call_format='mine'" in found(taught, "hermes", f"red {IN_THOUGHT}").remedy
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,11 @@ import random
 
 import pytest
 
-from midthought.config import EnvironmentConfig
 from midthought.env.game import SimpleGameEnvironment
 
 
 def game(seed: int = 0, **settings) -> SimpleGameEnvironment:
-    made = SimpleGameEnvironment(EnvironmentConfig(**settings))
+    made = SimpleGameEnvironment(**settings)
     made.reset(seed=seed)
     return made
 

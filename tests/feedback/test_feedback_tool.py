@@ -1,4 +1,4 @@
-"""The tool: what it answers and whose call it is, what is asked once, and the YAML files that it is made of."""
+"""The tool: what it answers and whose call it is, and the YAML files that it is made of."""
 
 from __future__ import annotations
 
@@ -53,31 +53,6 @@ def test_a_wrong_answer_gets_the_critics_words_masked_and_the_request_to_solve_i
     output = execute(FeedbackTool(Counting(), name="counting"), "5525", "a carry")
     assert output.text == f"Not 5525; the answer is {MASK}.\n\n{SOLVE_AGAIN}"
     assert output.metadata == {"is_right": False, "critic": "counting"}
-
-
-def test_the_same_question_of_a_rollout_is_asked_once_and_another_one_anew() -> None:
-    critic = Counting(0.01)
-    tool = FeedbackTool(critic)
-    executor = ToolExecutor(ToolRegistry([tool]))
-    same_id = Task(task_id="p", prompt="What is 123 * 46?", answer="5658", labels=TASK.labels)
-    same_prompt = Task(task_id="q", prompt=TASK.prompt, answer=TASK.answer, labels=TASK.labels)
-
-    async def rollout() -> list[ToolEvent]:
-        with executor.rollout():
-            calls = [executor.run([asking(current_answer="1")], TASK) for _ in range(8)]
-            events = [event for found in await asyncio.gather(*calls) for event in found]
-            for task, parameters in (
-                (TASK, {"current_answer": "1"}),
-                (TASK, {"current_answer": "2"}),
-                (TASK, {"current_answer": "1", "reasoning": "because"}),
-                (same_id, {"current_answer": "1"}),
-                (same_prompt, {"current_answer": "1"}),
-            ):
-                events += await executor.run([asking(**parameters)], task)
-        return events
-
-    assert sum("shared" in event.metadata for event in asyncio.run(rollout())) == 8
-    assert critic.asked == [("p", "1", ""), ("p", "2", ""), ("p", "1", "because"), ("p", "1", ""), ("q", "1", "")]
 
 
 def test_two_tasks_of_one_tool_are_judged_by_their_own_answers() -> None:

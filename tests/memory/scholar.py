@@ -36,7 +36,6 @@ class Scholar(ChatServer):
         self.upsets: list = []
         self.takes_schema = True
         self.knows_all = False
-        self.guesses_blind = False
         self.changes: dict = {}
         """Of every pair that it writes."""
 
@@ -75,8 +74,6 @@ class Scholar(ChatServer):
             return {"qa_pairs": self.pairs(material)}
         if system.startswith("Answer"):
             said = [*material["passages"], *(["I know."] if self.knows_all else [])]
-            if self.guesses_blind and body["temperature"] > 0:
-                said = ["I know."]
             is_false = "unheard" in material["question"]
             return {"known": bool(said) and not is_false, "answer": " ".join(said)}
         if material["answer"] == "I know.":

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import chunk_transcript, read_chunks, write_chunks
+from midthought.memory.embedding import packed
+from midthought.memory.embedding import window_scores as scores
 from midthought.memory.rows import read_rows, sentences_of_rows, write_rows
-from midthought.memory.sentence_vectors import packed, scores
 from midthought.memory.splitting import Chunking, sentences_of
 from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import Transcript

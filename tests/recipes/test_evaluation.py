@@ -20,7 +20,7 @@ from midthought.recipes.evaluation import (
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.held_out import ToolOff
+from midthought.trainer.episodes import ToolOff
 from midthought.types import ParsedAction, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 

@@ -14,7 +14,6 @@ from midthought.report.console import Console
 HOSTILE = {
     "inference: {backend: vllm, server_python: ./evil}": "inference.server_python=./evil",
     "inference: {backend: vllm, base_url: ['https://evil'], api_key_env: AWS_SECRET}": "inference.api_key_env=AWS_SECRET",
-    "checkpoint: {trackers: ['evil:Tracker']}": "checkpoint.trackers=['evil:Tracker']",
     "feedback: {servers: ['https://evil/v1'], api_key_env: AWS_SECRET}": "feedback.api_key_env=AWS_SECRET",
     "memory: {embedding_model: 'https://evil/v1?api_key_env=AWS_SECRET#m'}": "api_key_env=AWS_SECRET",
 }
@@ -43,5 +42,4 @@ def test_what_the_command_repeats_is_permitted(tmp_path):
     with pytest.raises(SettingsError, match="server_python"):
         require_no_programs(stranger, ["inference.backend=vllm"])
     require_no_programs(stranger, ["inference.server_python=./python"])
-    own = run_of_a_stranger(tmp_path / "own", "checkpoint: {trackers: [tensorboard, wandb]}")
-    require_no_programs(own)
+    require_no_programs(run_of_a_stranger(tmp_path / "own", "checkpoint: {trackers: [tensorboard, wandb]}"))

@@ -7,17 +7,13 @@ import shutil
 import sys
 
 import pytest
-from fresh_module import fresh_module
 
 from midthought.errors import CheckpointError, ModelPathError, SettingsError
 from midthought.files.output_folder import MANIFEST
-from midthought.recipes import served_run
 from midthought.recipes.served_run import open_run
-from midthought.tools import parsers
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool, ToolDefinition
-from midthought.trainer import prompt_record, rollouts
 from midthought.trainer.prompt_record import FILE
 from midthought.trainer.trainer import Trainer
 from midthought.types import ParsedAction, Task
@@ -104,14 +100,8 @@ def test_a_call_format_of_the_user_is_named_as_a_tool_is(tmp_path, monkeypatch):
     assert str(opened.policy.call_format) == "parser: ShoutParser"
 
 
-def test_a_run_records_the_name_of_a_registered_parser_and_imports_no_module_for_it(tmp_path, monkeypatch):
-    again = fresh_module(parsers)
-    again.register_call_format("shout", ShoutParser)
-    for module in (rollouts, prompt_record, served_run):
-        for name in ("find_call_format", "call_format_names"):
-            monkeypatch.setattr(module, name, getattr(again, name), raising=False)
-    run = run_of(tmp_path / "run", CalculateTool(), call_format="shout")
-    assert str(open_run(run).policy.call_format) == "parser: ShoutParser"
+def test_a_run_imports_no_module_for_a_call_format(tmp_path):
+    run = run_of(tmp_path / "run", CalculateTool(), call_format="hermes")
     record = json.loads((run / FILE).read_text())
     (run / MANIFEST).unlink()
     (run / FILE).write_text(json.dumps({**record, "call_format": f"{__name__}:ShoutParser"}))
@@ -161,7 +151,7 @@ def test_commands_name_the_mistake_in_one_line(run, call):
         (["serve", str(run), "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY holds no token"),
         (["chat", str(run), "--tools", "a:b", "--no-tools"], "leave one of them out"),
         (["chat", str(run.parent)], "holds no policy"),
-        (["push", str(run.parent), "a/b"], "holds no policy"),
+        (["export", str(run.parent), "hub"], "holds no policy"),
     ):
         code, _, errors = call(*words)
         assert code == 2 and told in errors and len(errors.splitlines()) == 1, errors

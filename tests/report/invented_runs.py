@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from midthought.report.quantities import COLUMNS
-from midthought.report.recorded_episodes import token_values, trajectory_row
+from midthought.report.recorded_episodes import COLUMNS, token_values, trajectory_row
 from midthought.report.run_folder import RunFolder
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 

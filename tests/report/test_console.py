@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from midthought.report.console import Console, Progress, printable, sparkline
+from midthought.report.console import Console, Progress, printable
 
 
 class Clock:
@@ -29,10 +29,6 @@ def test_rate_and_time_left_are_those_since_the_start() -> None:
     clock.now += 10.0
     progress.follow(55, 100)  # of work that reports its own counts
     assert progress.counts() == "55/100 steps · 2 s each · 1 min 30 s left"
-
-
-def test_a_sparkline_has_a_blank_for_what_is_not_finite() -> None:
-    assert sparkline([1.0, 1.0]) == "▁▁" and sparkline([float("nan"), 0.0, 1.0]) == " ▁█" and sparkline([]) == ""
 
 
 def test_plain_lines_are_few_and_hold_everything() -> None:

@@ -12,7 +12,7 @@ import pytest
 from midthought.config import Change, RecipeConfig
 from midthought.errors import CheckpointError
 from midthought.report.html import write_report
-from midthought.report.quantities import QUANTITIES
+from midthought.report.recorded_episodes import QUANTITIES
 from midthought.report.run_folder import RunFolder
 
 

@@ -12,8 +12,7 @@ import pytest
 from browser_page import inspected, listed, until
 
 from midthought.report.html import write_report
-from midthought.report.quantities import QUANTITIES
-from midthought.report.recorded_episodes import RecordedSegment, read_recording
+from midthought.report.recorded_episodes import QUANTITIES, RecordedSegment, read_recording
 from midthought.report.run_folder import RunFolder
 
 HOSTILE = (

@@ -56,19 +56,6 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(tmp_path, caplog, mon
     assert next((folder.tensorboard_path / "ppo").glob("events*")).stat().st_size > 250
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [("wandbb", "Did you mean 'wandb'?"), (f"{__name__}:RECORD", "no subclass of"), ("a.b:C", "no module")],
-)
-def test_an_unknown_tracker_is_refused(tmp_path, name, remedy):
-    with pytest.raises(SettingsError, match=remedy):
-        RunFolder(tmp_path / "run", trackers=[name])
-
-
-def test_your_own_tracker_is_named_by_its_module(tmp_path, caplog):
-    name = f"{__name__}:Broken"
-    with caplog.at_level(logging.WARNING), RunFolder(tmp_path / "run", trackers=[name]) as folder:
-        folder.log("ppo", 1, RECORD)
-        assert not caplog.records
-        folder.log("ppo", 2, RECORD)
-    assert f"the tracker {name} failed" in caplog.text
+def test_an_unknown_tracker_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match=r"Did you mean 'wandb'\?"):
+        RunFolder(tmp_path / "run", trackers=["wandbb"])

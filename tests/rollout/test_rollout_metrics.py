@@ -50,15 +50,12 @@ def test_parts_that_only_some_episodes_have_count_as_nothing_elsewhere():
 
 
 def test_the_figures_of_every_tool_by_hand():
-    def event(name, outcome, seconds, **metadata):
-        return ToolEvent(call=ToolCall(tool_name=name), outcome=outcome, seconds=seconds, metadata=metadata)
+    def event(name, outcome, seconds):
+        return ToolEvent(call=ToolCall(tool_name=name), outcome=outcome, seconds=seconds)
 
     done = [played() for _ in range(4)]
     done[0].tool_events = [event("look", ToolOutcome.OK, 1.0), event("look", ToolOutcome.TIMED_OUT, 4.0)]
-    done[1].tool_events = [
-        event("look", ToolOutcome.NO_CALLS_LEFT, 0.0),
-        event("add", ToolOutcome.OK, 0.5, shared=True),
-    ]
+    done[1].tool_events = [event("look", ToolOutcome.NO_CALLS_LEFT, 0.0), event("add", ToolOutcome.OK, 0.5)]
     done[2].tool_events = [
         event("<b>\n" * 50, ToolOutcome.UNKNOWN_TOOL, 0.0),
         event(None, ToolOutcome.MALFORMED, 0.0),
@@ -66,11 +63,11 @@ def test_the_figures_of_every_tool_by_hand():
     ]
     done[3].tool_events = [event("gone", ToolOutcome.UNAVAILABLE, 0.0), event("gone", ToolOutcome.RAISED, 0.0)]
     metrics = rollout_metrics(done)
-    kinds = ("calls", "failures", "bad_arguments", "raised", "timed_out", "unavailable", "shared", "episodes")
+    kinds = ("calls", "failures", "bad_arguments", "raised", "timed_out", "unavailable", "episodes")
     counted = {
-        "look": (0.75, 2 / 3, 0, 0, 1 / 3, 0, 0, 0.5),
-        "add": (0.25, 0, 0, 0, 0, 0, 1, 0.25),
-        "gone": (0.5, 1, 0, 0.5, 0, 0.5, 0, 0.25),
+        "look": (0.75, 2 / 3, 0, 0, 1 / 3, 0, 0.5),
+        "add": (0.25, 0, 0, 0, 0, 0, 0.25),
+        "gone": (0.5, 1, 0, 0.5, 0, 0.5, 0.25),
     }
     seconds = {"look": 5 / 3, "add": 0.5, "gone": 0}
     expected = {

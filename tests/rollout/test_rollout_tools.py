@@ -1,4 +1,4 @@
-"""Tools under the whole loop: what they do wrong ends no episode, what they take is on its record, equal calls are one,
+"""Tools under the whole loop: what they do wrong ends no episode, what they take is on its record,
 and episodes see their own state. What a tool can do wrong: `tests/tools/test_concurrency.py`, `test_executor.py`."""
 
 import asyncio
@@ -100,39 +100,32 @@ def test_the_record_says_how_long_the_episode_waited_for_tools_and_for_the_engin
 
 
 class Look(Tool):
-    """Pure; takes a while, each time another."""
+    """Takes a while, each time another."""
 
     definition = ToolDefinition("look", "Looks.", [ToolParameter("word", "string", "What.")])
-    pure = True
 
     def __init__(self, seconds: Sequence[float]) -> None:
         self._seconds = itertools.cycle(seconds)
-        self.asked: list[str] = []
 
     async def execute(self, word: str) -> ToolOutput:
-        self.asked.append(word)
         await asyncio.sleep(next(self._seconds))
         if word == "bad":
             raise ValueError("a bad word")
         return ToolOutput(f"<{word}>", {"word": word})
 
 
-def test_what_is_shared_in_deterministic_rollouts_does_not_hang_on_what_the_tools_take(renderer: Renderer) -> None:
+def test_deterministic_rollouts_do_not_depend_on_what_the_tools_take(renderer: Renderer) -> None:
     model = small_model(Qwen3Config, renderer)
     words = [["ab"[number % 2], "bad", "ab"[number // 2 % 2]] for number in range(9)]
     records = []
     for seconds in ((0.0,), (0.02, 0.0, 0.01)):
-        look = Look(seconds)
         engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=4, deterministic=True)
-        box = ToolExecutor(ToolRegistry([look]))
+        box = ToolExecutor(ToolRegistry([Look(seconds)]))
         limits = {"max_tokens": 60, "max_segment_length": 8}
         done = asyncio.run(episodes(engine, renderer, box, 9, call_format=EveryFew(num_calls=3, words=words), **limits))
         assert all(trajectory.error is None for trajectory in done)
-        events = [event for trajectory in done for event in trajectory.tool_events]
-        assert len(events) == 27 and sorted(set(look.asked)) == ["a", "b", "bad"]
-        assert look.asked.count("a") == look.asked.count("b") == 1
-        assert sum(event.metadata.get("shared", False) for event in events) == 27 - len(look.asked)
         records.append([(t.token_ids, [dict(event.metadata) for event in t.tool_events]) for t in done])
+        assert sum(len(events) for _, events in records[-1]) == 27
     assert records[0] == records[1]
 
 

@@ -1,5 +1,5 @@
 """The calls of a turn run concurrently, in order, under a deadline, within the limits of all episodes; every failure becomes an
-event, equal calls of pure tools run once, and nothing hangs: tools that never return or block the event loop of all async tools,
+event, and nothing hangs: tools that never return or block the event loop of all async tools,
 and episodes that end early."""
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
     assert outcome(box, call("say"))[0] is ToolOutcome.BAD_ARGUMENTS
 
 
-# -- limits, and calls that are shared --------------------------------------------------------------------------
+# -- limits --------------------------------------------------------------------------
 
 NUM_EPISODES = 64
 
@@ -189,10 +189,9 @@ def test_the_calls_of_64_episodes_run_all_at_once_by_default() -> None:
 class Watched(Tool):
     """Takes some turns of the event loop; knows how many of its calls run, and how many run of all tools."""
 
-    def __init__(self, name: str, running: Counter[str], max_concurrency: int | None, pure: bool) -> None:
+    def __init__(self, name: str, running: Counter[str], max_concurrency: int | None) -> None:
         self.definition = ToolDefinition(name, "Waits.", [ToolParameter("turns", "integer", "How long.")])
         self.max_concurrency = max_concurrency
-        self.pure = pure
         self.executed: list[int] = []
         self.most = 0
         self._running = running
@@ -208,82 +207,37 @@ class Watched(Tool):
                 await asyncio.sleep(0)
             if turns == 3:
                 raise ValueError("not three")
-            return ToolOutput(f"{name}{turns}", {"list": [turns]})
+            return ToolOutput(f"{name}{turns}")
         finally:
             self._running[name] -= 1
 
 
 @given(
     st.integers(1, 5),
-    st.tuples(*[st.tuples(st.none() | st.integers(1, 3), st.booleans())] * 3),
+    st.tuples(*[st.none() | st.integers(1, 3)] * 3),
     st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), max_size=4), min_size=1, max_size=6),
-    st.booleans(),
 )
-def test_limits_hold_at_any_moment_and_results_come_in_order_whatever_is_shared(
-    max_concurrency: int,
-    about: tuple[tuple[int | None, bool], ...],
-    episodes: list[list[tuple[str, int]]],
-    in_rollout: bool,
+def test_limits_hold_at_any_moment_and_results_come_in_order(
+    max_concurrency: int, limits: tuple[int | None, ...], episodes: list[list[tuple[str, int]]]
 ) -> None:
     running: Counter[str] = Counter()
-    tools = {name: Watched(name, running, *how) for name, how in zip("abc", about, strict=True)}
+    tools = {name: Watched(name, running, limit) for name, limit in zip("abc", limits, strict=True)}
     box = ToolExecutor(ToolRegistry(tools.values()), max_concurrency=max_concurrency)
 
     async def everybody() -> list[list[ToolEvent]]:
         asked = [[call(name, turns=turns) for name, turns in calls] for calls in episodes]
         return await asyncio.gather(*(box.run(calls, TASK) for calls in asked))
 
-    async def rollout() -> list[list[ToolEvent]]:
-        if not in_rollout:
-            return await everybody()
-        with box.rollout():
-            return await everybody()
-
-    done = asyncio.run(rollout())
+    done = asyncio.run(everybody())
     assert running["most"] <= max_concurrency and not any(running[name] for name in "abc")
-    shared: Counter[str] = Counter()
     for calls, events in zip(episodes, done, strict=True):
-        for (name, turns), event in zip(calls, events, strict=True):
-            assert event.call.result == ("not three" if turns == 3 else f"{name}{turns}")
-            shared[name] += event.metadata.get("shared", False)
-            assert event.metadata.get("list", [turns]) == [turns]
+        assert [event.call.result for event in events] == [
+            "not three" if turns == 3 else f"{name}{turns}" for name, turns in calls
+        ]
     for name, tool in tools.items():
-        asked = [turns for calls in episodes for asked_name, turns in calls if asked_name == name]
         assert tool.max_concurrency is None or tool.most <= tool.max_concurrency
-        assert len(tool.executed) == len(asked) - shared[name]
-        if not tool.pure:
-            assert shared[name] == 0
-        elif in_rollout:
-            good = [turns for turns in tool.executed if turns != 3]
-            assert sorted(good) == sorted(set(asked) - {3})
-
-
-class Search(Tool):
-    definition = ToolDefinition("search", "Searches.", [ToolParameter("query", "string", "For what.")])
-    pure = True
-
-    def execute(self, query: str) -> ToolOutput:
-        return ToolOutput(f"about {query}", {"lock": threading.Lock()})
-
-
-def test_arms_answer_by_task_so_nothing_is_shared() -> None:
-    class ByTask(ToolExecutor):
-        async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
-            return ToolOutput(task.answer)
-
-    async def rollout(box: ToolExecutor) -> list[str | None]:
-        tasks = [Task(task_id=name, prompt="Who?", answer=name) for name in ("Ada", "Bo")]
-        with box.rollout():
-            return [
-                event.call.result for task in tasks for event in await box.run([call("search", query="tide")], task)
-            ]
-
-    assert asyncio.run(rollout(ByTask(ToolRegistry([Search()])))) == ["Ada", "Bo"]
-
-
-def test_a_pure_tool_whose_metadata_cannot_be_copied_is_told_so() -> None:
-    (event,) = asyncio.run(ToolExecutor(ToolRegistry([Search()])).run([call("search", query="tide")], TASK))
-    assert event.outcome is ToolOutcome.RAISED and "JSON values only" in str(event.call.result)
+        asked = [turns for calls in episodes for asked_name, turns in calls if asked_name == name]
+        assert sorted(tool.executed) == sorted(asked)
 
 
 def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_marked(monkeypatch) -> None:
@@ -423,13 +377,3 @@ def test_while_a_tool_blocks_the_loop_the_rollout_goes_on_and_every_call_ends_at
     assert [event.outcome for event in second] == [ToolOutcome.OK, ToolOutcome.OK]
     assert seconds < 3
     assert where.loops == []  # a call that was given up before it began never runs
-
-
-def test_a_tool_on_the_loop_that_would_wait_for_the_loop_is_told_the_remedy() -> None:
-    class Nested(Where):
-        async def execute(self) -> str:
-            return str(registry.execute_tool("where"))
-
-    registry = ToolRegistry([Where("where"), Nested("nested")])
-    is_ok, told = registry.execute_tool("nested")
-    assert is_ok and "call this from a plain function" in told

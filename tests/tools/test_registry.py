@@ -35,13 +35,6 @@ class Broken(Tool):
         raise ValueError("no luck")
 
 
-class Pure(Broken):
-    pure = True
-
-    def open(self, episode: Any) -> Any:
-        return self
-
-
 class Later(Tool):
     definition = ToolDefinition("later", "Takes its time.")
 
@@ -113,7 +106,6 @@ def test_what_is_no_tool_or_no_sense_is_refused_with_the_remedy(registry: ToolRe
             broken(definition=ToolDefinition("b", ""), timeout_seconds="3"),
             "tool 'b': timeout_seconds must be a number above 0, or None, not '3'",
         ),
-        (Pure(), r"tool 'broken' is pure .* overrides open.*; set pure to False"),
     ]
     for wrong, words in refused:
         with pytest.raises(SettingsError, match=words):

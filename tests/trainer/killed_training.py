@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from midthought import Trainer, create_default_config
+from midthought import Trainer, create_default_config, save_trajectories
 from midthought.models.small_model import make_policy, make_tokenizer
 
 QUESTIONS = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
@@ -34,7 +34,7 @@ def settings(num_iters: int, *, overlap: bool) -> Any:
             "max_staleness": MAX_STALENESS,
         },
     )
-    config.checkpoint.save_interval, config.checkpoint.save_minutes, config.checkpoint.keep_episodes = 3, 1e9, True
+    config.checkpoint.save_interval, config.checkpoint.save_minutes = 3, 1e9
     return config
 
 
@@ -51,8 +51,15 @@ def train(folder: str, num_iters: int, overlap: bool, started: Any) -> None:
         os.write(scored, f"{os.getpid()} {trajectory.group} {trajectory.seed}\n".encode())
         return float(sum(trajectory.token_ids) % 3)
 
+    class Keeping(Trainer):
+        """Writes what it trains on, a file for each iteration."""
+
+        def train_step(self, data: Any = None) -> dict[str, float]:
+            save_trajectories(Path(folder, "episodes", f"{self.iteration + 1:06}.jsonl"), data)
+            return super().train_step(data)
+
     options: dict[str, Any] = {"run_path": Path(folder, "run"), "resume": True, "progress": False}
     config = settings(num_iters, overlap=overlap)
-    with Trainer(config, None, reward, QUESTIONS, model=policy, tokenizer=tokenizer, **options) as trainer:
+    with Keeping(config, None, reward, QUESTIONS, model=policy, tokenizer=tokenizer, **options) as trainer:
         started.set()
         trainer.fit()

@@ -61,16 +61,22 @@ def recorded(_talker, tokenizer, tmp_path_factory):
     """The run folder of two iterations with its records."""
     path = tmp_path_factory.mktemp("runs") / "recorded"
     config = settings("grpo", num_train_iters=2, batch_size=24, mini_batch_size=24, group_size=8)
-    config.checkpoint.keep_episodes = True
-    with RayPPOTrainer(
-        config, dataset=QUESTIONS, reward_fn=by_seed, model=copy.deepcopy(_talker), tokenizer=tokenizer, run_path=path
-    ) as trainer:
+    episodes = []
+
+    class Keeping(RayPPOTrainer):
+        def train_step(self, data=None):
+            episodes.extend(data)
+            return super().train_step(data)
+
+    options = {"model": copy.deepcopy(_talker), "tokenizer": tokenizer, "run_path": path}
+    with Keeping(config, dataset=QUESTIONS, reward_fn=by_seed, **options) as trainer:
         trainer.fit()
+    save_trajectories(path.with_suffix(".jsonl"), episodes)
     return path
 
 
-def test_a_run_folder_has_the_complete_records_and_a_file_of_them_is_the_same(recorded, tmp_path):
-    episodes = load_trajectories(recorded)
+def test_a_file_of_records_is_read_and_written_the_same(recorded, tmp_path):
+    episodes = load_trajectories(recorded.with_suffix(".jsonl"))
     assert len(episodes) == 48 and all(trajectory.reward is not None for trajectory in episodes)
     save_trajectories(tmp_path / "episodes.jsonl", episodes)
     again = load_trajectories(tmp_path / "episodes.jsonl")
@@ -96,7 +102,7 @@ def test_demonstrations_with_rewards_are_trained_on_without_log_probabilities(ta
 
 
 def test_unusable_records_are_errors(tmp_path):
-    with pytest.raises(DataError, match=r"checkpoint\.keep_episodes=true"):
+    with pytest.raises(DataError, match="is no file of recorded episodes; save_trajectories writes one"):
         load_trajectories(tmp_path)
     (tmp_path / "other.jsonl").write_text('{"prompt": "?"}\n')
     with pytest.raises(DataError, match="line 1 is not a recorded episode"):

@@ -74,7 +74,7 @@ def test_a_run_folder_holds_settings_metrics_episodes_summary_checkpoints_policy
     assert all(next(folder.glob("events*")).stat().st_size > 500 for folder in (run / "tensorboard").iterdir())
     assert (run / "policy/model.safetensors").is_file()
     report = (run / "report.html").read_text("utf-8")
-    for words in ("Reinforcement learning", "Validation", "env/success_share", "22 episodes", "grid_size"):
+    for words in ("Reinforcement learning", "Validation", "env/success_share", "22 episodes", "step_timeout_seconds"):
         assert words in report
 
 

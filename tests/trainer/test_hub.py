@@ -1,16 +1,13 @@
-"""Published policies: the model card, files that work elsewhere, and the requests to the hub."""
+"""Published policies: the model card, and files that work elsewhere."""
 
-import base64
-import json
 import re
 import shutil
-import sys
 
 import pytest
 import yaml
 
-from midthought import push_to_hub, save_for_hub
-from midthought.errors import CheckpointError, ModelPathError, SettingsError
+from midthought import save_for_hub
+from midthought.errors import CheckpointError, ModelPathError
 from midthought.report.run_folder import RunFolder
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.trainer.trainer import Trainer
@@ -94,68 +91,3 @@ def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):
     (copied / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="not in a run folder"):
         save_for_hub(copied, tmp_path / "hub")
-
-
-class Hub:
-    """Answers the requests of huggingface_hub's client as the hub does, and stores no file apart from the commit."""
-
-    def __init__(self, http):
-        self.http, self.requests, self.is_reachable = http, [], True
-
-    def __call__(self, request):
-        if not self.is_reachable:
-            raise self.http.ConnectError("refused")
-        path, body = request.url.path, request.read()
-        self.requests.append((path, body))
-        if request.headers.get("Authorization") != "Bearer hf_test":
-            return self.http.Response(401, json={"error": "Invalid credentials"}, request=request)
-        url = "https://huggingface.co/me/policy"
-        answers = {
-            "/api/repos/create": {"url": url, "name": "me/policy", "id": "me/policy"},
-            "/api/validate-yaml": {"errors": [], "warnings": []},
-            "/api/models/me/policy/commit/main": {"commitUrl": f"{url}/commit/1", "commitOid": "1", "success": True},
-        }
-        if path.endswith("/preupload/main"):
-            files = [{**each, "uploadMode": "regular", "shouldIgnore": False} for each in json.loads(body)["files"]]
-            answers[path] = {"files": files}
-        if path in answers:
-            return self.http.Response(200, json=answers[path], request=request)
-        return self.http.Response(404, headers={"X-Error-Code": "EntryNotFound"}, request=request)
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    from huggingface_hub import close_session, set_client_factory
-    from huggingface_hub.utils import get_session
-
-    http = sys.modules[type(get_session()).__module__.partition(".")[0]]  # httpx, or its successor
-    hub = Hub(http)
-    set_client_factory(lambda: http.Client(transport=http.MockTransport(hub)))
-    monkeypatch.setenv("HF_TOKEN", "hf_test")
-    yield hub
-    set_client_factory(http.Client)
-    close_session()
-
-
-def test_all_files_and_the_card_are_one_commit(run, hub):
-    assert push_to_hub(run, "me/policy", private=True).endswith("/me/policy")
-    created = json.loads(next(body for path, body in hub.requests if path == "/api/repos/create"))
-    assert created["name"] == "policy" and (created.get("private") or created.get("visibility") == "private")
-    (commit,) = [body for path, body in hub.requests if path.endswith("/commit/main")]
-    rows = [json.loads(line)["value"] for line in commit.splitlines()]
-    files = {row["path"]: base64.b64decode(row["content"]) for row in rows if "path" in row}
-    assert {"README.md", "config.json", "model.safetensors", "generation_config.json", "tokenizer.json"} <= files.keys()
-    assert files["model.safetensors"] == (run / "policy" / "model.safetensors").read_bytes()
-    assert not any("midthought.json" in name or "manifest" in name for name in files)
-    assert files["README.md"].decode().startswith("---\n")
-
-
-def test_a_refused_token_and_an_unreachable_hub_are_one_sentence(run, hub, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with pytest.raises(SettingsError, match=r"the hub refuses 'me/policy'.*hf auth login"):
-        push_to_hub(run, "me/policy")
-    with pytest.raises(SettingsError, match="OWNER/NAME"):
-        push_to_hub(run, "not a name//")
-    hub.is_reachable = False
-    with pytest.raises(SettingsError, match="cannot be reached"):
-        push_to_hub(run, "me/policy")

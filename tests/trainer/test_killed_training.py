@@ -113,7 +113,8 @@ class KilledRun:
         assert [row["step"] for row in rows] == list(range(1, self._num_iters + 1))
         assert 0 < max(row["staleness/max"] for row in rows) <= MAX_STALENESS
         assert sum(row["staleness/num_dropped"] for row in rows) == 0
-        groups = Counter(trajectory.group for trajectory in load_trajectories(self.run))
+        files = self.folder.glob("episodes/*.jsonl")
+        groups = Counter(trajectory.group for file in files for trajectory in load_trajectories(file))
         assert sorted(groups) == list(range(len(groups))) and set(groups.values()) == {GROUP_SIZE}
         self.check_nothing_is_left()
 

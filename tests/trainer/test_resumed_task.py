@@ -12,7 +12,7 @@ import yaml
 from small_environments import QUESTIONS, AsyncColours, Colours, Raising, settings
 
 from midthought import Trainer, tool
-from midthought.env.rewards import combine_rewards, weighted
+from midthought.env.rewards import combine_rewards, named_rewards, weighted
 from midthought.errors import SettingsError
 from midthought.recipes.feedback import recipe
 from midthought.report.console import Console
@@ -20,7 +20,6 @@ from midthought.report.run_folder import RunFolder
 from midthought.tools.call_formats import ActionParser
 from midthought.trainer.arguments import make_prompts
 from midthought.trainer.prompt_record import PromptRecord, learned_from
-from midthought.trainer.short_form import named_rewards
 from midthought.trainer.tasks import make_tasks
 from midthought.types import ParsedAction
 

@@ -7,11 +7,10 @@ import pytest
 from small_environments import QUESTIONS, Colours
 
 from midthought import RewardError, SettingsError, Trainer, create_default_config, tool
-from midthought.env.rewards import combine_rewards, used_tool
+from midthought.env.rewards import NAMED_REWARDS, combine_rewards, named_rewards, used_tool
 from midthought.errors import DataError, MissingExtraError
-from midthought.trainer import short_form
-from midthought.trainer.short_form import NAMED_REWARDS, named_rewards, named_tasks
-from midthought.trainer.tasks import DatasetTasks
+from midthought.trainer import tasks
+from midthought.trainer.tasks import DatasetTasks, named_tasks
 from midthought.types import Completion, Finish, Task, Trajectory, Turn
 
 SMALL = {"batch_size": 4, "mini_batch_size": 4, "max_tokens": 12, "num_layers": 1, "hidden_size": 64, "progress": False}
@@ -149,7 +148,7 @@ def test_a_generated_data_set_by_name_is_validated_on_the_published_problems():
 
 
 def test_a_data_set_of_the_hub_is_validated_on_its_usual_split_if_it_has_one_to_train_on(monkeypatch):
-    monkeypatch.setattr(short_form, "load_problems", lambda *name, **split: (*name, *split.values()))
+    monkeypatch.setattr(tasks, "load_problems", lambda *name, **split: (*name, *split.values()))
     assert named_tasks("gsm8k", None) == (("gsm8k", "train"), ("gsm8k",))
     assert named_tasks("math", None) == (("math", None), None)
     assert named_tasks("gsm8k", QUESTIONS) == (("gsm8k", "train"), QUESTIONS)

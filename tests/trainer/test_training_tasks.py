@@ -36,25 +36,25 @@ def trajectory(task, renderer, answer):
 @pytest.mark.parametrize("given", [SimpleGameEnvironment, SimpleGameEnvironment(), lambda: SimpleGameEnvironment()])
 def test_a_class_an_instance_or_a_function_that_names_no_config_gets_the_settings(given):
     config = settings()
-    config.environment.grid_size, config.environment.max_steps = 5, 7
+    config.environment.max_steps = 7
     ground = EnvironmentTasks(given, None, config)
     world = ground.episode(ground.stream.draw(0, 1)[0]).environment
     assert world.config == config.environment
-    assert ground.held_out_episode(ground.held_out(1)[0]).environment.config.grid_size == 5
+    assert ground.held_out_episode(ground.held_out(1)[0]).environment.config.max_steps == 7
 
 
-def sized(size):
-    return SimpleGameEnvironment(EnvironmentConfig(grid_size=size))
+def limited(max_steps):
+    return SimpleGameEnvironment(EnvironmentConfig(max_steps=max_steps))
 
 
 def test_a_config_of_its_own_that_differs_is_refused_with_both_values():
-    words = r"SimpleGameEnvironment\.config\.grid_size is 5, config\.environment\.grid_size is 3; .*grid_size=5"
+    words = r"SimpleGameEnvironment\.config\.max_steps is 5, config\.environment\.max_steps is 10; .*max_steps=5"
     with pytest.raises(SettingsError, match=words):
-        EnvironmentTasks(sized(5), None, settings())
+        EnvironmentTasks(limited(5), None, settings())
     with pytest.raises(SettingsError, match=words):
-        EnvironmentTasks(SimpleGameEnvironment, None, settings(), validation=sized(5))
+        EnvironmentTasks(SimpleGameEnvironment, None, settings(), validation=limited(5))
     with pytest.raises(SettingsError, match=words):
-        EnvironmentTasks(lambda: sized(5), None, settings()).stream.draw(0, 1)
+        EnvironmentTasks(lambda: limited(5), None, settings()).stream.draw(0, 1)
 
 
 def test_a_class_whose_constructor_knows_no_config_is_called_as_it_is():

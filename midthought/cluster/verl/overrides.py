@@ -258,6 +258,4 @@ def _epochs(derived: DerivedValues) -> int:
 
 def _loggers(derived: DerivedValues) -> Iterator[str]:
     yield from derived.verl.loggers
-    yield from (
-        name for name in derived.config.checkpoint.trackers if name not in derived.verl.loggers and ":" not in name
-    )
+    yield from (name for name in derived.config.checkpoint.trackers if name not in derived.verl.loggers)

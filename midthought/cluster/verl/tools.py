@@ -13,8 +13,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from midthought.config.references import load
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolEpisode
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.executor_state import EpisodeTools
+from midthought.tools.executor import EpisodeTools, ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task
 

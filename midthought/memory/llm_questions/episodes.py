@@ -26,8 +26,6 @@ class GenerationPlan:
     """Wanted number of accepted questions per episode."""
     kinds: tuple[str, ...] = tuple(KINDS)
     """Which kinds, in equal numbers."""
-    num_samples: int = 4
-    """Answers sampled with the memory, and as many without, to measure a question's difficulty. 0: not measured."""
     num_rounds: int = 3
     """Maximum number of rounds; each requests the pairs that are still missing."""
     max_transcript_letters: int = 400_000
@@ -36,15 +34,11 @@ class GenerationPlan:
     temperature: float = 0.7
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.num_pairs < 1:
+            raise SettingsError(f"num_pairs must be at least 1, not {self.num_pairs}")
         for kind in self.kinds:
             if kind not in KINDS:
                 raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, KINDS)}")
-
-
-_LEAST = {"num_pairs": 1, "num_samples": 0, "num_rounds": 1, "max_transcript_letters": 1, "num_episodes_at_once": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +107,7 @@ async def _generate(
                 written = await _write(stretch, missing, [pair.question for pair in pairs], model, plan.temperature)
                 vectors = await asyncio.to_thread(embedder.embed, [pair.question for pair in written])
                 written = [replace(pair, vector=vector) for pair, vector in zip(written, vectors, strict=True)]
-                pairs += await _verified(written, pairs, model, search, plan.num_samples)
+                pairs += await _verified(written, pairs, model, search)
     except NoReplyError as error:
         problem = str(error)
     return EpisodeQuestions(chunks[0].episode, chunks[0].stem, tuple(pairs), problem)
@@ -157,7 +151,7 @@ async def _write(
 
 
 async def _verified(
-    written: Sequence[Pair], before: Sequence[Pair], model: StructuredOutputModel, search: Search, num_samples: int
+    written: Sequence[Pair], before: Sequence[Pair], model: StructuredOutputModel, search: Search
 ) -> list[Pair]:
     """Returns the pairs with their verdicts. Pairs that fail a static check cost no request."""
     judged: list[Pair] = []
@@ -168,15 +162,15 @@ async def _verified(
         verdict = Verdict(problem=problem, duplicate_of=other.question if other else None)
         judged.append(replace(pair, verdict=verdict))
     passing = [place for place, pair in enumerate(judged) if pair.verdict.is_accepted]
-    verdicts = await asyncio.gather(*(_checked(judged[place], model, search, num_samples) for place in passing))
+    verdicts = await asyncio.gather(*(_checked(judged[place], model, search) for place in passing))
     for place, verdict in zip(passing, verdicts, strict=True):
         judged[place] = replace(judged[place], verdict=verdict)
     return judged
 
 
-async def _checked(pair: Pair, model: StructuredOutputModel, search: Search, num_samples: int) -> Verdict:
+async def _checked(pair: Pair, model: StructuredOutputModel, search: Search) -> Verdict:
     try:
-        return await verify(pair, model, search, num_samples)
+        return await verify(pair, model, search)
     except NoReplyError as error:
         return Verdict(problem=f"it could not be checked ({error})")
 

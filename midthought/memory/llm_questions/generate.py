@@ -45,12 +45,9 @@ class GenerationReport:
     """Replies without a valid object, by reason; each was requested again."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Counts, means of the measured difficulty by kind, and why pairs were refused."""
-        kinds = sorted({str(task.labels["kind"]) for task in self.accepted})
+        """Number of questions by kind, and why pairs were refused."""
         return {
-            "questions": {
-                kind: _measured([task for task in self.accepted if task.labels["kind"] == kind]) for kind in kinds
-            },
+            "questions": dict(sorted(Counter(str(task.labels["kind"]) for task in self.accepted).items())),
             "refused": dict(self.refusals.most_common()),
             "bad_replies": dict(self.bad_replies),
             "problems": dict(self.problems),
@@ -60,16 +57,6 @@ class GenerationReport:
     def refusals(self) -> Counter[str]:
         """Number of refused pairs by reason."""
         return Counter(str(task.labels["verdict"]["problem"]).partition(" (")[0] for task in self.refused)
-
-
-def _measured(tasks: Sequence[Task]) -> dict[str, float | None]:
-    """Number of questions, and means of the shares of right answers with and without the memory."""
-    result: dict[str, float | None] = {"num_questions": len(tasks)}
-    for name in ("right_with_memory", "right_without_memory"):
-        shares = [task.labels["verdict"][name] for task in tasks]
-        known = [share for share in shares if share is not None]
-        result[name] = sum(known) / len(known) if known else None
-    return result
 
 
 def generate_questions(

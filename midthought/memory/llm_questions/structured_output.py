@@ -53,10 +53,9 @@ class StructuredOutputModel:
         *,
         temperature: float = 0.0,
         max_tokens: int | None = None,
-        sample: int = 0,
     ) -> dict[str, Any]:
         """Returns the model's JSON object, valid by the schema. `material` is untrusted text and is sent as one JSON
-        object. `sample` numbers independent replies to the same request.
+        object.
 
         A reply without a valid object is requested again with another seed, `NUM_ATTEMPTS` times in total. Raises
         NoReplyError.
@@ -71,7 +70,7 @@ class StructuredOutputModel:
                 ],
                 "temperature": temperature if attempt == 0 else max(temperature, 0.5),
                 "max_tokens": max_tokens or MAX_REPLY_TOKENS,
-                "seed": sample * NUM_ATTEMPTS + attempt,
+                "seed": attempt,
             }
             reply = await self._reply(request, schema)
             try:

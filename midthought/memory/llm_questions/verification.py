@@ -1,8 +1,7 @@
-"""Verifies a pair: answerable with its evidence, not answerable without, and no duplicate. Measures how difficult it is."""
+"""Verifies a pair: answerable with its evidence, not answerable without, and no duplicate."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,9 +21,6 @@ Search = Callable[[str, int], Awaitable[Sequence[Any]]]
 NUM_RETRIEVED = 5
 MAX_SHARED_WORDS = 0.8
 MAX_COSINE = 0.93
-MAX_BLIND_SHARE = 0.25
-"""A question of whose sampled answers without the memory more are right is refused."""
-SAMPLE_TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +38,6 @@ class Verdict:
     """The model's answer is right with search results other than the evidence: must be False."""
     evidence_rank: int | None = None
     """Rank of the first chunk of the evidence in the search results, from 1; None: not among the first."""
-    right_with_memory: float | None = None
-    """Share of right answers among those sampled with the best search results. 1 minus this is the measured difficulty."""
-    right_without_memory: float | None = None
-    """Share of right answers among those sampled without passages; None for an unanswerable question."""
     duplicate_of: str | None = None
     """The question of which this one is a duplicate."""
     problem: str | None = None
@@ -70,7 +62,7 @@ class Pair:
     evidence: tuple[Chunk, ...]
     kind: str = "relation"
     difficulty: str = "hard"
-    """What the model says of it; measured: `Verdict.right_with_memory`."""
+    """What the model says of it."""
     requires_synthesis: bool = True
     verdict: Verdict = field(default_factory=Verdict)
     vector: np.ndarray | None = field(default=None, compare=False)
@@ -92,9 +84,8 @@ def static_problem(pair: Pair) -> str | None:
     return None
 
 
-async def verify(pair: Pair, model: StructuredOutputModel, search: Search, num_samples: int = 0) -> Verdict:
-    """Asks the model with the evidence, without passages, and with search results other than the evidence; then samples
-    `num_samples` answers with and without the memory.
+async def verify(pair: Pair, model: StructuredOutputModel, search: Search) -> Verdict:
+    """Asks the model with the evidence, without passages, and with search results other than the evidence.
 
     Stops at the first failed check. Raises NoReplyError if the model gives no usable reply.
     """
@@ -102,10 +93,7 @@ async def verify(pair: Pair, model: StructuredOutputModel, search: Search, num_s
     hits = await search(pair.question, NUM_RETRIEVED + len(own))
     check = _check_unanswerable if pair.kind == UNANSWERABLE else _check_answerable
     rank = next((rank for rank, hit in enumerate(hits, 1) if hit.chunk_id in own), None)
-    verdict = replace(await check(pair, model, hits), evidence_rank=rank)
-    if verdict.is_accepted and num_samples:
-        verdict = await _measured(pair, model, hits[:NUM_RETRIEVED], num_samples, verdict)
-    return verdict
+    return replace(await check(pair, model, hits), evidence_rank=rank)
 
 
 async def _check_answerable(pair: Pair, model: StructuredOutputModel, hits: Sequence[Any]) -> Verdict:
@@ -133,33 +121,15 @@ async def _check_unanswerable(pair: Pair, model: StructuredOutputModel, hits: Se
     return verdict if verdict.with_evidence else replace(verdict, problem="the memory may answer it")
 
 
-async def _measured(
-    pair: Pair, model: StructuredOutputModel, hits: Sequence[Any], num_samples: int, verdict: Verdict
-) -> Verdict:
-    async def share(passages: Sequence[Any]) -> float:
-        samples = range(1, num_samples + 1)
-        answers = await asyncio.gather(*(_answer(pair, model, passages, sample) for sample in samples))
-        right = {answer: await _is_same(pair, model, answer) for answer in dict.fromkeys(answers)}
-        return sum(right[answer] for answer in answers) / num_samples
-
-    verdict = replace(verdict, right_with_memory=await share(hits))
-    if pair.kind == UNANSWERABLE:
-        return verdict
-    blind = await share(())
-    problem = "it is often answered right without any memory" if blind > MAX_BLIND_SHARE else None
-    return replace(verdict, right_without_memory=blind, problem=problem)
-
-
 async def _is_right(pair: Pair, model: StructuredOutputModel, passages: Sequence[Any]) -> bool:
     """Whether the model's most probable answer from the passages is right."""
     return await _is_same(pair, model, await _answer(pair, model, passages))
 
 
-async def _answer(pair: Pair, model: StructuredOutputModel, passages: Sequence[Any], sample: int = 0) -> str | None:
-    """Returns the model's answer from the passages, the greedy one or sample 1, 2, …; None if it says that it does not know."""
+async def _answer(pair: Pair, model: StructuredOutputModel, passages: Sequence[Any]) -> str | None:
+    """Returns the model's answer from the passages, None if it says that it does not know."""
     material = {"passages": [format_chunk(each) for each in passages], "question": pair.question}
-    temperature = SAMPLE_TEMPERATURE if sample else 0.0
-    given = await model.ask(ANSWER, material, ANSWER_SCHEMA, temperature=temperature, max_tokens=1024, sample=sample)
+    given = await model.ask(ANSWER, material, ANSWER_SCHEMA, max_tokens=1024)
     says_none = not given["known"] or not given["answer"].strip() or abstains(given["answer"])
     return None if says_none else given["answer"]
 

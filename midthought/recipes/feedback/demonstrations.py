@@ -8,7 +8,6 @@ Or read from what `midthought feedback convert` wrote.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import re
@@ -31,8 +30,8 @@ from midthought.recipes.feedback.tasks import NUM_DIGITS, Columns, draw_problem
 from midthought.rollout.openai_messages import check_message, result_event, result_messages
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
-from midthought.tools.background_loop import BackgroundLoop
-from midthought.trainer.demonstrations import StepDemonstrations
+from midthought.tools.concurrency import result_of
+from midthought.trainer.demonstrations import WrittenDemonstrations
 from midthought.trainer.initial_policy import make_policy_of
 from midthought.types import Trajectory
 
@@ -50,7 +49,7 @@ _CRITICS = {name: FeedbackTool.from_settings(FeedbackSettings(critic=name)) for 
 
 
 @dataclass(kw_only=True)
-class Demonstrator(StepDemonstrations):
+class Demonstrator(WrittenDemonstrations):
     """Writes demonstrations of generated problems as Trajectories whose loss mask marks the policy's tokens."""
 
     renderer: Renderer
@@ -64,16 +63,7 @@ class Demonstrator(StepDemonstrations):
     """Maximum number of calls in one episode."""
     seed: int = 0
 
-    def of_step(self, step: int) -> list[Trajectory]:
-        """Returns demonstrations of about `sft.batch_tokens` tokens in total; depends only on the seed and the step."""
-        draw, written = random.Random(f"demonstrations-{self.seed}-{step}"), list[Trajectory]()
-        with contextlib.closing(BackgroundLoop("midthought-demonstrations")) as loop:
-            while sum(len(each.token_ids) for each in written) < self.settings.batch_tokens:
-                written.append(loop.run(self.write(draw)))
-        return written
-
-    async def write(self, draw: random.Random) -> Trajectory:
-        """Returns one demonstration; all randomness comes from `draw`."""
+    def write(self, draw: random.Random) -> Trajectory:
         is_practice = draw.random() < self.settings.practice_share
         is_hard = is_practice or draw.random() < self.hard_share
         task = draw_problem(draw, is_hard=is_hard, task_id="demonstration", taken=self.held_out)
@@ -87,7 +77,7 @@ class Demonstrator(StepDemonstrations):
             tried.append(guess)
             if num_asks >= self.max_asks or draw.random() >= (self.settings.ask_again if num_asks else ask_share):
                 break
-            output = await critic.for_task(task).execute(current_answer=answer)
+            output = result_of(critic.for_task(task).execute(current_answer=answer))
             self._ask(trajectory, answer, output.text, is_taught=num_asks > 0 or not is_practice)
             if output.metadata["is_right"]:
                 break

@@ -22,7 +22,7 @@ from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.rollout.episode import bounded
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.trainer.demonstrations import StepDemonstrations
+from midthought.trainer.demonstrations import WrittenDemonstrations
 from midthought.trainer.initial_policy import make_policy_of
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
@@ -39,6 +39,8 @@ CHECK = "Asked about {}, found {}.\n"
 """Compares the speaker or episode in a question with that of the result, if there are questions without an answer. Without this
 line a small model does not learn to tell them apart."""
 
+SHARES_OF_MADE_MODELS = {"invented_share": 0.8, "random_text_share": 0.3}
+"""For the small model that a run creates, which learns to copy only what it has not seen."""
 OWN_SHARE = 0.5
 """Of demonstrations about the user's own questions, if there are any; the others are about quotes, which teach to copy."""
 NUM_FORM_COPIES = 60
@@ -78,7 +80,7 @@ HABITS = {"clean": CLEAN, "mixed": Habits(ask_short=0.35, give_up=0.3, misread=0
 
 
 @dataclass(kw_only=True)
-class Demonstrator(StepDemonstrations):
+class Demonstrator(WrittenDemonstrations):
     """Writes demonstrations from the training episodes' chunks, as Trajectories whose loss mask marks the policy's tokens."""
 
     chunks: Sequence[Chunk]
@@ -90,6 +92,10 @@ class Demonstrator(StepDemonstrations):
     instruction: str = ""
     habits: Habits | None = None
     """None: those of the settings."""
+    invented_share: float = 0.3
+    """Share of demonstrations with an invented speaker; the same share for titles."""
+    random_text_share: float = 0.0
+    """Share of demonstrations that consist of random tokens."""
     error_share: float = 0.03
     own: Sequence[tuple[Task, Chunk]] = ()
     """The user's questions with their evidence, or what is nearest to one. Half of the demonstrations are about those whose
@@ -102,31 +108,22 @@ class Demonstrator(StepDemonstrations):
         self._habits = self.habits or HABITS[self.settings.habits]
         self._chunks = [chunk for chunk in self.chunks if len(chunk.transcript.split()) >= self.plan.min_quote_words]
         self._made_up = SyntheticNames([chunk.transcript for chunk in self.chunks], self.renderer)
-        self._own = OwnQuestions(self.own, self.names, self._made_up, self.settings.made_up_share)
+        self._own = OwnQuestions(self.own, self.names, self._made_up, self.invented_share)
 
-    def write(self, rng: random.Random) -> Trajectory:
-        """Returns one demonstration; all randomness comes from `rng`."""
-        if self._own and rng.random() < OWN_SHARE:
-            task, chunk, premise = self._own.draw(rng)
-            return self._play(task, self._habit(True, False, rng), chunk, None, rng, premise)
+    def write(self, draw: random.Random) -> Trajectory:
+        if self._own and draw.random() < OWN_SHARE:
+            task, chunk, premise = self._own.draw(draw)
+            return self._play(task, self._habit(True, False, draw), chunk, None, draw, premise)
         question = None
         while question is None:
-            kind = rng.choice(self.plan.kinds)
-            chunk = self._varied(rng.choice(self._chunks), rng)
-            question = quote_and_answer(chunk, kind, self.plan, rng)
-        needs_memory = rng.random() >= self.plan.needless_share
-        other = self._varied(rng.choice(self._chunks), rng)
-        note = other if needs_memory and rng.random() < self.plan.distractor_share else None
+            kind = draw.choice(self.plan.kinds)
+            chunk = self._varied(draw.choice(self._chunks), draw)
+            question = quote_and_answer(chunk, kind, self.plan, draw)
+        needs_memory = draw.random() >= self.plan.needless_share
+        other = self._varied(draw.choice(self._chunks), draw)
+        note = other if needs_memory and draw.random() < self.plan.distractor_share else None
         task = as_task(chunk, kind, *question, note=note if needs_memory else chunk, needs_memory=needs_memory)
-        return self._play(task, self._habit(needs_memory, note is not None, rng), chunk, note, rng)
-
-    def of_step(self, step: int) -> list[Trajectory]:
-        """Returns demonstrations of about `batch_tokens` tokens in total; depends only on the seed and the step."""
-        rng = random.Random(f"demonstrations-{self.seed}-{step}")
-        written: list[Trajectory] = []
-        while sum(len(demonstration.token_ids) for demonstration in written) < self.settings.batch_tokens:
-            written.append(self.write(rng))
-        return written
+        return self._play(task, self._habit(needs_memory, note is not None, draw), chunk, note, draw)
 
     def _habit(self, needs_memory: bool, has_note: bool, rng: random.Random) -> Habit:
         draw = rng.random()
@@ -200,14 +197,14 @@ class Demonstrator(StepDemonstrations):
 
     def _varied(self, chunk: Chunk, rng: random.Random) -> Chunk:
         """Returns the chunk with invented names (the answer must be copied, not remembered), or with only random words."""
-        if rng.random() < self.settings.random_text_share:
+        if rng.random() < self.random_text_share:
             return replace(
                 chunk,
                 speaker=self._made_up.tokens(rng, 2, 6),
                 episode=self._made_up.tokens(rng, 2, 6),
                 transcript=self._made_up.words(rng, rng.randint(13, 18)),
             )
-        return self._made_up.renamed(chunk, self.settings.made_up_share, rng)
+        return self._made_up.renamed(chunk, self.invented_share, rng)
 
 
 def _misled(chunk: Chunk, task: Task) -> str:

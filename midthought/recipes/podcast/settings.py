@@ -76,10 +76,6 @@ class WarmupSection(SupervisedSection):
     """`mixed`: besides exact queries, too short queries (0.35 of those questions), giving up without a call
     (0.3 of those without a note), answers from a note that does not help (0.05) and needless calls (0.25 of the others):
     reinforcement learning makes the choice. `clean`: none of these."""
-    made_up_share: float = Field(0.3, ge=0, le=1)
-    """Share of demonstrations with an invented speaker; the same share for titles."""
-    random_text_share: float = Field(0.0, ge=0, le=1)
-    """Share of demonstrations that consist of random tokens."""
 
 
 class EvaluationSection(RecipeEvaluation):

@@ -23,7 +23,7 @@ from midthought.recipes.evaluation import (
     shuffled,
     with_interval,
 )
-from midthought.recipes.podcast.demonstrations import Demonstrator, make_small_policy
+from midthought.recipes.podcast.demonstrations import SHARES_OF_MADE_MODELS, Demonstrator, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import (
     PodcastData,
@@ -34,7 +34,7 @@ from midthought.recipes.podcast.tasks import (
 )
 from midthought.recipes.run import RecipeRun
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.trainer.held_out import ToolOff
+from midthought.trainer.episodes import ToolOff
 from midthought.types import Trajectory
 
 AFTER_ONLY = ("tool_off", "shuffled")
@@ -95,6 +95,7 @@ class PodcastRun(RecipeRun):
         return make_small_policy(self.config, self.data.chunks["train"], may_abstain=self.data.may_abstain)
 
     def demonstrations(self, config: PodcastConfig) -> Demonstrator:  # type: ignore[override]
+        shares: dict[str, Any] = {} if self.is_given else SHARES_OF_MADE_MODELS
         return Demonstrator(
             chunks=self.data.chunks["train"],
             renderer=self.tasks.renderer,
@@ -106,6 +107,7 @@ class PodcastRun(RecipeRun):
             own=self.data.with_evidence(self.data.tasks["train"]) if config.questions.path else (),
             names=self.data.names,
             seed=config.training.seed,
+            **shares,
         )
 
     def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:

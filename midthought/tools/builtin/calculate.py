@@ -53,7 +53,6 @@ class CalculateTool(Tool):
         "round(x, digits), sin, sqrt, tan. Angles are in radians.",
         [ToolParameter("expression", "string", "What to calculate, for example (17.5 - 3) * 12 / 7.")],
     )
-    pure = True
 
     def execute(self, *, expression: str) -> str:
         """Returns the value in decimal notation. Raises `CalculationError`, which the model reads, if there is none."""

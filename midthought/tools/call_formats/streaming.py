@@ -1,4 +1,5 @@
-"""A scanner that stops at calls, for formats whose results are written into the running text. It skips thoughts.
+"""Calls in sampled text, while it is sampled: a scanner that stops at calls and skips thoughts, for formats whose results are
+written into the running text; and what gives a scanner an episode's tokens.
 
 Does not depend on how a particular format marks its calls.
 """
@@ -8,10 +9,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object
 from midthought.types import ParsedAction
+
+if TYPE_CHECKING:
+    from midthought.tokenization import Renderer
 
 
 class StoppingScanner(ABC):
@@ -95,3 +100,26 @@ def as_one_result(text: str, marker: re.Pattern[str]) -> str:
     """
     lines = (line.rstrip() for line in text.splitlines() if line.strip())
     return "\n".join(f"> {line}" if marker.match(line) else line for line in lines)
+
+
+class TokenWatch:
+    """Stopper of one episode: decodes its sampled tokens, one by one, for the call format's scanner."""
+
+    def __init__(self, renderer: Renderer, call_format: ToolCallFormat, *, in_thought: bool) -> None:
+        self._renderer = renderer
+        self._scanner = call_format.scanner(in_thought=in_thought)
+        self._stream = renderer.decode_stream()
+
+    def feed(self, token_id: int) -> bool:
+        """Processes the next sampled token. Returns True if a call ended inside it."""
+        piece = self._stream.step(token_id)
+        return bool(piece) and self._scanner.feed(piece)
+
+    def take(self) -> list[ParsedAction]:
+        """Returns the calls that ended since the last `take`."""
+        return self._scanner.take()
+
+    def resume(self) -> None:
+        """Call it after other text was inserted into the context. Discards an unfinished call or character before that text."""
+        self._scanner.resume()
+        self._stream = self._renderer.decode_stream()

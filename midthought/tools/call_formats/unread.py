@@ -51,17 +51,15 @@ class UnreadCalls:
 
 
 class UnreadCallReader:
-    """Reads the texts of episodes with all call formats, registered ones and the model's own, besides the one that is used."""
+    """Reads the texts of episodes with all call formats, the model's own among them, besides the one that is used."""
 
     def __init__(self, renderer: Renderer, call_format: ToolCallFormat, registry: ToolRegistry) -> None:
         self._used, self._registry = call_format, registry
         self._others: dict[str, ToolCallFormat] = {}
         for name in call_format_names():
-            with contextlib.suppress(Exception):  # of a registered format of the user, which this run does not use
-                if name != call_format.name:
-                    self._others[name] = find_call_format(name)
-        for other in self._others.values():
-            other.think_tags = call_format.think_tags
+            if name != call_format.name:
+                self._others[name] = find_call_format(name)
+                self._others[name].think_tags = call_format.think_tags
         own = choose_call_format(renderer, registry.definitions(), describe_tools=False).call_format
         if own.name not in (call_format.name, *self._others):
             self._others["auto"] = own
@@ -116,6 +114,6 @@ class UnreadCallReader:
 def _calls(
     call_format: ToolCallFormat, text: str, in_thought: bool, remedy: str = ""
 ) -> Iterator[tuple[ParsedAction, str]]:
-    with contextlib.suppress(Exception):  # as above
+    with contextlib.suppress(Exception):  # of a parser of the user
         for call in call_format.parse_all(text, in_thought=in_thought):
             yield call, remedy

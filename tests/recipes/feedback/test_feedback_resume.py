@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
 
-from midthought.report.quantities import COLUMNS
-from midthought.report.recorded_episodes import read_recording
+from midthought.report.recorded_episodes import COLUMNS, read_recording
 
 pytestmark = pytest.mark.slow
 NUM_SFT, NUM_PPO = 24, 4

@@ -21,6 +21,7 @@ from midthought.recipes.podcast.demonstrations import (
     IN_THE_NOTE,
     LOOK_UP,
     NOT_FOUND,
+    SHARES_OF_MADE_MODELS,
     UNKNOWN,
     Demonstrator,
     Habits,
@@ -32,15 +33,16 @@ from midthought.types import SpanKind, Task, ToolOutcome
 MIXED = Habits(ask_short=0.3, give_up=0.4, misread=0.2, needless_ask=0.5)
 PLAN = QuestionPlan(1, needless_share=0.35, distractor_share=0.5, min_quote_words=8, max_quote_words=10)
 ALL_NEED_MEMORY = dataclasses.replace(PLAN, needless_share=0.0)
-VARIATIONS = [(0.0, 0.0), (0.8, 0.3), (0.0, 1.0)]
-"""(share of made-up names, share of random text)"""
+VARIATIONS = [
+    {"invented_share": names, "random_text_share": text} for names, text in ((0.0, 0.0), (0.8, 0.3), (0.0, 1.0))
+]
 
 
 @pytest.fixture(scope="module")
 def make(chunks, renderer):
-    def made(habits=MIXED, made_up_share=0.8, random_text_share=0.3, **changes):
-        settings = WarmupSection(batch_tokens=1500, made_up_share=made_up_share, random_text_share=random_text_share)
-        options = {"plan": PLAN, "num_results": 2, "max_result_tokens": 1000, **changes}
+    def made(habits=MIXED, **changes):
+        settings = WarmupSection(batch_tokens=1500)
+        options = {"plan": PLAN, "num_results": 2, "max_result_tokens": 1000, **SHARES_OF_MADE_MODELS, **changes}
         return Demonstrator(chunks=chunks, renderer=renderer, settings=settings, habits=habits, **options)
 
     return made
@@ -106,11 +108,9 @@ def require_foreign_results(trajectory, renderer):
         assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
 
 
-@pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
-def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_those_of_an_episode(
-    make, renderer, made_up_share, random_text_share
-):
-    written = write(make(made_up_share=made_up_share, random_text_share=random_text_share))
+@pytest.mark.parametrize("shares", VARIATIONS)
+def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_those_of_an_episode(make, renderer, shares):
+    written = write(make(**shares))
     assert sum(trajectory.num_calls for trajectory in written) > 30
     for trajectory in written:
         require_sound(trajectory)
@@ -119,11 +119,9 @@ def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_thos
         require_foreign_results(trajectory, renderer)
 
 
-@pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
-def test_a_clean_demonstration_asks_exactly_where_it_must_and_answers_right(
-    make, answer_of, made_up_share, random_text_share
-):
-    demonstrator = make(CLEAN, made_up_share=made_up_share, random_text_share=random_text_share, error_share=0.0)
+@pytest.mark.parametrize("shares", VARIATIONS)
+def test_a_clean_demonstration_asks_exactly_where_it_must_and_answers_right(make, answer_of, shares):
+    demonstrator = make(CLEAN, error_share=0.0, **shares)
     for trajectory in write(demonstrator):
         task = trajectory.task
         assert answer_of(trajectory) == task.answer
@@ -149,7 +147,7 @@ def test_habits_come_up_in_the_shares_that_are_asked_for(make):
     def is_exact(trajectory):
         return trajectory.tool_events[0].call.parameters["query"] == trajectory.task.labels["quote"]
 
-    done = write(make(MIXED, 0.0, 0.0), 800)
+    done = write(make(MIXED, **VARIATIONS[0]), 800)
     needed = [t for t in done if t.task.labels["needs_memory"]]
     needless = [t for t in done if not t.task.labels["needs_memory"]]
     assert len(needed) / len(done) == pytest.approx(0.65, abs=0.06)
@@ -173,7 +171,7 @@ def test_a_long_result_is_cut_as_in_an_episode(make, renderer):
 
 
 def test_the_right_result_stands_now_here_now_there_among_as_many_as_the_tool_gives(make, chunks):
-    demonstrator = make(CLEAN, 0.0, 0.0, num_results=3, error_share=0.0, plan=ALL_NEED_MEMORY)
+    demonstrator = make(CLEAN, **VARIATIONS[0], num_results=3, error_share=0.0, plan=ALL_NEED_MEMORY)
     lines = {format_hits([chunk]).removeprefix("[1] "): chunk.chunk_id for chunk in chunks}
     places = Counter()
     for trajectory in write(demonstrator, 60):
@@ -251,7 +249,7 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
     for name, prompt in asked.items():
         prompts = Counter(each.task.prompt for each in shown if each.task.task_id == name)
         assert len(prompts) > 10 and prompts[prompt] < 0.5 * prompts.total()
-    real = make(CLEAN, made_up_share=0.0, **options)
+    real = make(CLEAN, invented_share=0.0, **options)
     assert {each.task.prompt for each in write(real) if each.task.task_id.startswith("own")} == set(asked.values())
 
 

@@ -1,4 +1,4 @@
-"""State of the executor: stateful tools, of which every episode has its own object, and the results of equal calls."""
+"""Stateful tools: every episode has its own object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from calling import results
 
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.executor import ToolExecutor
-from midthought.tools.executor_state import LoopState, key_of
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolOutcome
 
@@ -193,92 +191,3 @@ def test_a_close_that_raises_or_hangs_is_logged_and_ends_nothing(caplog: Any) ->
     assert [event.outcome for event in events] == [ToolOutcome.OK] * 2
     assert "tool 'note': close raised OSError: the disk is full" in caplog.text
     assert "tool 'hang': close was not done within 0.1 seconds" in caplog.text
-
-
-# -- results of equal calls ------------------------------------------------------------------------------------
-
-
-async def ticks(num: int) -> None:
-    for _ in range(num):
-        await asyncio.sleep(0)
-
-
-class Work:
-    """Number of started runs of each key. Time is counted in iterations of the event loop."""
-
-    def __init__(self) -> None:
-        self.num_begun: Counter[str] = Counter()
-
-    def begin(self, key: str, outcome: str = "good") -> Callable[[], Coroutine[Any, Any, str]]:
-        async def run() -> str:
-            self.num_begun[key] += 1
-            await ticks(3)
-            if outcome == "bad":
-                raise KeyError(key)
-            return f"{outcome} {key}"
-
-        return run
-
-
-async def asked(calls: LoopState, key: str, compute: Callable[[], Coroutine[Any, Any, str]]) -> tuple[Any, bool]:
-    """Returns the result of the run, or its exception, and whether it is shared."""
-    run, is_shared = await calls.shared(key, compute)
-    return run.exception() or run.result(), is_shared
-
-
-def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> None:
-    work, calls = Work(), LoopState(1, 1)
-
-    async def run() -> None:
-        assert await asked(calls, "a", work.begin("a")) == ("good a", False)
-        with calls.rollout():
-            assert await asked(calls, "a", work.begin("a")) == ("good a", False)
-            with calls.rollout():
-                assert await asked(calls, "a", work.begin("a")) == ("good a", True)
-            assert await asked(calls, "a", work.begin("a")) == ("good a", True)
-            for _ in range(2):
-                both = await asyncio.gather(*(asked(calls, "b", work.begin("b", outcome="bad")) for _ in range(2)))
-                assert [(repr(error), is_shared) for error, is_shared in both] == [
-                    ("KeyError('b')", is_shared) for is_shared in (False, True)
-                ]
-        assert await asked(calls, "a", work.begin("a")) == ("good a", False)
-
-    asyncio.run(run())
-    assert work.num_begun == {"a": 3, "b": 2}
-
-
-def test_a_run_goes_on_when_the_call_that_started_it_is_cancelled() -> None:
-    work, calls = Work(), LoopState(1, 1)
-
-    async def run() -> None:
-        first, second = (asyncio.create_task(asked(calls, "a", work.begin("a"))) for _ in range(2))
-        await ticks(2)
-        first.cancel()
-        assert await second == ("good a", True) and first.cancelled() and work.num_begun == {"a": 1}
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"k": 1}, {"k": 1.0}),
-        ({"k": 1}, {"k": True}),
-        ({"k": 0.0}, {"k": -0.0}),
-        ({"k": None}, {}),
-        ({"k": "1"}, {"k": 1}),
-        ({"k": ["a", "b"]}, {"k": ["b", "a"]}),
-        ({"k": "é"}, {"k": "e\u0301"}),
-    ],
-)
-def test_calls_that_differ_in_anything_have_keys_of_their_own(one: dict, other: dict) -> None:
-    assert key_of("look", one) != key_of("look", other) and key_of("look", one) != key_of("loo", one)
-    assert key_of("look", {"a": 1, **one}) == key_of("look", {**one, "a": 1}), "the order makes no other call"
-
-
-def test_what_json_cannot_say_exactly_has_no_key() -> None:
-    deep: list[Any] = []
-    for _ in range(100_000):
-        deep = [deep]
-    for value in (float("nan"), {1, 2}, (1, 2), {1: "a"}, object(), 10**5000, deep, b"x"):
-        assert key_of("look", {"k": value}) is None
