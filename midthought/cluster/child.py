@@ -27,12 +27,10 @@ from typing import Any
 
 import torch
 
-from midthought.algo.losses import POLICY_LOSSES
-from midthought.cluster.process import ProcessSettings, deserialize, fill_placeholders, placeholder_of, serialize
+from midthought.cluster.process import ProcessSettings, deserialize, pack_learner, serialize, unpack_learner
 from midthought.config import TrainingConfig
 from midthought.engines.shared_tensors import MEMORY_FOLDER, Manifest, SharedTensors, read_shared_tensors
 from midthought.errors import EngineError, LearnerLostError
-from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.tools.background_loop import SilenceError, silence_check
@@ -66,10 +64,7 @@ class ChildGroup:
     def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
         """Creates the models in the process; if it was lost, in a new one. Raises `SettingsError` if they cannot be pickled,
         `LearnerLostError` if the process does not start."""
-        loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
-        tensors = models.tensors()
-        learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
-        payload = serialize((models, training, schedule, loss, learning), "what is learned", placeholder_of(tensors))
+        payload = pack_learner(models, training, schedule)
         if self._process is None:
             self._start_process()
         self.call("build", payload, ProcessSettings.of_this_process(self.num_threads), self._device)
@@ -215,13 +210,7 @@ class _Child:
         settings.apply_numerics()
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
-        found = deserialize(payload, "what is learned", fill_placeholders("cpu"))
-        models, training, schedule, (name, loss), learning = found
-        POLICY_LOSSES.add(name, loss)
-        for key, tensor in models.tensors().items():
-            if key in learning:
-                tensor.requires_grad_(True)
-        self.worker = LearnerWorker(models, training, schedule, device)
+        self.worker = unpack_learner(payload, device)
         self.worker.be_alone()
 
     def answer(self, method: str, arguments: tuple[Any, ...], num_threads: int) -> tuple[Any, Exception | None]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from token_rows import rows_of
 
-from midthought.algo.correction import rollout_weights
+from midthought.algo.shaping import rollout_weights
 
 RATIOS = torch.tensor([[0.25, 1.0, 3.0, math.nan], [2.0, 0.5, math.nan, math.nan]])
 MASK = torch.tensor([[True, True, True, False], [True, True, False, False]])

@@ -1,4 +1,4 @@
-"""A model as bytes: its modules without their tensors, its tensors in pieces, digests that tell what arrived."""
+"""A model as bytes: its modules without their tensors, its tensors in buckets, digests that tell what arrived."""
 
 import torch
 from hypothesis import given
@@ -6,15 +6,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from midthought.cluster.process import (
-    buckets,
-    copy_slices,
+    bytes_of,
     deserialize,
     digest_of,
     fill_placeholders,
     named_tensors,
     placeholder_of,
     serialize,
+    write_bytes,
 )
+from midthought.learning.remote_learner import BUCKET_BYTES, buckets
 
 
 class Tied(nn.Module):
@@ -28,11 +29,10 @@ class Tied(nn.Module):
         self.scale = nn.Parameter(torch.tensor(2.5))
 
 
-def copied(model: nn.Module, max_bytes: int = 16) -> nn.Module:
+def copied(model: nn.Module) -> nn.Module:
     tensors = named_tensors(model)
     twin = deserialize(serialize(model, "the model", placeholder_of(tensors)), "the model", fill_placeholders("cpu"))
-    for bucket in buckets(tensors, tensors, max_bytes):
-        copy_slices(named_tensors(twin), bucket)
+    write_bytes(named_tensors(twin), {name: bytes_of(tensor) for name, tensor in tensors.items()})
     return twin
 
 
@@ -54,8 +54,7 @@ def test_the_modules_travel_without_their_tensors():
 def test_weights_are_written_where_they_are():
     model, twin = Tied(), copied(Tied())
     weight = twin.embedding.weight
-    for bucket in buckets(named_tensors(model), ["embedding.weight"], 1000):
-        copy_slices(named_tensors(twin), bucket)
+    write_bytes(named_tensors(twin), {"embedding.weight": bytes_of(model.embedding.weight)})
     assert twin.embedding.weight is weight and torch.equal(weight, model.embedding.weight)
     assert torch.equal(twin.head.weight, model.embedding.weight)
 
@@ -67,18 +66,12 @@ def test_one_bit_is_another_digest():
     assert digest_of(tensor) != before
 
 
-@given(st.lists(st.integers(0, 40), max_size=6), st.integers(1, 50))
-def test_buckets_hold_every_byte_once_and_never_too_many(sizes, max_bytes):
-    tensors = {f"t{n}": torch.arange(size, dtype=torch.uint8) for n, size in enumerate(sizes)}
-    filled = {name: torch.full_like(tensor, 255) for name, tensor in tensors.items()}
-    num_bytes = 0
-    for bucket in buckets(tensors, tensors, max_bytes):
-        size = sum(len(piece.data) for piece in bucket)
-        assert 0 < size <= max_bytes
-        num_bytes += size
-        copy_slices(filled, bucket)
-    assert num_bytes == sum(sizes)
-    assert all(torch.equal(filled[name], tensor) for name, tensor in tensors.items())
+@given(st.lists(st.integers(0, 300 * 2**20), max_size=6))
+def test_buckets_hold_every_tensor_once_and_too_many_bytes_only_of_one(numbers):
+    sizes = {f"t{place}": number for place, number in enumerate(numbers)}
+    found = list(buckets(sizes))
+    assert [name for bucket in found for name in bucket] == list(sizes)
+    assert all(len(bucket) == 1 or sum(sizes[name] for name in bucket) <= BUCKET_BYTES for bucket in found)
 
 
 def test_a_tensor_that_does_not_lie_in_one_piece_arrives_as_it_reads():
