@@ -50,7 +50,7 @@ TOGETHER = (
     ("tests/trainer/",),  # models that were taught
     ("tests/checks/",),
     ("tests/benchmarks/test_retrieval_",),  # the real transcripts
-    ("tests/test_budgets.py", "tests/test_config.py", "tests/test_layers.py", "tests/learning/test_settings_once.py"),
+    ("tests/test_budgets.py", "tests/test_config.py", "tests/test_layers.py"),
     # the syntax trees of the package
 )
 """Groups of files, or beginnings of their paths, whose tests run in one process."""

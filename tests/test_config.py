@@ -12,9 +12,11 @@ from source_trees import tree_of
 
 from midthought.config import (
     ConfigStore,
+    InferenceConfig,
     ModelConfig,
     Section,
     TrainingConfig,
+    create_default_config,
     load,
     merge_configs,
     parse_assignments,
@@ -79,6 +81,25 @@ def test_every_setting_is_read_by_the_library_or_the_recipe_that_has_it():
     }
     unread = [(owner, section, key) for owner, section, key in KEYS if key not in read[owner]]
     assert unread == [], "nothing reads them: implement them or take them out"
+
+
+def fields_with_defaults(path: Path) -> set[str]:
+    """`Class.field` of every dataclass field with a default value in a module."""
+    found = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
+            lines = (line for line in node.body if isinstance(line, ast.AnnAssign) and line.value is not None)
+            found |= {f"{node.name}.{ast.unparse(line.target)}" for line in lines}
+    return found
+
+
+def test_no_dataclass_outside_the_configuration_has_a_default_for_a_training_setting():
+    """Exceptions: seeds of single draws, and `algo`, whose functions and inputs are also used without any settings."""
+    modules = [path for path in PACKAGE.rglob("*.py") if not {PACKAGE / "config", PACKAGE / "algo"} & {*path.parents}]
+    fields = set().union(*(fields_with_defaults(path) for path in modules))
+    assert fields, "the search finds dataclass fields"
+    settings = TrainingConfig.model_fields.keys() - {"seed"}
+    assert {name for name in fields if name.partition(".")[2] in settings} == set()
 
 
 # -- checking ------------------------------------------------------------------------------------------------------
@@ -286,3 +307,22 @@ def test_a_settings_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path):
     assert "\n" not in str(caught.value)
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     assert read_yaml(tmp_path / "empty.yaml") == {}
+
+
+# -- the frozen copy ---------------------------------------------------------------------------------------------
+
+
+def test_a_frozen_copy_refuses_assignments_and_leaves_the_original_assignable():
+    config = create_default_config(training={"gamma": 0.5})
+    frozen = config.frozen()
+    with pytest.raises(SettingsError, match=r"gamma=0\.9: this copy of the settings is frozen"):
+        frozen.training.gamma = 0.9
+    with pytest.raises(SettingsError, match="frozen"):
+        frozen.training = config.training
+    config.training.gamma = 0.9
+    assert frozen.training.gamma == 0.5
+
+
+def test_a_frozen_copy_has_the_values_that_follow_from_another_section():
+    assert create_default_config().frozen().training.loss_norm_tokens == InferenceConfig().max_tokens
+    assert create_default_config(training={"loss_norm_tokens": 7}).frozen().training.loss_norm_tokens == 7

@@ -1,24 +1,66 @@
-"""PEFT models on disk: the merged folder is what `merge_and_unload` gives, written in shards; adapters find their base."""
+"""PEFT models on disk: the merged folder computes what the model with adapters does, in shards; adapters find their base."""
 
 import copy
 import json
 import shutil
 import warnings
+from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("peft")
 
+import peft
 from safetensors import safe_open
-from test_peft_weights import IDS, KINDS, adapted
+from tiny_config import tiny_config
+from transformers import AutoModelForCausalLM
 
 from midthought.errors import ModelPathError
 from midthought.models import peft_folders
 from midthought.models.peft_folders import base_digest, load_adapters, save_adapters, save_merged
+from midthought.models.peft_weights import base_of, effective_tensors
 from midthought.models.pretrained import load_model
 from midthought.plan.shape import find_shape
 
+IDS = torch.tensor([[3, 4, 5, 6, 7]])
+
+
+def plain_model(kind: str = "Qwen3", seed: int = 0, **changes: Any) -> Any:
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(tiny_config(kind, **changes)).eval()
+
+
+def adapted(kind: str = "Qwen3", num_adapters: int = 1, tied: bool = False, **changes: Any) -> Any:
+    """A small PEFT model whose adapters are all random, so that each has an effect."""
+    options = {"r": 3, "lora_alpha": 7, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    config = peft.LoraConfig(**{**options, **changes})
+    model = peft.get_peft_model(plain_model(kind, tie_word_embeddings=tied), config)
+    for number in range(1, num_adapters):
+        model.add_adapter(f"more{number}", copy.deepcopy(config))
+    model.base_model.set_adapter(["default", *(f"more{number}" for number in range(1, num_adapters))])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad or "lora_" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.eval()
+
+
+KINDS = {
+    "LoRA": {},
+    "rsLoRA": {"use_rslora": True},
+    "DoRA": {"use_dora": True},
+    "several adapters": {"num_adapters": 3},
+    "weights stored as [in, out]": {"kind": "GPT2", "target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True},
+    "DoRA stored as [in, out]": {
+        "kind": "GPT2",
+        "target_modules": ["c_attn"],
+        "fan_in_fan_out": True,
+        "use_dora": True,
+    },
+    "a bias that learns": {"kind": "GPT2", "target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_bias": True},
+    "embeddings": {"target_modules": ["embed_tokens", "q_proj"]},
+}
 MORE = {
     "a module to save": {"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]},
     "trained tokens": {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [3, 4]}},
@@ -165,3 +207,34 @@ def test_adapters_of_every_kind_come_back_bit_by_bit(changes, tmp_path):
                 tensor.add_(1.0)
     load_adapters(model, tmp_path)
     assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
+
+
+def test_disabled_adapters_give_the_base_weight_whether_merged_or_not():
+    model = adapted()
+    layer = model.base_model.model.model.layers[0].self_attn.q_proj
+    base = layer.get_base_layer().weight.detach().clone()
+    with model.disable_adapter():
+        assert torch.equal(effective_tensors(layer)["weight"], base)
+    effective = effective_tensors(layer)["weight"]
+    assert not torch.equal(effective, base)
+    model.merge_adapter()
+    assert torch.equal(effective_tensors(layer)["weight"], layer.get_base_layer().weight)
+    torch.testing.assert_close(effective_tensors(layer)["weight"], effective, rtol=0, atol=1e-6)
+    with model.disable_adapter():
+        torch.testing.assert_close(effective_tensors(layer)["weight"], base, rtol=0, atol=1e-6)
+    assert layer.merged
+    wrapper = adapted(modules_to_save=["lm_head"]).base_model.model.lm_head
+    wrapper.enable_adapters(False)
+    assert torch.equal(effective_tensors(wrapper)["weight"], wrapper.original_module.weight)
+
+
+@pytest.mark.parametrize("kind", ["quantized", "prompt"])
+def test_what_cannot_be_merged_into_floating_point_weights_is_refused_with_the_remedy(kind):
+    if kind == "prompt":
+        model = peft.get_peft_model(plain_model(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    else:
+        model = adapted()
+        layer = model.base_model.model.model.layers[0].self_attn.q_proj.base_layer
+        layer.weight = torch.nn.Parameter(layer.weight.detach().to(torch.uint8), requires_grad=False)
+    with pytest.raises(ValueError, match=r"quantized weights.*bfloat16|learns a prompt .*use adapters"):
+        base_of(model)

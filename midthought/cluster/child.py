@@ -1,13 +1,12 @@
 """A learner in a process of its own on this machine, so that it works while this process samples. Does not depend on Ray.
 
-Messages go through a pipe, their tensors through files in memory. Both ends are ours: nothing that is unpickled here comes from
-outside. Run as a module, this file is the learner's process; it ends with the process that started it.
+Messages go through a pipe, their tensors through memory (`SharedTensors`). Both ends are ours: nothing that is unpickled here
+comes from outside. Run as a module, this file is the learner's process; it ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import math
 import os
@@ -27,12 +26,10 @@ from typing import Any
 
 import torch
 
-from midthought.algo.losses import POLICY_LOSSES
-from midthought.cluster.process import ProcessSettings, deserialize, fill_placeholders, placeholder_of, serialize
+from midthought.cluster.process import ProcessSettings, deserialize, pack_learner, serialize, unpack_learner
 from midthought.config import TrainingConfig
-from midthought.engines.shared_tensors import MEMORY_FOLDER, Manifest, SharedTensors, read_shared_tensors
+from midthought.engines.shared_tensors import MEMORY_FOLDER, SharedTensors, read_shared_tensors
 from midthought.errors import EngineError, LearnerLostError
-from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.tools.background_loop import SilenceError, silence_check
@@ -66,25 +63,20 @@ class ChildGroup:
     def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
         """Creates the models in the process; if it was lost, in a new one. Raises `SettingsError` if they cannot be pickled,
         `LearnerLostError` if the process does not start."""
-        loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
-        tensors = models.tensors()
-        learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
-        payload = serialize((models, training, schedule, loss, learning), "what is learned", placeholder_of(tensors))
+        payload = pack_learner(models, training, schedule)
         if self._process is None:
             self._start_process()
         self.call("build", payload, ProcessSettings.of_this_process(self.num_threads), self._device)
 
     def _start_process(self) -> None:
-        folder, lock = _own_folder(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else Path(tempfile.gettempdir()))
         ours, theirs = socket.socketpair()
         limit = struct.pack("ll", math.ceil(min(self._silence_seconds, 1e9)), 0)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         with theirs:
-            command = [sys.executable, "-P", "-m", "midthought.cluster.child", str(theirs.fileno()), folder]
+            command = [sys.executable, "-P", "-m", "midthought.cluster.child", str(theirs.fileno())]
             paths = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-            descriptors = [theirs.fileno(), lock]
-            self._process = subprocess.Popen(command, env=paths, pass_fds=descriptors, start_new_session=True)
-        self._messages = _Messages(Connection(ours.detach()), folder, lock)
+            self._process = subprocess.Popen(command, env=paths, pass_fds=[theirs.fileno()], start_new_session=True)
+        self._messages = _Messages(Connection(ours.detach()))
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Calls the method in the process and returns its result. Raises what it raises, or `LearnerLostError` if it ended or is
@@ -95,8 +87,8 @@ class ChildGroup:
         try:
             self._messages.send(message)
             computes = functools.partial(_cpu_tenths, self._process.pid)
-            answer = self._messages.receive(silence_check(computes, self._silence_seconds), self._silence_seconds / 4)
-            result, error = self._messages.unpack(answer)
+            check = silence_check(computes, self._silence_seconds)
+            result, error = self._messages.receive(check, self._silence_seconds / 4)
         except (BlockingIOError, SilenceError) as silence:
             self.close()
             raise LearnerLostError(
@@ -143,30 +135,15 @@ def _cpu_tenths(process_id: int) -> object:
     return 10 * (int(fields[11]) + int(fields[12])) // os.sysconf("SC_CLK_TCK")
 
 
-def _own_folder(parent: Path) -> tuple[str, int]:
-    """Creates the folder for tensors, and removes those whose two processes were both killed. Returns it with the descriptor of
-    its lock, which both processes hold."""
-    for other in parent.glob("midthought-learning-*"):
-        with contextlib.suppress(OSError):  # in use, or of another user
-            lock = os.open(other, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(other, ignore_errors=True)
-            finally:
-                os.close(lock)
-    unlocked = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
-    lock = os.open(unlocked, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    return str(unlocked.rename(parent / f"midthought-learning-{unlocked.name}")), lock
-
-
 class _Messages:
-    """One end of the pipe. `folder` is for tensors; both ends remove it when the other one is gone."""
+    """One end of the pipe, through which the two processes take turns."""
 
-    def __init__(self, pipe: Connection, folder: str, lock: int | None = None) -> None:
-        self._pipe, self._folder, self._lock = pipe, folder, lock
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._sent: SharedTensors | None = None
+        """What the other process reads before it sends the next message."""
 
-    def pack(self, message: object) -> tuple[bytes, Manifest]:
+    def pack(self, message: object) -> tuple[bytes, SharedTensors]:
         """Writes the tensors of a message. Raises `StorageError` if there is no room for them."""
         tensors: dict[int, torch.Tensor] = {}
 
@@ -177,33 +154,33 @@ class _Messages:
             return id(thing)
 
         data = serialize(message, "what the learner needs", place)
-        has_room = shutil.disk_usage(self._folder).free > sum(tensor.nbytes for tensor in tensors.values())
-        folder = self._folder if has_room else tempfile.gettempdir()
-        return data, SharedTensors(((str(name), tensor) for name, tensor in tensors.items()), folder).manifest
+        num_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        has_room = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free > num_bytes
+        folder = str(MEMORY_FOLDER) if has_room else tempfile.gettempdir()
+        return data, SharedTensors(((str(name), tensor) for name, tensor in tensors.items()), folder)
 
-    def send(self, packed: tuple[bytes, Manifest]) -> None:
-        self._pipe.send(packed)
+    def send(self, packed: tuple[bytes, SharedTensors]) -> None:
+        data, self._sent = packed
+        self._pipe.send((data, self._sent.manifest))
 
-    def receive(self, check: Callable[[], None], seconds: float = _POLL_SECONDS) -> tuple[bytes, Manifest]:
+    def receive(self, check: Callable[[], None], seconds: float = _POLL_SECONDS) -> Any:
         """Waits for the next message; meanwhile `check`, called every few `seconds`, may raise. Raises `EOFError` if the other
         process has ended."""
         while not self._pipe.poll(min(seconds, _POLL_SECONDS)):
             check()
-        packed: tuple[bytes, Manifest] = self._pipe.recv()
-        return packed
-
-    def unpack(self, packed: tuple[bytes, Manifest]) -> Any:
-        data, manifest = packed
+        data, manifest = self._pipe.recv()
+        self._forget()
         tensors = dict(read_shared_tensors(manifest))
-        Path(manifest["path"]).unlink()  # the tensors keep the memory
         return deserialize(data, "what the learner computed", lambda name: tensors[str(name)])
 
     def close(self) -> None:
         self._pipe.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._sent is not None:
+            self._sent.close()
+        self._sent = None
 
 
 class _Child:
@@ -215,13 +192,7 @@ class _Child:
         settings.apply_numerics()
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
-        found = deserialize(payload, "what is learned", fill_placeholders("cpu"))
-        models, training, schedule, (name, loss), learning = found
-        POLICY_LOSSES.add(name, loss)
-        for key, tensor in models.tensors().items():
-            if key in learning:
-                tensor.requires_grad_(True)
-        self.worker = LearnerWorker(models, training, schedule, device)
+        self.worker = unpack_learner(payload, device)
         self.worker.be_alone()
 
     def answer(self, method: str, arguments: tuple[Any, ...], num_threads: int) -> tuple[Any, Exception | None]:
@@ -240,9 +211,9 @@ class _Child:
             if os.getppid() != parent:
                 raise EOFError
 
-        with contextlib.suppress(EOFError, BrokenPipeError, ConnectionError):
+        with contextlib.suppress(EOFError, ConnectionError, FileNotFoundError):
             while True:
-                answer = self.answer(*messages.unpack(messages.receive(check)))
+                answer = self.answer(*messages.receive(check))
                 try:
                     packed = messages.pack(answer)
                 except Exception as error:
@@ -260,10 +231,10 @@ def _portable(error: Exception) -> Exception:
     return error
 
 
-def _main(descriptor: str, folder: str) -> None:
+def _main(descriptor: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the process that started this one decides, and ends it
         signal.signal(number, signal.SIG_IGN)
-    messages = _Messages(Connection(int(descriptor)), folder)
+    messages = _Messages(Connection(int(descriptor)))
     try:
         _Child().serve(messages)
     finally:

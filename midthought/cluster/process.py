@@ -1,20 +1,15 @@
-"""What the processes of a run give each other: settings of the process, objects as bytes, and a model's tensors in buckets of
-bounded size. Large shared objects are sent by reference. Does not depend on Ray.
-
-If an object cannot be pickled, the error names the part at fault and its path.
-"""
+"""What the processes of a run give each other: settings of the process, objects and models as bytes, and digests of tensors.
+Large shared objects are sent by reference. Does not depend on Ray."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import hashlib
 import io
 import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,16 +17,18 @@ import numpy as np
 import torch
 from cloudpickle import CloudPickler
 
+from midthought.algo.losses import POLICY_LOSSES
+from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
+from midthought.learning.learner_worker import LearnerWorker
+from midthought.learning.model import Models
+from midthought.learning.optimizer import TrainingSchedule
 
 Name = Callable[[object], object | None]
 """Returns the reference that replaces an object; None: the object itself is sent."""
 Find = Callable[[Any], object]
 """Returns the object of a reference."""
-
-_MAX_DEPTH = 12
-BUCKET_BYTES = 128 * 2**20
-"""Size of a bucket. At most two buckets are in the object store at a time."""
+_LEARNED = "what is learned"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,18 +82,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 def serialize(thing: object, what: str, name: Name | None = None) -> bytes:
-    """Returns the object as bytes. Raises `SettingsError` with `what` and the innermost part that cannot be pickled."""
+    """Returns the object as bytes. Raises `SettingsError` with `what` if a part of it cannot be pickled."""
+    file = io.BytesIO()
     try:
-        return _serialize(thing, name)
+        (CloudPickler(file) if name is None else _ReferencePickler(file, name)).dump(thing)
     except Exception as error:
-        way, part, error = _find_unpicklable(thing, error, name)
-        place = f" ({way.lstrip('.')})" if way else ""
         raise SettingsError(
-            f"{what} cannot be sent to another process: it holds a {type(part).__module__}.{type(part).__qualname__}{place}, "
-            f"which cannot be pickled ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Create such objects when "
-            "they are needed (a connection in `reset` or at its first use), leave them out in __getstate__ and create them "
-            "again in __setstate__, or set ray.use_ray and inference.overlap to false"
+            f"{what} cannot be sent to another process: a part of it cannot be pickled ({type(error).__name__}: "
+            f"{str(error).partition(chr(10))[0]}). Create such objects when they are needed (a connection in `reset` or at its "
+            "first use), leave them out in __getstate__ and create them again in __setstate__, or set ray.use_ray and "
+            "inference.overlap to false"
         ) from error
+    return file.getvalue()
 
 
 def deserialize(data: bytes, what: str, find: Find = lambda name: None) -> Any:
@@ -110,63 +107,23 @@ def deserialize(data: bytes, what: str, find: Find = lambda name: None) -> Any:
         ) from error
 
 
-def _serialize(thing: object, name: Name | None) -> bytes:
-    file = io.BytesIO()
-    packer = CloudPickler(file) if name is None else _ReferencePickler(file, name)
-    packer.dump(thing)
-    return file.getvalue()
+def pack_learner(models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> bytes:
+    """Returns what a process needs for its `LearnerWorker`, without the weights. Raises `SettingsError` as `serialize`."""
+    loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
+    tensors = models.tensors()
+    learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
+    return serialize((models, training, schedule, loss, learning), _LEARNED, placeholder_of(tensors))
 
 
-def _find_unpicklable(thing: object, error: Exception, name: Name | None) -> tuple[str, object, Exception]:
-    """Finds the innermost part that cannot be pickled. Returns its path, the part, and the error."""
-    way = ""
-    for _ in range(_MAX_DEPTH):
-        for step, part in _children(thing):
-            try:
-                _serialize(part, name)
-            except Exception as raised:
-                way, thing, error = way + step, part, raised
-                break
-        else:
-            break
-    return way, thing, error
-
-
-def _children(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the parts of an object, each with its path relative to the object."""
-    if isinstance(thing, Mapping):
-        yield from ((f"[{key!r}]", value) for key, value in thing.items())
-    elif isinstance(thing, list | tuple | set | frozenset):
-        yield from ((f"[{number}]", value) for number, value in enumerate(thing))
-    elif isinstance(thing, functools.partial):
-        yield from ((f".{part}", getattr(thing, part)) for part in ("func", "args", "keywords"))
-    elif hasattr(thing, "__self__"):
-        yield "", thing.__self__
-    elif hasattr(thing, "__code__"):
-        names = thing.__code__.co_freevars
-        cells = zip(names, thing.__closure__ or (), strict=False)
-        yield from ((f".{name}", cell.cell_contents) for name, cell in cells)
-        known = thing.__globals__
-        yield from ((f".{name}", known[name]) for name in thing.__code__.co_names if name in known)
-    elif not isinstance(thing, type):
-        try:
-            state = thing.__getstate__()
-        except Exception:  # it refuses to be pickled
-            return
-        if isinstance(state, list) and dataclasses.is_dataclass(thing):
-            state = dict(zip((each.name for each in dataclasses.fields(thing)), state, strict=True))
-        for parts in state if isinstance(state, tuple) else (state,):  # a pair if the class has __slots__
-            yield from ((f".{part}", value) for part, value in (parts.items() if isinstance(parts, Mapping) else ()))
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSlice:
-    """Some bytes of a tensor."""
-
-    name: str
-    offset: int
-    """Position of the first byte in the tensor."""
-    data: np.ndarray  # uint8 [n]
+def unpack_learner(payload: bytes, device: str) -> LearnerWorker:
+    """Returns the worker, whose models have uninitialized tensors: memory is allocated when values are written."""
+    found = deserialize(payload, _LEARNED, fill_placeholders("cpu"))
+    models, training, schedule, (name, loss), learning = found
+    POLICY_LOSSES.add(name, loss)
+    for key, tensor in models.tensors().items():
+        if key in learning:
+            tensor.requires_grad_(True)
+    return LearnerWorker(models, training, schedule, device)
 
 
 def named_tensors(model: Any) -> dict[str, torch.Tensor]:
@@ -202,38 +159,17 @@ def fill_placeholders(device: str) -> Callable[[Any], torch.Tensor]:
 
 def digest_of(tensor: torch.Tensor) -> str:
     """BLAKE2b of the tensor's bytes."""
-    return hashlib.blake2b(_bytes_of(tensor).data, digest_size=16).hexdigest()
+    return hashlib.blake2b(bytes_of(tensor).data, digest_size=16).hexdigest()
 
 
-def buckets(tensors: Mapping[str, torch.Tensor], names: Iterable[str], max_bytes: int) -> Iterator[list[TensorSlice]]:
-    """Yields these tensors as lists of slices of at most `max_bytes` in all; a larger tensor is split."""
-    bucket: list[TensorSlice] = []
-    room = max_bytes
-    for name in names:
-        data, offset = _bytes_of(tensors[name]), 0
-        while offset < len(data):
-            piece = TensorSlice(name, offset, data[offset : offset + room])
-            bucket.append(piece)
-            offset += len(piece.data)
-            room -= len(piece.data)
-            if not room:
-                yield bucket
-                bucket, room = [], max_bytes
-    if bucket:
-        yield bucket
+def write_bytes(tensors: Mapping[str, torch.Tensor], data: Mapping[str, np.ndarray]) -> None:
+    """Copies bytes (`bytes_of`), by name, into the tensors in place."""
+    for name, values in data.items():
+        if len(values):  # a copy of them: the object store's memory is read-only, and torch would warn
+            tensors[name].detach().view(-1).view(torch.uint8).copy_(torch.from_numpy(np.array(values)))
 
 
-def copy_slices(tensors: Mapping[str, torch.Tensor], pieces: Iterable[TensorSlice]) -> None:
-    """Copies the bytes into the tensors in place."""
-    for piece in pieces:
-        flat = tensors[piece.name].detach().view(-1).view(torch.uint8)
-        data = torch.from_numpy(
-            np.array(piece.data)
-        )  # a copy: the object store's memory is read-only, and torch would warn
-        flat[piece.offset : piece.offset + len(data)].copy_(data)
-
-
-def _bytes_of(tensor: torch.Tensor) -> np.ndarray:
+def bytes_of(tensor: torch.Tensor) -> np.ndarray:
     """Returns uint8 [n], without a copy if the tensor is contiguous on the CPU."""
     flat = tensor.detach().cpu().contiguous().view(-1)
     return flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)

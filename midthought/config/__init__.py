@@ -4,43 +4,26 @@ A section is a pydantic model; the docstring under a field is its documentation.
 sections.
 """
 
-from midthought.config.changes import Change, changes_between, require_allowed
-from midthought.config.section import Auto, Harmless, Section, settled
-from midthought.config.sections import (
-    CheckpointConfig,
-    EnvironmentConfig,
-    InferenceConfig,
-    ModelConfig,
-    RayConfig,
-    RewardConfig,
-    SupervisedSection,
-)
-from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, load, merge_configs, with_tiny
-from midthought.config.training import TrainingConfig
-from midthought.config.yaml_files import parse_assignments, read_yaml
-
-__all__ = [
-    "Auto",
-    "Change",
-    "CheckpointConfig",
-    "ConfigStore",
-    "EnvironmentConfig",
-    "Harmless",
-    "InferenceConfig",
-    "ModelConfig",
-    "RayConfig",
-    "RecipeConfig",
-    "RewardConfig",
-    "Section",
-    "SupervisedSection",
-    "TrainingConfig",
-    "changes_between",
-    "create_default_config",
-    "load",
-    "merge_configs",
-    "parse_assignments",
-    "read_yaml",
-    "require_allowed",
-    "settled",
-    "with_tiny",
-]
+from midthought.config.changes import Change as Change
+from midthought.config.changes import changes_between as changes_between
+from midthought.config.changes import require_allowed as require_allowed
+from midthought.config.section import Auto as Auto
+from midthought.config.section import Harmless as Harmless
+from midthought.config.section import Section as Section
+from midthought.config.section import settled as settled
+from midthought.config.sections import CheckpointConfig as CheckpointConfig
+from midthought.config.sections import EnvironmentConfig as EnvironmentConfig
+from midthought.config.sections import InferenceConfig as InferenceConfig
+from midthought.config.sections import ModelConfig as ModelConfig
+from midthought.config.sections import RayConfig as RayConfig
+from midthought.config.sections import RewardConfig as RewardConfig
+from midthought.config.sections import SupervisedSection as SupervisedSection
+from midthought.config.store import ConfigStore as ConfigStore
+from midthought.config.store import RecipeConfig as RecipeConfig
+from midthought.config.store import create_default_config as create_default_config
+from midthought.config.store import load as load
+from midthought.config.store import merge_configs as merge_configs
+from midthought.config.store import with_tiny as with_tiny
+from midthought.config.training import TrainingConfig as TrainingConfig
+from midthought.config.yaml_files import parse_assignments as parse_assignments
+from midthought.config.yaml_files import read_yaml as read_yaml

@@ -20,7 +20,7 @@ from midthought.engines.inference_engines import (
     VLLMInProcessInferenceEngine,
 )
 from midthought.engines.reloadable_engine import ReloadableEngine
-from midthought.engines.servers.connection import RetryPolicy, require_httpx
+from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS, start_server
 from midthought.engines.servers.preparation import probe_text
@@ -210,7 +210,6 @@ def _servers(
 ) -> ServerEngine:
     """Returns the running servers of the settings, or one that is started here on the policy."""
     kind = SERVERS[inference.backend]
-    require_httpx(kind.name)
     name = inference.served_model_name or model_path or "policy"
     if inference.base_url and name == "policy":
         raise SettingsError(

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from pydantic import Field
+
+from midthought.config import Section
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError, SettingsError
 from midthought.tokenization import Renderer
@@ -122,9 +125,8 @@ class BaseInferenceEngine:
         """
         given = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
         given |= {name: value for name, value in options.items() if value is not None}
-        sampling = Sampling(**given | {"seed": (given["seed"] << 20) + number})
-        _check(sampling)
-        return sampling
+        checked = _Limits(**{name: given[name] for name in _Limits.model_fields}).model_dump()
+        return Sampling(**given | checked | {"seed": (given["seed"] << 20) + number})
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the token ids of a prompt, with a beginning-of-sequence token if the tokenizer adds one to texts.
@@ -249,23 +251,14 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [listed] if listed and isinstance(listed[0], Mapping) else listed
 
 
-_LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "max_tokens": (lambda value: isinstance(value, int) and value >= 1, "a whole number of 1 or more"),
-    "temperature": (lambda value: 0 <= value < float("inf"), "a number of 0 (greedy) or more"),
-    "top_p": (lambda value: 0 < value <= 1, "a number above 0, at most 1"),
-    "top_k": (lambda value: isinstance(value, int) and value >= 0, "a whole number, 0 for all tokens"),
-    "min_p": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
-}
+class _Limits(Section):
+    """What the values of sampling options may be."""
 
-
-def _check(sampling: Sampling) -> None:
-    """Raises `SettingsError` for invalid sampling options."""
-    for name, (is_right, remedy) in _LIMITS.items():
-        value = getattr(sampling, name)
-        if not isinstance(value, int | float):
-            raise SettingsError(f"{name}={value!r}: give a number")
-        if not is_right(value):
-            raise SettingsError(f"{name}={value!r}: give {remedy}")
+    max_tokens: int = Field(1, ge=1)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, le=1)
 
 
 def _checked_messages(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:

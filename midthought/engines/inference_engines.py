@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.scripted import Script, ScriptedEngine, byte_tokenizer
-from midthought.engines.servers.connection import RetryPolicy, require_httpx
+from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.preparation import probe_text
@@ -142,7 +142,6 @@ class ServerInferenceEngine(BaseInferenceEngine):
         **sampling: Any,
     ) -> None:
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
-        require_httpx(self.server_class.name)
         name = str(model_path) if served_model_name is None else served_model_name
         process = None
         if not base_url:

@@ -5,6 +5,7 @@ Imports midthought for an error only: vLLM's worker process, which reads, import
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -35,17 +36,21 @@ class SharedTensors:
         self._kept: list[Tensor] = []
         folder = folder or str(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else tempfile.gettempdir())
         descriptor, name = tempfile.mkstemp(prefix="midthought-weights-", dir=folder)
-        self._path = Path(name)
+        self._file, self._path = open(descriptor, "wb"), Path(name)  # noqa: SIM115  # until `close`
+        without_name = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+        if without_name.exists():  # then nothing is left of the file if this process is killed
+            self._path.unlink()
+            name = str(without_name)
         entries: list[list[Any]] = []
         try:
-            with open(descriptor, "wb") as file:
-                for key, tensor in tensors:
-                    tensor = tensor.detach()
-                    place = self._share(tensor) if tensor.is_cuda else _append(file, tensor)
-                    entries.append([key, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
-                num_bytes = file.tell()
+            for key, tensor in tensors:
+                tensor = tensor.detach()
+                place = self._share(tensor) if tensor.is_cuda else _append(self._file, tensor)
+                entries.append([key, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
+            self._file.flush()
+            num_bytes = self._file.tell()
         except OSError as error:
-            num_written = self._path.stat().st_size
+            num_written = os.fstat(descriptor).st_size
             self.close()
             if error.errno != errno.ENOSPC:
                 raise
@@ -60,6 +65,8 @@ class SharedTensors:
         """Releases the memory. May be called twice."""
         self._kept.clear()
         self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # of what could not be written
+            self._file.close()
 
     def _share(self, tensor: Tensor) -> list[Any]:
         """Returns the arguments of torch's `rebuild_cuda_tensor`, without the types."""

@@ -24,10 +24,9 @@ from midthought.engines.weight_publication import (
     is_tied,
     make_weight_check,
     perturbed,
-    write_adapters,
     write_model,
 )
-from midthought.models.peft_folders import merged_tensors
+from midthought.models.peft_folders import merged_tensors, save_adapters
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Completion
 
@@ -180,7 +179,7 @@ class SyncedEngine:
         path = self._folder / self._name / str(self._num_published)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self._sends_adapters:
-            write_adapters(self._policy, path)
+            save_adapters(self._policy, path)
         else:
             write_model(self._policy, path)
         return path

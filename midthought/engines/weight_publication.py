@@ -168,13 +168,3 @@ def write_model(policy: Any, path: Path, tokenizer: Any = None, *, with_adapters
         save_merged(policy, path, with_adapters=with_adapters, unties_embeddings=True)
         if tokenizer is not None:
             tokenizer.save_pretrained(path)
-
-
-def write_adapters(policy: Any, path: Path) -> None:
-    """Writes the active adapter of a PEFT model in the form that `load_lora_adapter` reads."""
-    [name] = policy.active_adapters
-    policy.save_pretrained(path, selected_adapters=[name])
-    if (path / name).is_dir():  # PEFT's folder for adapters that are not named "default"
-        for file in (path / name).iterdir():
-            file.rename(path / file.name)
-        (path / name).rmdir()

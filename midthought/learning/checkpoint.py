@@ -48,8 +48,8 @@ class Checkpoint:
         """A Hugging Face model, or a PEFT folder of adapters that names its base model; `load_model` loads both."""
         return self.path / "policy"
 
-    def restore(self, learner: AnyLearner, *, random_states: bool = True) -> None:
-        """Restores weights, optimizer, counters and (unless declined) the random states of python, numpy and torch.
+    def restore(self, learner: AnyLearner) -> None:
+        """Restores weights, optimizer, counters and the random states of python, numpy and torch.
 
         On the same machine, training then continues bitwise as it would have without stopping. Raises CheckpointError
         if the learner's models are different.
@@ -79,8 +79,7 @@ class Checkpoint:
         with value_errors(f"checkpoint {self.path}"):
             counters = _read_json(self.path / "learner.json")
             learner.load_state_dict({**counters, "moments": load_file(self.path / "optimizer.safetensors")})
-            if random_states:
-                _restore_random_states(_read_json(self.path / "random.json"))
+            _restore_random_states(_read_json(self.path / "random.json"))
 
 
 def save_checkpoint(

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
-from midthought.algo.correction import rollout_weights
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
-from midthought.algo.shaping import teacher_advantages
+from midthought.algo.shaping import rollout_weights, teacher_advantages
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.types import Trajectory

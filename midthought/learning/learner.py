@@ -126,9 +126,7 @@ class Learner:
         (`OlderWeights`), `batch/num_newest_tokens` and `batch/num_older_tokens` how many. With a rollout correction, also the
         metrics of `rollout_weights`.
         """
-        for attempt in self._passes.attempts():
-            with attempt:
-                filled = self._scores(batch)
+        filled = self._scores(batch)
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.ages is None else batch.loss_mask & (batch.ages == 0)
@@ -195,8 +193,8 @@ class Learner:
         of the policy; of a shared critic, only the head learns. Without a critic the steps are only counted.
 
         Metrics: `policy_loss value_loss entropy kl_loss loss clip_fraction approx_kl ratio_mean
-        value_clip_fraction grad_norm critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps
-        num_halved_micro_batches`, each if it was computed. Without a row there is no step and no metric.
+        value_clip_fraction grad_norm critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps`,
+        each if it was computed. Without a row there is no step and no metric.
         """
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
@@ -224,7 +222,7 @@ class Learner:
                 steps += 1
         skipped = totals.pop("num_skipped_steps")
         means = {name: total / steps for name, total in totals.items()}
-        return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped, **self._passes.limit.metrics()}
+        return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped}
 
     def pass_values(self) -> dict[str, Tensor]:
         """Returns the log-probabilities and entropies of the last update's latest pass over each recorded token, by slot, in main
@@ -249,21 +247,15 @@ class Learner:
         Metrics: `loss grad_norm learning_rate num_tokens num_skipped_steps`.
         """
         taken = self._take_step(self._gradients(batch, self._sft_pass, _sft_losses), "policy")
-        return {**taken, "num_tokens": batch.num_policy_tokens, **self._passes.limit.metrics()}
-
-    def sft_gradients(self, batch: TokenBatch) -> None:
-        """Runs the forward and backward passes of `sft_step` without the optimizer step, for measurements."""
-        self._gradients(batch, self._sft_pass, _sft_losses)
-        self.optimizer.zero_grad()
+        return {**taken, "num_tokens": batch.num_policy_tokens}
 
     def sft_loss(self, batch: TokenBatch) -> float:
         """Returns the cross-entropy that `sft_step` would report, without learning from it."""
-        for attempt in self._passes.attempts():
-            total = torch.zeros((), dtype=torch.float64)
-            with attempt, torch.no_grad(), self._passes.context():
-                for _, is_own, micro in self._passes.over(batch):
-                    loss = float(_sft_losses(self._sft_pass(micro), micro, batch.num_policy_tokens)["loss"])
-                    total += loss if is_own else 0.0
+        total = torch.zeros((), dtype=torch.float64)
+        with torch.no_grad(), self._passes.context():
+            for _, is_own, micro in self._passes.over(batch):
+                loss = float(_sft_losses(self._sft_pass(micro), micro, batch.num_policy_tokens)["loss"])
+                total += loss if is_own else 0.0
         self.process_group.sum({"loss": total})
         return float(total)
 
@@ -277,28 +269,26 @@ class Learner:
 
     def _gradients(self, batch: TokenBatch, forward: Forward, losses: Losses) -> dict[str, Tensor]:
         """Accumulates the gradients of all micro-batches in the parameters. Returns the sums of their metrics."""
-        for attempt in self._passes.attempts():
-            sums: dict[str, Tensor] = {}
-            outputs, terms = None, {}  # releases the memory of a failed attempt
-            self.optimizer.zero_grad()
-            with attempt, self._passes.context():
-                for _, is_own, micro in self._passes.over(batch):
-                    outputs = forward(micro)
-                    if self._pass_values is not None and micro.slots is not None and is_own:
-                        self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
-                    terms = losses(outputs, micro, batch.num_policy_tokens)
-                    del outputs  # the next pass needs its memory
-                    if not is_own:
-                        terms = {name: 0.0 * value for name, value in terms.items()}
-                    if not terms["loss"].requires_grad:
-                        raise SettingsError(
-                            "the loss depends on no weight that learns: the weights that answer are frozen "
-                            "(requires_grad=False); call model.requires_grad_(True), or set model.lora_rank"
-                        )
-                    terms["loss"].backward()
-                    self.optimizer.gather()
-                    for name, value in terms.items():
-                        sums[name] = sums.get(name, 0.0) + value.detach()
+        sums: dict[str, Tensor] = {}
+        self.optimizer.zero_grad()
+        with self._passes.context():
+            for _, is_own, micro in self._passes.over(batch):
+                outputs = forward(micro)
+                if self._pass_values is not None and micro.slots is not None and is_own:
+                    self._pass_values.keep(micro.slots[micro.loss_mask], outputs)
+                terms = losses(outputs, micro, batch.num_policy_tokens)
+                del outputs  # the next pass needs its memory
+                if not is_own:
+                    terms = {name: 0.0 * value for name, value in terms.items()}
+                if not terms["loss"].requires_grad:
+                    raise SettingsError(
+                        "the loss depends on no weight that learns: the weights that answer are frozen "
+                        "(requires_grad=False); call model.requires_grad_(True), or set model.lora_rank"
+                    )
+                terms["loss"].backward()
+                self.optimizer.gather()
+                for name, value in terms.items():
+                    sums[name] = sums.get(name, 0.0) + value.detach()
         self.process_group.sum(sums)
         return sums
 

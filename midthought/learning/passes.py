@@ -1,4 +1,4 @@
-"""A rank's forward passes over a batch: micro-batches, packing, recomputed layers, and smaller micro-batches if memory runs out.
+"""A rank's forward passes over a batch: micro-batches, packing, recomputed layers.
 
 Does not depend on a loss or an optimizer.
 """
@@ -6,9 +6,8 @@ Does not depend on a loss or an optimizer.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -26,79 +25,10 @@ from midthought.learning.model import Critic, token_outputs
 from midthought.learning.ranks import ProcessGroup
 from midthought.models.varlen_attention import no_cudnn_attention
 
-_log = logging.getLogger(__name__)
-REMEDY = "set training.gradient_checkpointing=true, a smaller training.logits_mib or inference.max_tokens, or model.lora_rank=32"
-
-
-class MicroBatchLimit:
-    """Halves micro-batches if a computation runs out of memory, and keeps the smaller size for the rest of the run."""
-
-    def __init__(self, *, is_alone: bool) -> None:
-        self._is_alone = is_alone
-        self._divisor = 1
-        self._num_unreported = 0
-        self.current: TokenBatch | None = None
-        """The micro-batch that is computed now; None between computations."""
-
-    def max_tokens(self, wanted: int) -> int:
-        """Returns the maximum tokens of a micro-batch for the setting `wanted`."""
-        return max(1, wanted // self._divisor)
-
-    def metrics(self) -> dict[str, float]:
-        """Returns `num_halved_micro_batches` since the last call; empty if it is 0."""
-        number, self._num_unreported = self._num_unreported, 0
-        return {"num_halved_micro_batches": float(number)} if number else {}
-
-    def attempts(self, wanted: int) -> Iterator[AbstractContextManager[None]]:
-        """Yields a context for a computation. If it runs out of memory, yields one more for all of it, which must reread the size
-        of micro-batches.
-
-        Raises `SettingsError` if a single row does not fit. Also raises it with several ranks, because the others wait for this
-        rank in the middle of a pass. Raises torch's error if memory runs out outside of a micro-batch (`current`).
-        """
-        reasons: list[str] = []
-        yield self._attempt(reasons)
-        while reasons:
-            self._halve(wanted, reasons.pop())
-            yield self._attempt(reasons)
-
-    @contextmanager
-    def _attempt(self, reasons: list[str]) -> Iterator[None]:
-        try:
-            yield
-            self.current = None
-        except torch.OutOfMemoryError as error:
-            if self.current is None:
-                raise
-            reasons.append(str(error).partition("\n")[0][:200])
-
-    def _halve(self, wanted: int, reason: str) -> None:
-        """Runs after the exception is released, because its traceback holds the tensors of the failed pass."""
-        before = self.max_tokens(wanted)
-        assert self.current is not None
-        lengths = self.current.lengths.tolist()
-        self.current = None
-        if not self._is_alone:
-            raise SettingsError(
-                f"a rank ran out of memory while learning from a micro-batch of {sum(lengths)} tokens; several ranks cannot "
-                f"repeat a step: set training.micro_batch_tokens={max(64, before // 2)} and resume the run ({reason})"
-            )
-        if len(lengths) == 1:
-            raise SettingsError(
-                f"out of memory while learning from a row of {sum(lengths)} tokens; it cannot be split: {REMEDY} ({reason})"
-            )
-        self._divisor *= 2
-        self._num_unreported += 1
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        after = self.max_tokens(wanted)
-        _log.warning(
-            "Out of memory while learning: micro-batches have at most %d tokens from now on, before %d. The step is repeated and "
-            "the result does not change; to avoid the repetition set training.micro_batch_tokens=%d",
-            after,
-            before,
-            after,
-        )
+REMEDY = (
+    "training.gradient_checkpointing=true, a smaller training.logits_mib or inference.max_tokens, or model.lora_rank=32"
+)
+"""What saves memory besides smaller micro-batches."""
 
 
 class ForwardPasses:
@@ -121,7 +51,8 @@ class ForwardPasses:
     ) -> None:
         self.training = training
         self.process_group = process_group
-        self.limit = MicroBatchLimit(is_alone=process_group.is_alone)
+        self._lengths: list[int] = []
+        """Lengths of the rows of the micro-batch that is computed now."""
         self._policy = policy
         trunk = critic.trunk if critic is not None else None
         learning = [policy] if trunk is None else [policy, trunk]
@@ -146,8 +77,12 @@ class ForwardPasses:
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        """Context of forward and backward passes: a layer that is recomputed must use the same attention."""
+        """Context of forward and backward passes: a layer that is recomputed must use the same attention.
+
+        Raises `SettingsError`, with the size of the micro-batch and the remedy, if it does not fit in memory.
+        """
         with ExitStack() as stack:
+            stack.enter_context(self._explained())
             stack.enter_context(no_cudnn_attention(self.device))
             if self.packing:
                 stack.enter_context(attending_by_rows(*self._models))
@@ -188,14 +123,26 @@ class ForwardPasses:
 
     def over(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
         """Yields this rank's micro-batches: rows, whether they count (`ProcessGroup.rows`), and their tokens on the device."""
-        max_tokens = self.limit.max_tokens(self.training.max_micro_batch_tokens)
-        for rows, is_own in self.process_group.rows(batch, max_tokens, packed=self.packing):
-            self.limit.current = batch.select(rows)
-            yield rows, is_own, self.limit.current.to(self.device)
+        for rows, is_own in self.process_group.rows(batch, self.training.max_micro_batch_tokens, packed=self.packing):
+            micro = batch.select(rows)
+            self._lengths = micro.lengths.tolist()
+            yield rows, is_own, micro.to(self.device)
+        self._lengths = []
 
-    def attempts(self) -> Iterator[AbstractContextManager[None]]:
-        """Yields a context for a computation, and another one with smaller micro-batches if memory runs out in it."""
-        return self.limit.attempts(self.training.max_micro_batch_tokens)
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            if not self._lengths:
+                raise
+            num_tokens, longest = sum(self._lengths), max(self._lengths)
+            smaller = f"training.micro_batch_tokens={max(64, longest, num_tokens // 2)}, or "
+            raise SettingsError(
+                f"out of memory while learning from a micro-batch of {num_tokens} tokens in {len(self._lengths)} rows, the "
+                f"longest of {longest}: resume the run with {smaller if len(self._lengths) > 1 else ''}{REMEDY} "
+                f"({str(error).partition(chr(10))[0][:200]})"
+            ) from error
 
 
 def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, values: Tensor, is_own: bool) -> None:

@@ -6,7 +6,7 @@ whole critic, which is fetched on demand. Does not depend on processes or a clus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -152,7 +152,7 @@ class RemoteLearner:
     def state_dict(self) -> dict[str, Any]:
         """See `Learner.state_dict`."""
         moments: dict[str, Tensor] = {}
-        for names in _buckets(self._call("moment_sizes").items()):
+        for names in buckets(self._call("moment_sizes")):
             moments |= self._call("moments", names)
         return {
             "num_steps": self.num_steps,
@@ -166,7 +166,7 @@ class RemoteLearner:
         self._is_critic_old = self._is_policy_old = False
         self._send()
         moments: Mapping[str, Tensor] = state["moments"]
-        for names in _buckets((name, _num_bytes(tensor)) for name, tensor in moments.items()):
+        for names in buckets(sizes_of(moments)):
             self._call("load_moments", {name: moments[name] for name in names})
         self.num_steps = state["num_steps"]
         self.num_policy_steps = state["num_policy_steps"]
@@ -197,7 +197,7 @@ class RemoteLearner:
         if models is None and self._models is not None:
             return  # the first call sends all weights
         tensors = (models or self._here).tensors()
-        for names in _buckets((name, _num_bytes(tensor)) for name, tensor in tensors.items()):
+        for names in buckets(sizes_of(tensors)):
             self.workers.call("load", {name: tensors[name].detach().cpu() for name in names})
 
     @torch.no_grad()
@@ -208,7 +208,7 @@ class RemoteLearner:
             for name, tensor in self._here.tensors().items()
             if name.startswith(prefix) and tensor.requires_grad
         }
-        for names in _buckets((name, _num_bytes(tensor)) for name, tensor in tensors.items()):
+        for names in buckets(sizes_of(tensors)):
             for name, tensor in self._call("tensors", names).items():
                 tensors[name].copy_(tensor)
 
@@ -221,15 +221,16 @@ AnyLearner = Learner | RemoteLearner
 """Any learner that the training loop accepts."""
 
 
-def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+def sizes_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Returns the bytes of each tensor."""
+    return {name: tensor.nbytes for name, tensor in tensors.items()}
 
 
-def _buckets(sizes: Iterable[tuple[str, int]]) -> Iterator[Sequence[str]]:
-    """Splits names of `(name, bytes)` into lists of at most `BUCKET_BYTES`; a larger one is a list of its own."""
+def buckets(sizes: Mapping[str, int]) -> Iterator[Sequence[str]]:
+    """Splits the names of tensors into lists of at most `BUCKET_BYTES`; a larger one is a list of its own."""
     bucket: list[str] = []
     room = BUCKET_BYTES
-    for name, size in sizes:
+    for name, size in sizes.items():
         if bucket and size > room:
             yield bucket
             bucket, room = [], BUCKET_BYTES

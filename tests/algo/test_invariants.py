@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from midthought.algo.advantages import AdvantageEstimator, compute_advantage
-from midthought.algo.correction import rollout_weights
 from midthought.algo.losses import compute_policy_loss, compute_value_loss, loss_weights, masked_average
+from midthought.algo.shaping import rollout_weights
 from midthought.config import TrainingConfig
 
 ROWS, LENGTH = 6, 8

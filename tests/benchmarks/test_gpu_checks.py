@@ -112,7 +112,7 @@ def test_a_plan_that_is_off_by_half_fails_the_check(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("max_tokens", "has_memory"), [(64, True), (32, False)])
-def test_a_pass_does_not_fit_if_the_learner_halves_it(
+def test_a_pass_does_not_fit_if_the_learner_runs_out_of_memory(
     monkeypatch: pytest.MonkeyPatch, max_tokens: int, has_memory: bool
 ) -> None:
     forward = passes.token_outputs

@@ -257,18 +257,6 @@ def test_hostile_answers_are_errors_and_nothing_else():
 # -- several servers -----------------------------------------------------------------------------------------------
 
 
-def test_another_server_goes_on_where_one_was_killed_in_mid_stream():
-    with FakeServer() as survivor:
-        with FakeServer() as victim:
-            engine = engine_for(victim, survivor)
-            victim.faults = [Fault(kind="cut", after=5)]
-            victim.always = Fault(kind="cut")
-            assert sample(engine).token_ids == tuple(written(12))
-            assert survivor.prompts == [PROMPT + written(5)]
-        assert sample(engine).token_ids == tuple(written(12))
-        assert len(victim.requests) == 1
-
-
 def test_a_dead_server_is_tried_again_after_a_rest_that_grows():
     port = free_port()
     retry_policy = RetryPolicy(pause_seconds=1.0, max_pause_seconds=3.0)

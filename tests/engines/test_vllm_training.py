@@ -190,7 +190,7 @@ def test_another_process_reads_the_same_values():
     assert ours.poll(120) and ours.recv() == values_of(TENSORS.items())
     process.join()
     path = Path(shared.manifest["path"])
-    assert path.is_file()
+    assert path.is_file() and not path.resolve().exists(), "killed, this process leaves no file"
     shared.close()
     shared.close()
     assert not path.exists()

@@ -11,7 +11,6 @@ from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, has_adapters
 from midthought.learning.ppo import improve
-from midthought.models.peft_folders import merge
 from midthought.models.pretrained import load_model
 
 IDS = torch.tensor([[3, 4, 5, 6]])
@@ -44,18 +43,6 @@ def test_the_reference_is_the_policy_without_its_adapters(make_policy, batch):
     plain, _ = lora_learner(twin).score(batch)
     assert torch.equal(scored.reference_logprobs, plain.old_logprobs)
     assert not torch.equal(scored.old_logprobs, plain.old_logprobs)
-
-
-def test_merged_the_policy_is_what_it_was_with_adapters_and_has_its_own_layers_back(make_policy, batch):
-    policy = make_policy()
-    names = set(policy.state_dict())
-    learner = lora_learner(policy)
-    improve(learner, batch)
-    adapted = policy(input_ids=IDS).logits
-    assert any("lora_" in name for name in policy.state_dict())
-    merged = merge(learner.policy)
-    assert merged is policy and set(policy.state_dict()) == names
-    assert torch.allclose(policy(input_ids=IDS).logits, adapted, atol=1e-5)
 
 
 def test_a_checkpoint_brings_the_adapters_back_bit_by_bit_and_its_policy_loads_with_its_base(

@@ -67,16 +67,6 @@ def test_stopping_and_going_on_is_bitwise_the_same_as_not_stopping(
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
-def test_random_states_are_left_alone_where_asked(make_policy, tmp_path):
-    learner = fresh(make_policy)
-    save_checkpoint(tmp_path / "c", learner)
-    set_seeds(5)
-    expected = (random.random(), float(np.random.rand()), float(torch.rand(())))
-    set_seeds(5)
-    load_checkpoint(tmp_path / "c").restore(learner, random_states=False)
-    assert (random.random(), float(np.random.rand()), float(torch.rand(()))) == expected
-
-
 def test_nothing_but_safetensors_and_json_is_written(make_policy, tmp_path):
     save_checkpoint(tmp_path / "c", fresh(make_policy))
     assert {file.suffix for file in (tmp_path / "c").rglob("*") if file.is_file()} == {".safetensors", ".json"}

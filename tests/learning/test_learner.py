@@ -12,8 +12,8 @@ from training_settings import CRITICS, changed, gradients_of, prepared, training
 
 from midthought.algo.advantage_estimator import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.advantages import AdvantageEstimator
-from midthought.algo.correction import rollout_weights
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, policy_loss
+from midthought.algo.shaping import rollout_weights
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch

@@ -50,14 +50,6 @@ def test_gradients_of_micro_batches_add_up_in_float32():
     assert torch.equal(copied.grad, torch.full((3, 4), 1.0 + 2.0**-9))
 
 
-def test_float32_weights_have_no_copies():
-    made = module(torch.float32)
-    optimizer = Optimizer({"policy": made}, SMALL)
-    learn(made, optimizer, 0)
-    assert {key.rpartition("/")[2] for key in optimizer.state_dict()} == {"step", "exp_avg", "exp_avg_sq"}
-    assert optimizer.param_groups[0]["params"][0] is made.weight
-
-
 def test_a_state_without_copies_begins_them_with_the_weights_as_they_are():
     made = module()
     optimizer = Optimizer({"policy": made}, SMALL)

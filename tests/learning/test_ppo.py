@@ -185,13 +185,6 @@ def test_a_group_of_which_one_episode_is_left_has_no_spread():
     assert learned(learner) == [[0, 0]] and told[0][1]["batch/num_flat_groups"] == 1
 
 
-def test_where_all_groups_are_flat_no_step_is_taken_and_the_metrics_say_so():
-    source, learner, told = run(num_iters=2, batch_size=8, group_size=2, adv_estimator="grpo")
-    assert source.log == ["rollout", "rollout"] and learner.batches == []
-    assert [metrics["batch/num_flat_groups"] for _, metrics in told] == [4, 4]
-    assert [metrics["batch/num_episodes"] for _, metrics in told] == [0, 0]
-
-
 class Stepwise(FakeSource):
     """Episodes of two turns, or with two calls. Rewards of turns, calls or spans differ in their order alone."""
 

@@ -9,7 +9,6 @@ from precision import compute_in_float64, tolerance
 from representatives import representatives
 from training_settings import CRITICS, changed, gradients_of, training
 
-from midthought.learning.attention import can_pack
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import add_adapters, frozen_copy
@@ -124,17 +123,9 @@ def test_the_gradient_of_the_cross_entropy_is_the_same_to_float64(kind, way, mak
     gradients, losses = [], []
     for changes in ({}, WAYS[way]):
         learner = Learner(copy.deepcopy(policy), None, None, changed(SETTINGS, max_grad_norm=1e9, **changes))
+        assert learner.is_packed == (bool(changes.get("packing")) and kind != "Gemma2")
         losses.append(learner.sft_step(batch)["loss"])
         gradients.append(gradients_of(learner))
     rounding = tolerance(torch.float64, num_operations=batch.num_tokens)  # gradients are sums over tokens
     assert losses[1] == pytest.approx(losses[0], rel=rounding)
     assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) < rounding
-
-
-def test_a_model_that_cannot_be_packed_learns_from_padded_rows_as_it_was_asked_to(make_policy, batch):
-    policy = make_policy("Gemma2", query_pre_attn_scalar=16).double()
-    assert not can_pack(policy)
-    learner = Learner(copy.deepcopy(policy), None, None, changed(SETTINGS, packing=True))
-    plain = Learner(copy.deepcopy(policy), None, None, SETTINGS)
-    assert not learner.is_packed
-    assert learner.sft_step(batch) == plain.sft_step(batch)

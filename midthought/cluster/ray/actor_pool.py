@@ -10,20 +10,13 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from midthought.cluster.process import (
-    BUCKET_BYTES,
-    ProcessSettings,
-    buckets,
-    digest_of,
-    named_tensors,
-    placeholder_of,
-    serialize,
-)
+from midthought.cluster.process import ProcessSettings, bytes_of, digest_of, named_tensors, placeholder_of, serialize
 from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.worker import RolloutWorker
 from midthought.config import RayConfig
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import EngineError
+from midthought.learning.remote_learner import buckets, sizes_of
 
 _log = logging.getLogger(__name__)
 
@@ -159,8 +152,8 @@ class ActorPool:
         names = [name for name, digest in self._digests.items() if any(s.digests.get(name) != digest for s in stale)]
         deaths: list[str] = []
         before: list[tuple[ActorSlot, Any]] = []
-        for bucket in buckets(tensors, names, BUCKET_BYTES):
-            reference = ray.put(bucket)
+        for bucket in buckets(sizes_of({name: tensors[name] for name in names})):
+            reference = ray.put({name: bytes_of(tensors[name]) for name in bucket})
             loading = [(slot, slot.actor.load.remote(reference)) for slot in stale if slot.actor is not None]
             self._gather(before, deaths)
             before = loading

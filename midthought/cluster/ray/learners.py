@@ -13,14 +13,12 @@ from typing import Any
 import ray
 import torch.distributed as dist
 
-from midthought.algo.losses import POLICY_LOSSES
-from midthought.cluster.process import ProcessSettings, deserialize, fill_placeholders, placeholder_of, serialize
+from midthought.cluster.process import ProcessSettings, pack_learner, unpack_learner
 from midthought.cluster.ray.actor_pool import WorkerLostError, get_result
 from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
 from midthought.cluster.ray.worker import RayProcess
 from midthought.config import RayConfig, TrainingConfig
 from midthought.errors import EngineError
-from midthought.learning.learner_worker import LearnerWorker
 from midthought.learning.model import Models
 from midthought.learning.optimizer import TrainingSchedule
 
@@ -49,10 +47,7 @@ class RayWorkerGroup:
 
         Raises `SettingsError` if resources are missing or the models cannot be pickled, `EngineError` if a rank does not start.
         """
-        loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
-        tensors = models.tensors()
-        learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
-        payload = serialize((models, training, schedule, loss, learning), "what is learned", placeholder_of(tensors))
+        payload = pack_learner(models, training, schedule)
         self._cluster = RayCluster(self._settings, "learner")
         process = ProcessSettings.of_this_process(self._num_threads)
         number_of = range(self._settings.num_learners)
@@ -145,15 +140,9 @@ class LearnerActor(RayProcess):
     """Process of one rank."""
 
     def build(self, payload: bytes) -> None:
-        """Creates the models with uninitialized tensors; memory is allocated when values are written."""
+        """Creates the models with uninitialized tensors."""
         self._apply_numerics()
-        models, training, schedule, (name, loss), learning = deserialize(
-            payload, "what is learned", fill_placeholders("cpu")
-        )
-        POLICY_LOSSES.add(name, loss)
-        for tensor in (tensor for key, tensor in models.tensors().items() if key in learning):
-            tensor.requires_grad_(True)
-        self._rank = LearnerWorker(models, training, schedule, "cuda" if ray.get_gpu_ids() else "cpu")
+        self._rank = unpack_learner(payload, "cuda" if ray.get_gpu_ids() else "cpu")
 
     def open_store(self) -> tuple[str, int]:
         """Opens the rendezvous store on this node's cluster address only. Returns host and port."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import ray
 
 from midthought.cluster.process import (
     ProcessSettings,
-    TensorSlice,
-    copy_slices,
     deserialize,
     digest_of,
     fill_placeholders,
     named_tensors,
     serialize,
+    write_bytes,
 )
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import SettingsError
@@ -72,9 +72,9 @@ class RolloutWorker(RayProcess):
         self._tensors = named_tensors(self._model)
         self._make_engine = make_engine
 
-    def load(self, pieces: Sequence[TensorSlice]) -> None:
-        """Copies a bucket into the policy in place."""
-        copy_slices(self._tensors, pieces)
+    def load(self, data: Mapping[str, np.ndarray]) -> None:
+        """Copies a bucket (`process.bytes_of` by name) into the policy in place."""
+        write_bytes(self._tensors, data)
 
     def activate_weights(self) -> dict[str, str]:
         """Switches the engine to the loaded weights, or creates it. Returns the digest of each tensor of the policy."""

@@ -108,7 +108,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         "reward.custom_reward_function.path",
         "the reward in the record of our loop",
-        lambda derived: BundlePath("package/midthought/cluster/verl/reward.py"),
+        lambda derived: BundlePath("package/midthought/cluster/verl/record.py"),
     ),
     Row("reward.custom_reward_function.name", "our function", lambda derived: "compute_score"),
     # credit

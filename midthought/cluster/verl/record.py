@@ -1,7 +1,5 @@
-"""Our records in verl's forms: tasks as rows of its data, a Trajectory as tokens for its trainer and as JSON for its rewards.
-
-Does not import verl.
-"""
+"""Our records in verl's forms: tasks as rows of its data, a Trajectory as tokens for its trainer and as JSON, from which
+`compute_score`, verl's `custom_reward_function`, reads the reward. Does not import verl."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from typing import Any
 
 from midthought.cluster.verl.settings import AGENT_NAME
 from midthought.config.references import optional
-from midthought.errors import DataError, RecordError
+from midthought.errors import DataError, RecordError, RewardError
 from midthought.files.regular import atomic_path
 from midthought.report.json_lines import json_value
 from midthought.tools.registry import encodable
@@ -80,6 +78,39 @@ def _to_json(value: Any) -> Any:
         return json_value(value)
     except TypeError:
         return [_to_json(item) for item in value] if isinstance(value, list) else str(value)
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None, **_: Any
+) -> dict[str, float]:
+    """Returns the total reward (`score`), and its parts and call counts for verl's log.
+
+    Ignores the text: a policy may write anything about calls, and the environment scored the answer when the episode ended.
+    Raises `RewardError` if another agent loop ran the episode or no environment scored it.
+    """
+    written = (extra_info or {}).get(RECORD)
+    if written is None:
+        raise RewardError(
+            f"data_source {data_source!r}: extra_info has no {RECORD}, so the episode was not run by our agent loop; "
+            "set actor_rollout_ref.rollout.agent.default_agent_loop=midthought, or agent_name in the rows"
+        )
+    record = json.loads(written)
+    reward = record["reward"]
+    if reward is None:
+        raise RewardError(
+            f"task {record['task_id']!r}: no environment scored the episode; set `supply` in agent_loop.yaml, or give "
+            "verl your own reward function"
+        )
+    values = [*reward["parts"].values(), *reward["turns"], *reward.get("calls", ())]
+    if any(value is None for value in values):
+        raise RewardError(f"task {record['task_id']!r}: a part of the reward is not finite: {reward}")
+    return {
+        "score": math.fsum(values),
+        **{f"reward_{name}": float(value) for name, value in reward["parts"].items()},
+        "num_calls": float(len(record["tool_events"])),
+        "num_failed_calls": float(record["num_failed_calls"]),
+        "answered": float(record["stop_reason"] == "answered"),
+    }
 
 
 def task_of(row: Mapping[str, Any]) -> Task:

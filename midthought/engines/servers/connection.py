@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import importlib.util
 import math
 import re
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from midthought.engines.servers.streams import words
-from midthought.errors import MissingExtraError, SettingsError
+from midthought.errors import SettingsError
 from midthought.http.network import client_options, socket_path
 
 if TYPE_CHECKING:
@@ -76,12 +75,6 @@ def http_client(url: str, key: str, retry_policy: RetryPolicy) -> httpx.AsyncCli
         limits=limits,
         **options,
     )
-
-
-def require_httpx(extra: str) -> None:
-    """Raises `MissingExtraError` if httpx is not installed."""
-    if importlib.util.find_spec("httpx") is None:
-        raise MissingExtraError("httpx", extra)
 
 
 def named(error: Exception) -> str:

@@ -14,8 +14,9 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 
+from midthought.config.references import require_installed
 from midthought.engines.reloadable_engine import ReloadableEngine
-from midthought.engines.servers.connection import RetryPolicy, clean_addresses, require_httpx
+from midthought.engines.servers.connection import RetryPolicy, clean_addresses
 from midthought.engines.servers.preparation import has_exact_logprobs, identify, prepare
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.server import Requirements, Server
@@ -136,7 +137,7 @@ class ServerEngine(ReloadableEngine):
         retry_policy: RetryPolicy | None = None,
         training_temperature: float | None = None,
     ) -> None:
-        require_httpx(kind.name)
+        require_installed(kind.name, "httpx")
         super().__init__(
             eos_token_ids=eos_token_ids,
             max_seq_len=max_seq_len,

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from midthought.config.references import require_installed
 from midthought.engines.servers.process import ServerProcess, free_port, run_in_foreground
 from midthought.engines.servers.server import Server, ServerOptions
 from midthought.engines.servers.sglang import SGLangServer
@@ -109,6 +110,7 @@ def start_server(
 
     Raises what `plan_launch` raises, and `EngineError` with the end of the server's log if it does not become ready.
     """
+    require_installed(kind.name, "httpx")
     key = ""
     with contextlib.ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="midthought-server-"))

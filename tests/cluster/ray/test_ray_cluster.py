@@ -66,7 +66,7 @@ def test_a_reward_that_cannot_be_sent_is_refused_before_ray_is_started(monkeypat
         return float(guard.locked())
 
     monkeypatch.setattr("ray.init", lambda *args, **options: pytest.fail("Ray was started"))
-    with pytest.raises(SettingsError, match=r"_thread\.lock .*guard"):
+    with pytest.raises(SettingsError, match=r"'_thread\.lock' .*__getstate__"):
         RayPPOTrainer(settings(), Echo, reward, model=policy, tokenizer=tokenizer)
 
 
@@ -74,7 +74,7 @@ def test_a_reward_that_cannot_be_sent_is_refused_before_ray_is_started(monkeypat
 def test_an_environment_that_cannot_be_sent_once_it_is_reset_says_so(cluster, policy, tokenizer):
     with (
         RayPPOTrainer(settings(), HoldsLock, model=policy, tokenizer=tokenizer) as trainer,
-        pytest.raises(SettingsError, match=r"_thread\.lock .*things\['guard'\]"),
+        pytest.raises(SettingsError, match=r"'_thread\.lock' .*in `reset`"),
     ):
         trainer.rollout()
 
@@ -114,3 +114,40 @@ def test_a_cluster_of_our_own_is_on_loopback_and_ends_with_its_last_session():
 def test_places_to_share_need_actors_and_learners():
     with pytest.raises(SettingsError, match=r"ray\.num_learners to 2 or more"):
         check_ray(RayConfig(use_ray=True, colocate=True), create_default_config().inference)
+
+
+@pytest.mark.slow
+def test_an_actor_and_a_learner_of_the_same_number_get_the_same_gpu(cluster):
+    """The GPUs are resources that Ray counts; none is used."""
+    from midthought.cluster.ray.ray_cluster import RayCluster
+
+    class Placed:
+        def gpus(self) -> list[int]:
+            import ray
+
+            return ray.get_gpu_ids()
+
+    parts = {"gpus_per_actor": 0.4, "gpus_per_learner": 0.6, "cpus_per_actor": 0.5, "cpus_per_learner": 0.5}
+    asked = RayConfig(use_ray=True, num_actors=2, num_learners=2, colocate=True, **parts)
+    of_actors, of_learners = RayCluster(asked, "actor"), RayCluster(asked, "learner")
+    placed = cluster.remote(Placed)
+    actors = [
+        placed.options(**session.options(asked, number)).remote()
+        for session in (of_actors, of_learners)
+        for number in (0, 1)
+    ]
+    gpus = cluster.get([actor.gpus.remote() for actor in actors])
+    assert gpus[:2] == gpus[2:]
+    assert sorted(gpus[:2]) == [[0], [1]]
+    for actor in actors:
+        cluster.kill(actor)
+    of_actors.close()
+    assert _num_places() == 1, "the learners still stand there"
+    of_learners.close()
+    assert _num_places() == 0
+
+
+def _num_places() -> int:
+    from ray.util import placement_group_table
+
+    return sum(group["state"] != "REMOVED" for group in placement_group_table().values())

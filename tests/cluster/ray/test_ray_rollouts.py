@@ -134,9 +134,7 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
     parts = parts_here(policy, renderer, OneAnswer(tmp_path / "log"))
     sent: list[set[str]] = []
     buckets = actor_pool.buckets
-    monkeypatch.setattr(
-        actor_pool, "buckets", lambda tensors, names, size: sent.append(set(names)) or buckets(tensors, names, size)
-    )
+    monkeypatch.setattr(actor_pool, "buckets", lambda sizes: sent.append(set(sizes)) or buckets(sizes))
     source = RayRollouts(parts, parts.engine, model_group(policy, renderer, num_actors=1), seed=3)
     try:
         first = (
@@ -246,7 +244,7 @@ def test_a_worker_that_died_is_found_when_it_gets_new_weights_and_replaced(on_sc
 def test_a_record_that_cannot_come_back_is_a_failed_episode(on_scripted, tmp_path):
     done = on_scripted(OneAnswer(tmp_path / "log", ray_worlds.record_a_lock)).evaluate(tasks(1))
     assert done[0].stop_reason is StopReason.FAILED
-    assert "_thread.lock" in done[0].error and "'lock'" in done[0].error
+    assert "_thread.lock" in done[0].error
 
 
 def test_a_callback_that_raises_ends_the_rollout_and_the_next_one_works(on_scripted, tmp_path):

@@ -86,7 +86,7 @@ def test_the_package_that_wrote_it_is_imported_before_an_installed_one(tmp_path:
     assert {"py.typed", "report/report.html", "recipes/podcast/cluster.yaml"} <= {
         path.relative_to(package / "midthought").as_posix() for path in package.rglob("*.*")
     }
-    assert (package / "midthought/cluster/verl/reward.py").is_file() and not list(package.rglob("__pycache__"))
+    assert (package / "midthought/cluster/verl/record.py").is_file() and not list(package.rglob("__pycache__"))
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "import midthought; print(midthought.__file__)"\n')
     python.chmod(0o755)
@@ -107,7 +107,7 @@ def test_the_script_runs_verl_from_wherever_the_bundle_lies(tmp_path: Path) -> N
     words = (moved / "words").read_text().splitlines()
     assert words[:2] == ["-m", "verl.trainer.main_ppo"] and words[-1] == "trainer.total_training_steps=2"
     assert f"data.train_files='{moved}/data/train.parquet'" in words
-    assert f"reward.custom_reward_function.path='{moved}/package/midthought/cluster/verl/reward.py'" in words
+    assert f"reward.custom_reward_function.path='{moved}/package/midthought/cluster/verl/record.py'" in words
     assert f"+ray_kwargs.ray_init.runtime_env.env_vars.MIDTHOUGHT_BUNDLE='{moved}'" in words
     assert "trainer.project_name='it\\'s mine; $(rm -rf x)'" in words
 

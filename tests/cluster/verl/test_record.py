@@ -6,8 +6,7 @@ import math
 import pytest
 from worlds import task
 
-from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
-from midthought.cluster.verl.reward import compute_score
+from midthought.cluster.verl.record import RECORD, compute_score, record_of, response_of, task_of
 from midthought.errors import DataError, RecordError, RewardError
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
