@@ -12,19 +12,19 @@ from source_trees import tree_of
 ROOT = Path(__file__).parent.parent
 MODULES = "modules beside the packages"
 LINES = {
-    "algo": 1240,
+    "algo": 1230,
     "checks": 1115,
     "cli": 1095,
-    "cluster": 3090,
-    "config": 1510,
+    "cluster": 2965,
+    "config": 1490,
     "data": 1105,
-    "engines": 8735,  # a stopper that two threads may use (in-process vLLM)
+    "engines": 8720,  # a stopper that two threads may use (in-process vLLM)
     "env": 2745,
     "errors": 145,
     "feedback": 1475,
     "files": 510,
     "http": 360,
-    "learning": 4060,  # what is left of a split group stays within max_tokens
+    "learning": 4000,  # what is left of a split group stays within max_tokens
     "memory": 6855,
     "models": 1380,  # what a GGUF file lost (issue 51); when a prompt is shared, for learner and plan (issue 53)
     "plan": 1065,
@@ -39,7 +39,7 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 58_440, "code of midthought": 39_980, "tests": 56_730}
+TOTALS = {"midthought": 58_210, "code of midthought": 39_800, "tests": 56_380}
 # the plan counts shared prompts (issue 53); the journal and its tests of kills, silence, folders of killed processes (issue 54);
 # the gateway is 1,770 lines, its tests 3,900 (issue 55)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
