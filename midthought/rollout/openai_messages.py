@@ -73,7 +73,7 @@ def first_answer(messages: Sequence[Message]) -> int:
     or if two answers follow each other.
     """
     for number, message in enumerate(messages):
-        check_message(number, message)
+        check_message(f"message {number}", message)
     _require_known_results(messages)
     roles = [message["role"] for message in messages]
     if "assistant" not in roles[1:] or roles[0] == "assistant" or roles[-1] != "assistant":
@@ -138,45 +138,45 @@ def result_event(name: str | None, arguments: Mapping[str, Any], result: str) ->
     return ToolEvent(call=done, outcome=ToolOutcome.OK)
 
 
-def check_message(number: int, message: Any) -> None:
-    """Raises `DataError` if this is no message."""
+def check_message(place: str, message: Any) -> None:
+    """Raises `DataError` if this is no message. `place`: where the user finds it."""
     if not isinstance(message, Mapping) or message.get("role") not in ROLES:
         raise DataError(
-            f"message {number} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "
+            f"{place} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "
             '{"role": "user", "content": "…"}'
         )
-    require_shallow(message, f"message {number} is")
+    require_shallow(message, f"{place} is")
     if message.get("weight") not in (None, 0, 1):
-        raise DataError(f"message {number} has the weight {message['weight']!r}; it is 0 (not trained on) or 1")
+        raise DataError(f"{place} has the weight {message['weight']!r}; it is 0 (not trained on) or 1")
     if message.get("function_call"):
         raise DataError(
-            f"message {number} has a function_call, OpenAI's former form; write tool_calls, and results as 'tool'"
+            f"{place} has a function_call, OpenAI's former form; write tool_calls, and results as 'tool'"
         )
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, list | tuple):
-        raise DataError(f"message {number} has the tool_calls {calls!r:.80}; they must be a list of calls")
+        raise DataError(f"{place} has the tool_calls {calls!r:.80}; they must be a list of calls")
     if not isinstance(message.get("content"), str) and not (calls and message.get("content") is None):
-        raise DataError(f"the content of message {number} is {message.get('content')!r:.80}; it must be a text")
+        raise DataError(f"the content of {place} is {message.get('content')!r:.80}; it must be text, or parts of the type 'text'")
     try:
         for value in message.values():
             (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
     except UnicodeEncodeError:
-        raise DataError(f"message {number} is not Unicode text: it has a lone surrogate; remove it") from None
+        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise DataError(
-                f"message {number} has the call {call!r:.120}; a call is "
+                f"{place} has the call {call!r:.120}; a call is "
                 '{"type": "function", "function": {"name": "…", "arguments": {…}}}'
             )
         try:
             arguments = _arguments(function.get("arguments"))
         except (ValueError, RecursionError):
             raise DataError(
-                f"the arguments of {function['name']!r} in message {number} are {function.get('arguments')!r:.120}; they "
+                f"the arguments of {function['name']!r} in {place} are {function.get('arguments')!r:.120}; they "
                 "must be a JSON object"
             ) from None
-        require_shallow(arguments, f"the arguments of {function['name']!r:.80} in message {number} are")
+        require_shallow(arguments, f"the arguments of {function['name']!r:.80} in {place} are")
 
 
 def require_shallow(value: Any, subject: str) -> None:
@@ -205,25 +205,21 @@ def _arguments(given: Any) -> dict[str, Any]:
 
 def with_our_ids(messages: Sequence[Message], make_id: Callable[[str, int], str]) -> list[Message]:
     """Returns the messages with the ids of `make_id(name of the tool, number of the call)`, and the names of tools beside
-    results."""
+    results, which are in the order of their calls (`in_one_form`)."""
     said: list[Message] = []
-    known: dict[str, tuple[str, str]] = {}
     waiting: list[tuple[str, str]] = []
     num_calls = 0
     for message in messages:
         if calls := message.get("tool_calls"):
-            waiting, renamed = [], []
-            for call in calls:
-                name = call["function"]["name"]
-                ours = make_id(name, num_calls)
-                num_calls += 1
-                waiting.append((ours, name))
-                known[call.get("id") or ours] = (ours, name)
-                renamed.append({**call, "id": ours, "type": "function"})
+            names = [call["function"]["name"] for call in calls]
+            waiting = [(make_id(name, number), name) for number, name in enumerate(names, num_calls)]
+            num_calls += len(calls)
+            renamed = [
+                {**call, "id": ours, "type": "function"} for call, (ours, _) in zip(calls, waiting, strict=True)
+            ]
             message = {**message, "content": message.get("content") or "", "tool_calls": renamed}
         elif message["role"] == "tool":
-            first = waiting.pop(0) if waiting else ("", "")
-            ours, name = known.get(message.get("tool_call_id") or "", first)
+            ours, name = waiting.pop(0) if waiting else ("", "")
             message = {**message, "tool_call_id": ours, "name": name}
         said.append(message)
     return said

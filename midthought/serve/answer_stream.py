@@ -41,6 +41,20 @@ class Piece:
 OnPiece = Callable[[Piece], None]
 
 
+class TextFields:
+    """The two texts of one answer, its thoughts and what it says, piece by piece; each part begins on a line of its own."""
+
+    def __init__(self) -> None:
+        self._has_text = {True: False, False: False}
+
+    def add(self, piece: Piece) -> tuple[bool, str]:
+        """Returns whether the piece belongs to the thoughts, as calls and results do, and its text."""
+        is_thought = piece.kind is not PieceKind.ANSWER
+        before = "\n" if piece.is_new and self._has_text[is_thought] else ""
+        self._has_text[is_thought] = True
+        return is_thought, before + piece.text
+
+
 class AnswerStream:
     """Reads the tokens of one answer and passes pieces of its text to `on_piece`; `pieces` keeps them.
 

@@ -147,7 +147,6 @@ class AgentEpisode:
         session = self._tasks.gateway.open_session(
             self._tasks.policy(parts),
             seed=trajectory.seed,
-            sampling={"temperature": parts.inference.temperature, "top_p": parts.inference.top_p},
             start=lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop),
         )
         try:

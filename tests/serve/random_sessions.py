@@ -220,7 +220,7 @@ class Session:
     def __init__(self, style: str, name: str, drawn: random.Random | None = None) -> None:
         """`drawn` None: one request after the other; else in a random order, several at the same time."""
         self.graph = TurnGraph()
-        self.answers = ChatAnswers(policy_of(style), self.graph, seed=7, sampling={"temperature": 1.0})
+        self.answers = ChatAnswers(policy_of(style), self.graph, seed=7)
         self.is_ambiguous = False
         """Whether two answers looked equal when one was continued."""
         self.num_edits = self.num_continued = 0
@@ -246,9 +246,7 @@ class Session:
         request = ChatRequest(
             messages=checked_messages(json.loads(json.dumps(messages))),
             tools=tools,
-            seed=123,
             max_tokens=ask.max_tokens,
-            sampling={"temperature": 0.3},
             stop=ask.stop,
         )
         copies = [

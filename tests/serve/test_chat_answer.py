@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from dialect_answers import read
 from published_templates import PUBLISHED
 
 from midthought.config import InferenceConfig
@@ -23,6 +24,7 @@ from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import chained, checked_messages
 from midthought.serve.chat_policy import ChatPolicy
+from midthought.serve.dialects import CHAT
 from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tools.builtin.calculate import CalculateTool
@@ -290,12 +292,12 @@ def test_sampling_that_is_ours_replaces_the_clients_and_its_seed():
             seen.append(sampling)
             return await super().sample(episode, token_ids, sampling, **more)
 
-    chat = Chat("hermes")
+    chat = Chat("hermes", temperature=0.7)
     policy = dataclasses.replace(chat.answers.policy, engine=Watched(lambda *given: "Yes.", chat.renderer))
-    for ours in (None, {"temperature": 0.7}):
-        answers = ChatAnswers(policy, TurnGraph(), seed=5, sampling=ours)
-        sampling = {"temperature": 0.1, "top_k": 3}
-        answer = asyncio.run(answers.answer(chat.request(user("a"), seed=9, max_tokens=3, sampling=sampling)))
+    for training in (False, True):
+        answers = ChatAnswers(policy, TurnGraph(), seed=5 if training else None)
+        asked = read(CHAT, training=training, temperature=0.1, top_k=3, seed=9, max_tokens=3)
+        answer = asyncio.run(answers.answer(asked.requests[0]))
     assert [(each.temperature, each.top_k, each.max_tokens) for each in seen] == [(0.1, 3, 3), (0.7, 0, 3)]
     assert seen[0].seed == 9 and seen[1].seed == TurnGraph().seed(
         5, answer.node.record.token_ids[: answer.node.num_context]

@@ -134,12 +134,12 @@ def test_openais_client_reads_chat(names, openai, server):
 def test_openais_client_reads_errors_of_chat(openai, server):
     with openai.OpenAI(base_url=url(server), **KEY) as client:
         asked: Any = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
-        replies(server, CHAT.error(400, "too long", param="messages", code="context_length_exceeded"), 400)
+        replies(server, CHAT.error(RequestError("too long", param="messages", code="context_length_exceeded")), 400)
         with pytest.raises(openai.BadRequestError, match="too long") as refused:
             client.chat.completions.create(**asked)
         assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "messages")
         started = read(CHAT, stream=True).writer
-        replies(server, started.begin() + started.piece(0, ANSWERS["text"]["pieces"][0]) + started.error(BROKEN))
+        replies(server, started.begin(3) + started.piece(0, ANSWERS["text"]["pieces"][0]) + started.error(BROKEN))
         with pytest.raises(openai.APIError, match="internal error"):
             list(client.chat.completions.create(**asked, stream=True))
 
@@ -209,7 +209,7 @@ def test_anthropics_client_reads_messages(name, thinking, sdk, server):
 def test_anthropics_client_reads_errors(status, kind, sdk, server):
     from anthropic.types.shared.error_response import ErrorResponse
 
-    found = ANTHROPIC.error(status, "a reason")
+    found = ANTHROPIC.error(RequestError("a reason", status=status))
     ErrorResponse.model_validate_json(json.dumps(found), strict=True)
     replies(server, found, status)
     with (
@@ -222,7 +222,7 @@ def test_anthropics_client_reads_errors(status, kind, sdk, server):
 
 def test_anthropics_client_reads_an_error_in_mid_stream(sdk, server):
     writer = read(ANTHROPIC, stream=True).writer
-    replies(server, writer.begin() + writer.piece(0, ANSWERS["text"]["pieces"][0]) + writer.error(BROKEN))
+    replies(server, writer.begin(3) + writer.piece(0, ANSWERS["text"]["pieces"][0]) + writer.error(BROKEN))
     asked: Any = {"model": "policy", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
     client = sdk.Anthropic(base_url=url(server), **KEY)
     with client, pytest.raises(sdk.APIStatusError, match="internal error"), client.messages.stream(**asked) as stream:
