@@ -156,16 +156,15 @@ class TurnGraph:
 
     def _leaves(self, *, with_dropped: bool) -> list[TurnNode]:
         """Returns the delivered answers that nothing continues, by number."""
-        delivered = [node for node in self._kept if node.is_delivered]
+
+        def prompt(node: TurnNode) -> tuple[TurnNode | None, tuple[int, ...]]:
+            return node.parent, tuple(node.record.token_ids[: node.num_context])
+
+        delivered = sorted((node for node in self._kept if node.is_delivered), key=lambda node: node.number)
         continued = {node.parent for node in delivered}
-        newest: dict[tuple[TurnNode | None, tuple[int, ...]], tuple[bool, int]] = {}
-        prompts = {node: (node.parent, tuple(node.record.token_ids[: node.num_context])) for node in delivered}
-        for node, prompt in prompts.items():
-            newest[prompt] = max(newest.get(prompt, (False, -1)), (node in continued, node.number))
+        last = {prompt(node): node for node in sorted(delivered, key=lambda node: node in continued)}
         leaves = [node for node in delivered if node not in continued]
-        if not with_dropped:
-            leaves = [leaf for leaf in leaves if newest[prompts[leaf]] == (False, leaf.number)]
-        return sorted(leaves, key=lambda leaf: leaf.number)
+        return [leaf for leaf in leaves if with_dropped or last[prompt(leaf)] is leaf]
 
 
 def _trained_by(leaves: Sequence[TurnNode]) -> dict[TurnNode, list[TurnNode]]:

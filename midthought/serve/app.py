@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midthought.memory.service.auth import AccessPolicy, authorization_of
+from midthought.memory.service.auth import AccessPolicy, authorization_of, token_of
 from midthought.memory.service.middleware import SecurityMiddleware
 from midthought.serve.dialects import ANTHROPIC, dialect_of
 from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, parsed
 from midthought.serve.errors import RequestError
-from midthought.serve.session_keys import KeyKind, Sessions, key_of
+from midthought.serve.session_keys import KeyKind, Sessions
 from midthought.serve.sessions import Session
 
 ANSWER_SECONDS = 1800.0
@@ -100,7 +100,7 @@ class ChatRoutes:
         )
 
     def _session(self, request: Request, kind: KeyKind = "model") -> Session:
-        return self._sessions.find(key_of(authorization_of(request.headers)), kind)
+        return self._sessions.find(token_of(authorization_of(request.headers)), kind)
 
     def _model(self, session: Session, dialect: Dialect) -> dict[str, Any]:
         return dialect.model(session.client.model, self._created, session.answers.policy.max_seq_len)

@@ -5,6 +5,7 @@ The policy's own tools run here; a call of a tool that the client declared ends 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import secrets
@@ -22,8 +23,7 @@ from midthought.serve.chat_policy import ChatPolicy, prompt_of, require_room
 from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.executor_state import EpisodeTools
-from midthought.types import Completion, Finish, ParsedAction, StopReason, Task, ToolEvent, Trajectory
+from midthought.types import ParsedAction, StopReason, Task, ToolEvent, Trajectory
 
 MAX_KEPT_TOKENS = 2_000_000
 """Tokens of answers and contexts that are kept to be continued, about 80 bytes each; the oldest are forgotten."""
@@ -197,38 +197,25 @@ class ChatAnswers:
 class ChatEpisode(Episode):
     """An episode that passes on what is sampled and what tools return, and ends before calls of tools of the client."""
 
-    def __init__(
-        self,
-        stream: AnswerStream,
-        client_tools: Set[str],
-        parts: RolloutParts,
-        trajectory: Trajectory,
-        number: int,
-        tools: EpisodeTools,
-        *,
-        in_thought: bool | None,
-    ) -> None:
+    def __init__(self, stream: AnswerStream, client_tools: Set[str], *episode: Any, **options: Any) -> None:
+        """`episode`, `options`: arguments of `Episode`."""
         self.held: tuple[Sequence[ParsedAction], Sequence[ToolEvent | None]] = (), ()
         """Calls of a turn that waits for the client, and their events: None for the client's calls."""
         self.unread = ""
         """Text of the calls of a turn that the client gets as text, because one of them could not be read."""
         self._stream = stream
         self._client_tools = client_tools
-        super().__init__(parts, trajectory, number, tools, in_thought=in_thought)
+        super().__init__(*episode, **options)
 
     def begin_turn(self, in_thought: bool | None = None) -> None:
         super().begin_turn(in_thought)
         self._stream.begin_turn(in_thought=self.in_thought)
 
-    async def sample(self, sampling: Sampling) -> Completion:
-        if self._stream.is_stopped:
-            version = self._parts.engine.policy_version
-            return Completion(token_ids=(), sampled_logprobs=(), finish=Finish.LENGTH, policy_version=version)
-        return await super().sample(sampling)
-
     def feed(self, token_id: int) -> bool:
-        ends = super().feed(token_id)
-        return self._stream.feed(token_id) or ends
+        ends, is_stopped = super().feed(token_id), self._stream.feed(token_id)
+        if is_stopped and self.answers is not None:
+            self.answers = dataclasses.replace(self.answers, max_tokens=0)
+        return ends or is_stopped
 
     async def run_tools(self, calls: Sequence[ParsedAction]) -> list[ToolEvent] | None:
         """Runs the calls of the policy's own tools, and passes on the results as the policy reads them. The client gets calls of

@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.errors import DataError
-from midthought.rollout.openai_messages import calls_of, check_message, in_one_form, result_event, with_our_ids
+from midthought.rollout.openai_messages import (
+    calls_of,
+    check_message,
+    check_results,
+    in_one_form,
+    result_event,
+    with_our_ids,
+)
 from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -37,7 +44,7 @@ def checked_messages(messages: Sequence[Mapping[str, Any]], places: Sequence[str
     said = list(found.values())
     if all(message["role"] == "system" for message in said) or said[-1]["role"] == "assistant":
         raise DataError("the last message must be of the user or the result of a tool (role 'user' or 'tool')")
-    _check_results(found)
+    check_results(found)
     return said
 
 
@@ -56,24 +63,6 @@ def can_come_back(call: ParsedAction) -> bool:
     except DataError:
         return False
     return bool(call.success)
-
-
-def _check_results(messages: Mapping[str, Message]) -> None:
-    """Raises `DataError` for a call without a result and for a result without a call. `messages`: by their places."""
-    waiting: list[str] = []
-    for place, message in messages.items():
-        if message["role"] == "tool":
-            if (call_id := message.get("tool_call_id")) not in waiting:
-                raise DataError(
-                    f"{place} is a result of the call {call_id!r:.80}, which is not a call of the answer before it"
-                )
-            waiting.remove(call_id)
-        elif waiting:
-            raise DataError(f"the call {waiting[0]!r:.80} has no result before {place} (role 'tool')")
-        if message["role"] == "assistant":
-            waiting = [str(call.get("id")) for call in message.get("tool_calls") or ()]
-    if waiting:
-        raise DataError(f"the call {waiting[0]!r:.80} has no result (role 'tool')")
 
 
 def chained(messages: Sequence[Message], tools: Sequence[str]) -> list[bytes]:

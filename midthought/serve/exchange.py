@@ -55,8 +55,8 @@ class Exchange:
         on_end: Callable[[Exchange], None],
     ) -> None:
         self.asked, self.digest = asked, digest
-        self.answers: dict[int, ChatAnswer] = {}
-        """Finished answers by the number of their choice, until all are."""
+        self.answers: list[ChatAnswer] = []
+        """The answers, while `on_end` is called."""
         self.failure: RequestError | None = None
         """The error that the client gets because of `cause`, or because it was cancelled."""
         self.cause: BaseException | None = None
@@ -95,19 +95,19 @@ class Exchange:
     # -- on the engine's event loop ---------------------------------------------------------------------------
 
     async def _sample(self, answers: ChatAnswers) -> None:
-        async def one(number: int, request: ChatRequest) -> None:
+        def answer(number: int, request: ChatRequest) -> Coroutine[Any, Any, ChatAnswer]:
             post = functools.partial(self._post, number)
-            self.answers[number] = await answers.answer(request, post, functools.partial(setattr, self, "_num_prompt"))
+            return answers.answer(request, post, functools.partial(setattr, self, "_num_prompt"))
 
         self._task = asyncio.current_task()
         if self.is_cancelled:
             raise asyncio.CancelledError
         try:
             async with asyncio.TaskGroup() as group:
-                for number, request in enumerate(self.asked.requests):
-                    group.create_task(one(number, request))
+                tasks = [group.create_task(answer(*each)) for each in enumerate(self.asked.requests)]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        self.answers = [task.result() for task in tasks]
 
     def _post(self, number: int, piece: Piece) -> None:
         """Passes a piece of a stream on to the server's event loop."""
@@ -160,18 +160,17 @@ class Exchange:
         self._write_pieces()
         self.is_over = True
         error = None if future.cancelled() else future.exception()
-        if self.failure is None and (error is not None or len(self.answers) < len(self.asked.requests)):
+        if self.failure is None and not self.answers:
             self.cause = error or EngineError("the engine cancelled an answer")
         elif self.failure is None:
-            answers = [self.answers[number] for number in range(len(self.answers))]
-            self._write(self._ending, answers)
-            self._nodes = [answer.node for answer in answers]
+            self._write(self._ending, self.answers)
+            self._nodes = [answer.node for answer in self.answers]
         if self.failure is None and self.cause is not None:
             self.failure = self._dialect.failure(self.cause)
         if self.failure is not None and self._parts:
             self._parts.append(self.asked.writer.error(self.failure))
         self._on_end(self)
-        self.answers = {}  # the conversation is not needed any more
+        self.answers = []  # the conversation is not needed any more
         self.asked = dataclasses.replace(self.asked, requests=())
         self.ended.set()
         self._tell()

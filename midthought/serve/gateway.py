@@ -17,7 +17,7 @@ from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.chat_answer import ChatAnswers
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.exchange import Start
-from midthought.serve.session_keys import SessionAccess, Sessions
+from midthought.serve.session_keys import Sessions
 from midthought.serve.sessions import AgentClient, Session, SessionLimits
 from midthought.tools.background_loop import BackgroundLoop
 
@@ -74,6 +74,7 @@ class Gateway:
         await asyncio.wrap_future(self._loop.start(self.sessions.close(session)))
 
     def _url(self) -> str:
+        from midthought.memory.service.auth import AccessPolicy
         from midthought.memory.service.server import address, listen, make_server
         from midthought.serve.app import make_app
 
@@ -81,7 +82,7 @@ class Gateway:
             if self._server is None:
                 _allow_files()
                 listening = listen(self.host, 0)
-                app = make_app(self.sessions, SessionAccess(host=self.host, sessions=self.sessions))
+                app = make_app(self.sessions, AccessPolicy(host=self.host, knows=self.sessions.knows))
                 self._server = make_server(app, max_connections=None, stop_seconds=STOP_SECONDS)
                 self._server.config.lifespan = "off"  # uvicorn prints a traceback if the loop ends before the server
                 self._address = address(listening)

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from midthought.memory.service.auth import OPEN_PATHS, AccessPolicy
 from midthought.serve.errors import RequestError
 from midthought.serve.sessions import Session, closed
 
@@ -54,20 +52,3 @@ class Sessions:
         """Ends a session; later requests with its keys get status 403."""
         self._open.pop(session.id, None)
         await session.end()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionAccess(AccessPolicy):
-    """Access with the key of a session only."""
-
-    sessions: Sessions
-
-    def is_authorized(self, path: str, authorization: str) -> bool:
-        """Whether the request has the key of a session, open or closed."""
-        return path in OPEN_PATHS or self.sessions.knows(key_of(authorization))
-
-
-def key_of(authorization: str) -> str:
-    """Returns the key in the value of an `Authorization` header; empty if there is none."""
-    scheme, _, key = authorization.partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""

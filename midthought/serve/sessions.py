@@ -157,7 +157,7 @@ class Session:
         except Exception as error:
             failure = dialect.failure(error)
             self._note(digest, failure, error)
-            raise failure from error
+            raise failure from None
 
     def _note(self, digest: bytes, failure: RequestError, cause: BaseException | None) -> None:
         if self.is_training and failure.status >= 500:
@@ -185,19 +185,14 @@ class Session:
 
     def give_reward(self, reward: float, response_id: str | None = None) -> None:
         """Sets the reward of the session, or of one answer. Raises `RequestError`."""
-        if response_id is None:
-            if self.reward is not None:
-                raise RequestError(f"the session has its reward already: {self.reward:g}", param="reward")
-            self.reward = reward
-            return
-        nodes = self._nodes.get(response_id, ())
-        if len(nodes) != 1:
+        nodes = self._nodes.get(response_id or "", ())
+        if response_id is not None and len(nodes) != 1:
             words = f"there is no response {response_id!r:.80} with one answer in this session"
             raise RequestError(words, param="response_id")
-        if nodes[0].reward is not None:
-            words = f"the answer {response_id!r} has its reward already: {nodes[0].reward:g}"
-            raise RequestError(words, param="response_id")
-        nodes[0].reward = reward
+        whose, rewarded = ("the session", self) if response_id is None else (f"the answer {response_id!r}", nodes[0])
+        if rewarded.reward is not None:
+            raise RequestError(f"{whose} has its reward already: {rewarded.reward:g}", param="reward")
+        rewarded.reward = reward
 
     async def close(self) -> None:
         """Ends the session, on any event loop. What a client has received is marked as delivered when this returns."""
@@ -233,7 +228,7 @@ class Session:
     def _ended(self, exchange: Exchange) -> None:
         self._last_active = time.monotonic()
         self._num_running -= len(exchange.asked.requests)
-        answers, asked = list(exchange.answers.values()), exchange.asked
+        answers, asked = exchange.answers, exchange.asked
         self.counts["answers"] += len(answers)
         self.counts["continued"] += sum(answer.node.parent is not None for answer in answers)
         has_answer = any(message["role"] == "assistant" for message in asked.requests[0].messages)

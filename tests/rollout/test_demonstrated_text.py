@@ -112,7 +112,7 @@ def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([QUESTION, asked(a=1, b=2), ANSWER], "the calls of message 1 have no results"),
+        ([QUESTION, asked(a=1, b=2), ANSWER], "the calls of message 1 have no result"),
         ([QUESTION, ANSWER, ANSWER], "two answers follow each other"),
         ([QUESTION, {**asked(), "function_call": {"name": "f"}}, RESULT, ANSWER], "former form; write tool_calls"),
         ([QUESTION, {"role": "assistant", "content": "a\ud800"}], "message 1 is not Unicode text"),
