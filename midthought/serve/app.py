@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midthought.memory.service.auth import AccessPolicy, authorization_of, token_of
 from midthought.memory.service.middleware import SecurityMiddleware
-from midthought.serve.dialects import ANTHROPIC, dialect_of
-from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, parsed
+from midthought.serve.dialects import dialect_of
+from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, model_entry, parsed
 from midthought.serve.errors import RequestError
 from midthought.serve.session_keys import KeyKind, Sessions
 from midthought.serve.sessions import Session
@@ -24,13 +24,13 @@ _HEADERS = {403: {"x-should-retry": "false"}, 429: {"retry-after": "1"}}
 """Headers of errors: the official clients repeat a request after 408, 409, 429 and 5xx, unless `x-should-retry` is false."""
 
 
-def make_app(sessions: Sessions, access: AccessPolicy, *, answer_seconds: float = ANSWER_SECONDS) -> ASGIApp:
+def make_app(sessions: Sessions, access: AccessPolicy) -> ASGIApp:
     """Returns the whole endpoint as an ASGI application."""
     return SecurityMiddleware(
         ChatRoutes(sessions),
         access,
         max_body_bytes=MAX_BODY_BYTES,
-        answer_seconds=answer_seconds,
+        answer_seconds=ANSWER_SECONDS,
         error_body=lambda path, status, detail: dialect_of(path).error(RequestError(detail, status=status)),
     )
 
@@ -77,13 +77,15 @@ class ChatRoutes:
                 return await self._answer(request, path, dialect)
             case "POST", "/v1/messages/count_tokens":
                 num_tokens = await self._session(request).count_tokens(path, await request.body())
-                return JSONResponse(ANTHROPIC.count(num_tokens))
+                return JSONResponse({"input_tokens": num_tokens})
             case "GET", "/v1/models":
-                return JSONResponse(dialect.models([self._model(self._session(request), dialect)]))
+                entry = self._model(self._session(request))
+                ends = {"has_more": False, "first_id": entry["id"], "last_id": entry["id"]}
+                return JSONResponse({"object": "list", "data": [entry], **ends})
             case "GET", _ if path.startswith("/v1/models/"):
                 session = self._session(request)
                 session.require_model(path.removeprefix("/v1/models/"))
-                return JSONResponse(self._model(session, dialect))
+                return JSONResponse(self._model(session))
             case "GET", "/v1/session":
                 session = self._session(request, "control")
                 counts = dict(session.counts)
@@ -102,8 +104,8 @@ class ChatRoutes:
     def _session(self, request: Request, kind: KeyKind = "model") -> Session:
         return self._sessions.find(token_of(authorization_of(request.headers)), kind)
 
-    def _model(self, session: Session, dialect: Dialect) -> dict[str, Any]:
-        return dialect.model(session.client.model, self._created, session.answers.policy.max_seq_len)
+    def _model(self, session: Session) -> dict[str, Any]:
+        return model_entry(session.client.model, self._created, session.answers.policy.max_seq_len)
 
     async def _answer(self, request: Request, path: str, dialect: Dialect) -> ASGIApp:
         session, count = self._session(request), request.headers.get("x-stainless-retry-count", "0")

@@ -144,11 +144,17 @@ class ChatAnswers:
         episode.end_text()
         if stream.stop_text is not None and (text := trajectory.turns[-1].answer) is not None:
             trajectory.turns[-1].answer = text.partition(stream.stop_text)[0].rstrip()
-        calls = _for_client(*episode.held)
+        calls = episode.calls_of_client()
         is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.is_stopped
         node.finish = "tool_calls" if calls else "stop" if is_whole else "length"
-        said = {"pieces": stream.pieces, "calls": calls, "stop_text": stream.stop_text}
-        answer = ChatAnswer(trajectory=trajectory, finish=node.finish, node=node, **said)
+        answer = ChatAnswer(
+            trajectory=trajectory,
+            pieces=stream.pieces,
+            calls=calls,
+            finish=node.finish,
+            stop_text=stream.stop_text,
+            node=node,
+        )
         episode.complete(node)
         node.ids = frozenset(each for each in (request.answer_id, *(call.id for call in calls)) if each)
         node.key = next_digest(before, answer.message())
@@ -250,6 +256,18 @@ class ChatEpisode(Episode):
         if self._stream.in_thought:
             self._stream.add(PieceKind.ANSWER, self.unread)
 
+    def calls_of_client(self) -> list[ClientCall]:
+        """Returns the calls that wait for the client, with new ids."""
+        waiting = (call for call, event in zip(*self.held, strict=True) if event is None)
+        return [
+            ClientCall(
+                id=f"call_{secrets.token_hex(12)}",
+                name=str(call.tool_name),
+                arguments=json.dumps(dict(call.parameters), ensure_ascii=False),
+            )
+            for call in waiting
+        ]
+
     def complete(self, node: TurnNode) -> None:
         """Adds the answer to its prompt."""
         append_answer(node.record, self.trajectory)
@@ -258,16 +276,3 @@ class ChatEpisode(Episode):
             node.in_thought = self._stream.in_thought
         else:
             node.messages = self.conversation(node.calls)
-
-
-def _for_client(calls: Sequence[ParsedAction], events: Sequence[ToolEvent | None]) -> list[ClientCall]:
-    """Returns the calls without an event, with new ids."""
-    return [
-        ClientCall(
-            id=f"call_{secrets.token_hex(12)}",
-            name=str(call.tool_name),
-            arguments=json.dumps(dict(call.parameters), ensure_ascii=False),
-        )
-        for call, event in zip(calls, events, strict=True)
-        if event is None
-    ]

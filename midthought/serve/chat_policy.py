@@ -61,19 +61,19 @@ class ChatPolicy:
         return self._with_tools[digest]
 
     def _described(self, tools: Sequence[ToolDefinition], native: NativeCallFormat) -> ChatPolicy:
-        others = self._own_tools(tools)
-        definitions = [*others, *tools]
+        definitions = [*self._own_tools(tools), *tools]
         call_format = NativeCallFormat(native.syntax, describes_tools=native.describes_tools, definitions=definitions)
-        described = [*(others if self.describes_tools else ()), *tools]
         renderer = self.renderer
         if call_format.describes_tools:
-            renderer = renderer.with_tools([tool.json_schema() for tool in described])
+            renderer = renderer.with_tools([tool.json_schema() for tool in self._in_prompts(tools)])
         return dataclasses.replace(self, renderer=renderer, call_format=call_format)
 
     def messages(self, said: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> list[Message]:
         """Returns the conversation with the system prompt and the descriptions of tools."""
-        described = [*(self._own_tools(tools) if self.describes_tools else ()), *tools]
-        return with_system(said, self.system_prompt, self.call_format.instructions(described))
+        return with_system(said, self.system_prompt, self.call_format.instructions(self._in_prompts(tools)))
+
+    def _in_prompts(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+        return [*(self._own_tools(tools) if self.describes_tools else ()), *tools]
 
     def _own_tools(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
         names = {tool.name for tool in tools}

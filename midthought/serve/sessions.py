@@ -87,7 +87,6 @@ class Session:
         """Sampling options that the client has set without effect."""
         self.reward: float | None = None
         """Reward of the whole session that was posted."""
-        self.is_closed = False
         self._close = close
         self._exchanges: list[Exchange] = []
         self._failures: dict[bytes, str] = {}
@@ -129,9 +128,7 @@ class Session:
             exchange = Exchange(dialect, asked, digest, self.answers, self.start, grace, self._ended)
         self._exchanges.append(exchange)
         self._num_running += len(asked.requests)
-        self.counts["requests"] += 1
-        self.counts["overridden"] += bool(asked.overridden)
-        self.counts["response_format"] += asked.has_response_format
+        self.counts.update(requests=1, overridden=bool(asked.overridden), response_format=asked.has_response_format)
         self.overridden.update(asked.overridden)
         return exchange
 
@@ -168,7 +165,7 @@ class Session:
         """Returns the exchange that a request repeats: one without a connection, or, if the client says so, any. None: it is a
         request of its own, or repeats one that failed."""
         same = [each for each in self._exchanges if each.digest == digest]
-        failed = [each for each in same if each.is_cancelled or each.failure is not None]
+        failed = [each for each in same if each.failure is not None]
         waiting = [each for each in same if not each.is_delivered and each not in failed]
         if lost := [each for each in waiting if not each.num_connections]:
             return lost[0]
@@ -185,7 +182,7 @@ class Session:
 
     def give_reward(self, reward: float, response_id: str | None = None) -> None:
         """Sets the reward of the session, or of one answer. Raises `RequestError`."""
-        nodes = self._nodes.get(response_id or "", ())
+        nodes = self._nodes.get(response_id or "", [])
         if response_id is not None and len(nodes) != 1:
             words = f"there is no response {response_id!r:.80} with one answer in this session"
             raise RequestError(words, param="response_id")
@@ -201,7 +198,6 @@ class Session:
 
     async def end(self) -> None:
         """Ends the session: nothing is delivered any more; answers in progress are cancelled and awaited."""
-        self.is_closed = True
         ending = list(self._exchanges)
         for exchange in ending:
             exchange.cancel(closed())

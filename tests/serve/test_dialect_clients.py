@@ -11,7 +11,7 @@ import pytest
 from dialect_answers import ANSWERS, answer, body, events, read
 
 from midthought.serve.dialects import ANTHROPIC, CHAT, anthropic, chat
-from midthought.serve.dialects.dialect import Effect
+from midthought.serve.dialects.dialect import Effect, model_entry
 from midthought.serve.errors import RequestError
 
 KEY = {"api_key": "none", "max_retries": 0}
@@ -147,10 +147,10 @@ def test_openais_client_reads_errors_of_chat(openai, server):
 def test_openais_client_lists_models(openai, server):
     from openai.types import Model
 
-    entry = CHAT.model("policy", 1_700_000_000, 4096)
+    entry = model_entry("policy", 1_700_000_000, 4096)
     Model.model_validate_json(json.dumps(entry), strict=True)
     with openai.OpenAI(base_url=url(server), **KEY) as client:
-        replies(server, CHAT.models([entry]))
+        replies(server, {"object": "list", "data": [entry]})
         assert [model.id for model in client.models.list()] == ["policy"]
 
 
@@ -232,11 +232,11 @@ def test_anthropics_client_reads_an_error_in_mid_stream(sdk, server):
 def test_anthropics_client_lists_models_and_counts_tokens(sdk, server):
     from anthropic.types import MessageTokensCount, ModelInfo
 
-    entry = ANTHROPIC.model("policy", 1_700_000_000, 4096)
+    entry = model_entry("policy", 1_700_000_000, 4096)
     ModelInfo.model_validate_json(json.dumps(entry), strict=True)
-    MessageTokensCount.model_validate(ANTHROPIC.count(7), strict=True)
+    MessageTokensCount.model_validate({"input_tokens": 7}, strict=True)
     with sdk.Anthropic(base_url=url(server), **KEY) as client:
-        replies(server, ANTHROPIC.models([entry]))
+        replies(server, {"data": [entry], "has_more": False})
         (model,) = client.models.list()
     assert (model.id, model.created_at.year, model.max_input_tokens) == ("policy", 2023, 4096)
 

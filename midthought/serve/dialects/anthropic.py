@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -233,10 +232,6 @@ class AnthropicDialect(dialect.Dialect):
         """Returns the request whose prompt is to be counted. Raises as `read`."""
         return dialect.parsed(body, CountRequest, PARAMETERS).asked(training=training)
 
-    def count(self, num_tokens: int) -> dict[str, Any]:
-        """Returns the body of a response of `count_tokens`."""
-        return {"input_tokens": num_tokens}
-
     def error(self, failure: RequestError) -> dict[str, Any]:
         other = "api_error" if failure.status >= 500 else "invalid_request_error"
         # with this code, the client sends whole conversations
@@ -248,15 +243,6 @@ class AnthropicDialect(dialect.Dialect):
     def overflow(self, error: ContextOverflowError) -> RequestError:
         num = f"more than {error.max_tokens}" if error.num_tokens is None else error.num_tokens
         return RequestError(f"prompt is too long: {num} tokens > {error.max_tokens} maximum")
-
-    def model(self, name: str, created: int, max_len: int) -> dict[str, Any]:
-        date = datetime.fromtimestamp(created, UTC).isoformat()
-        found = {"type": "model", "id": name, "display_name": name, "created_at": date, "lifecycle": "active"}
-        return {**found, "max_input_tokens": max_len, "max_tokens": max_len}
-
-    def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
-        return {"data": list(entries), "has_more": False, **ends}
 
 
 ANTHROPIC = AnthropicDialect()

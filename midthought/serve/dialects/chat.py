@@ -202,13 +202,6 @@ class ChatDialect(dialect.Dialect):
         words = f"this model's maximum context length is {error.max_tokens} tokens: {error}"
         return RequestError(words, param="messages", code="context_length_exceeded")
 
-    def model(self, name: str, created: int, max_len: int) -> dict[str, Any]:
-        found = {"id": name, "object": "model", "created": created, "owned_by": "midthought"}
-        return {**found, "max_model_len": max_len}
-
-    def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return {"object": "list", "data": list(entries)}
-
 
 CHAT = ChatDialect()
 

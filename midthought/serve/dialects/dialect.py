@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -88,8 +89,7 @@ class Dialect(Protocol):
     """A chat API.
 
     `read` returns a request (`training`: without the client's sampling options) or raises `DataError`; `error` returns the body
-    of an error, `overflow` an error in the words that clients look for, `model` the entry of a model in `/v1/models` (`created`:
-    seconds since 1970; `max_len`: tokens of a sequence), `models` the body of `/v1/models`.
+    of an error, `overflow` an error in the words that clients look for.
     """
 
     name: str
@@ -97,8 +97,6 @@ class Dialect(Protocol):
     def read(self, body: bytes, *, training: bool, renderer: Renderer) -> Asked: ...
     def error(self, failure: RequestError) -> dict[str, Any]: ...
     def overflow(self, error: ContextOverflowError) -> RequestError: ...
-    def model(self, name: str, created: int, max_len: int) -> dict[str, Any]: ...
-    def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]: ...
 
     def failure(self, error: BaseException) -> RequestError:
         """Returns what the client reads of an error. One of the server (status 500) is logged, and its text is not sent."""
@@ -233,6 +231,15 @@ def _definition(tool: Any) -> ToolDefinition:
 def new_id(prefix: str) -> str:
     """Returns an id that nobody can guess."""
     return f"{prefix}{secrets.token_hex(12)}"
+
+
+def model_entry(name: str, created: int, max_len: int) -> dict[str, Any]:
+    """Returns the entry of a model in `/v1/models`, which the clients of both dialects read. `created`: seconds since 1970;
+    `max_len`: tokens of a sequence."""
+    found = {"id": name, "object": "model", "created": created, "owned_by": "midthought", "max_model_len": max_len}
+    date = datetime.fromtimestamp(created, UTC).isoformat()
+    found |= {"type": "model", "display_name": name, "created_at": date, "lifecycle": "active"}
+    return {**found, "max_input_tokens": max_len, "max_tokens": max_len}
 
 
 def num_prompt(answer: ChatAnswer) -> int:
