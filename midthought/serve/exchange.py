@@ -39,6 +39,7 @@ Start = Callable[[Coroutine[Any, Any, Any]], "concurrent.futures.Future[Any]"]
 
 class Exchange:
     """Samples the answers of a request and keeps what is written of them; an ASGI application that sends it to a connection.
+    Raises `EngineError` if the engine was shut down.
 
     `grace_seconds`: without a connection for this long, the answers are cancelled. `on_end` is called when they are whole, have
     failed or were cancelled.
@@ -58,9 +59,9 @@ class Exchange:
         self.answers: list[ChatAnswer] = []
         """The answers, while `on_end` is called."""
         self.failure: RequestError | None = None
-        """The error that the client gets because of `cause`, or because it was cancelled."""
+        """The error that the client gets because of `cause`; without one, because it was cancelled."""
         self.cause: BaseException | None = None
-        self.is_over = self.is_delivered = self.is_cancelled = False
+        self.is_over = self.is_delivered = False
         self.ended = asyncio.Event()
         self.num_connections = 0
         self.left_at = 0.0
@@ -77,16 +78,11 @@ class Exchange:
         self._is_reading = False
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
-        try:
-            future = start(self._sample(answers))
-        except EngineError as error:  # it was shut down
-            future = concurrent.futures.Future()
-            future.set_exception(error)
+        future = start(self._sample(answers))
         future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._end, future))
 
     def cancel(self, failure: RequestError | None = None) -> None:
         """Stops sampling; what was not delivered will not be. `failure`: the error that connections get."""
-        self.is_cancelled = True
         self.failure = failure or RequestError("the answer was cancelled", status=500)
         if self._task is not None and not self.is_over:
             with contextlib.suppress(RuntimeError):  # the engine's event loop is closed
@@ -100,7 +96,7 @@ class Exchange:
             return answers.answer(request, post, functools.partial(setattr, self, "_num_prompt"))
 
         self._task = asyncio.current_task()
-        if self.is_cancelled:
+        if self.failure is not None:
             raise asyncio.CancelledError
         try:
             async with asyncio.TaskGroup() as group:

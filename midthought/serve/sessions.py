@@ -241,7 +241,7 @@ class Session:
         if (failure := exchange.failure) is None:
             self._failures.pop(exchange.digest, None)
             return
-        if exchange.is_cancelled:
+        if exchange.cause is None:
             self.counts["undelivered"] += len(asked.requests) - len(answers)
         else:
             self._note(exchange.digest, failure, exchange.cause)
