@@ -343,17 +343,21 @@ def test_a_group_trains_on_when_a_member_has_failed(talker, otherwise, error):
 
 
 def test_a_failure_of_the_gateway_is_no_reward_of_the_agent(talker, monkeypatch):
-    def broken(*given: Any, **options: Any) -> None:
-        raise KeyError("ours")
+    read = type(CHAT).read
+
+    def breaking(dialect: Any, body: bytes, **options: Any) -> Any:
+        if b"What?" in body:
+            raise KeyError("ours")
+        return read(dialect, body, **options)
 
     def agent(task: Any, client: Any) -> float:
         say(client, task, 1)
-        with pytest.raises(httpx.HTTPStatusError), monkeypatch.context() as patched:
-            patched.setattr(type(CHAT), "read", broken)
+        with pytest.raises(httpx.HTTPStatusError):
             ask(client, [{"role": "user", "content": "What?"}])
         return 1.0
 
-    for each in sampled(agent, talker, batch_size=1, mini_batch_size=1, group_size=1):
+    monkeypatch.setattr(type(CHAT), "read", breaking)
+    for each in sampled(agent, talker):
         assert each.reward is None and each.stop_reason is StopReason.FAILED
         assert each.error == "EngineError: KeyError: 'ours'"
 
