@@ -93,7 +93,11 @@ def check_results(messages: Mapping[str, Message]) -> None:
         if message["role"] == "tool":
             call_id = message.get("tool_call_id")
             is_known = call_id in waiting
-            if not waiting or (call_id and all(waiting) and not is_known):
+            if not waiting:
+                raise DataError(
+                    f"{place} is the result of {call_id!r:.80}, and every call before it has its result; remove it"
+                )
+            if call_id and all(waiting) and not is_known:
                 raise DataError(
                     f"{place} has the result of {call_id!r:.80}, and the calls before it without a result have the ids "
                     f"{waiting!r:.200}; give each result the id of its call"

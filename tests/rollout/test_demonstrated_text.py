@@ -120,7 +120,7 @@ def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
             [QUESTION, {"role": "assistant", "content": "A turn ends with <|im_end|>."}],
             "'<|im_end|>', the token that ends a turn",
         ),
-        ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "with 1 calls has 2 results"),
+        ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "message 3 is the result of None, and every call"),
         ([QUESTION, asked(a=1, b=2), RESULT, AGAIN, ANSWER], "a message of the user follows the results"),
         (
             [QUESTION, {**asked(), "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}, RESULT, ANSWER],
