@@ -72,36 +72,44 @@ def first_answer(messages: Sequence[Message]) -> int:
     Raises `DataError` if a message is malformed, if there is nothing before the first answer, if the last message is no answer,
     or if two answers follow each other.
     """
-    for number, message in enumerate(messages):
-        check_message(number, message)
-    _require_known_results(messages)
+    named = {f"message {number}": message for number, message in enumerate(messages)}
+    for place, message in named.items():
+        check_message(place, message)
+    check_results(named)
     roles = [message["role"] for message in messages]
     if "assistant" not in roles[1:] or roles[0] == "assistant" or roles[-1] != "assistant":
         raise DataError(f"the roles {roles} do not begin with a question and end with an answer")
-    if messages[-1].get("tool_calls"):
-        raise DataError("it ends with calls; add their results (role 'tool') and the answer after them")
     for number, pair in enumerate(itertools.pairwise(roles)):
         if pair == ("assistant", "assistant"):
-            if messages[number].get("tool_calls"):
-                raise DataError(
-                    f"the calls of message {number} have no results; add a message with the role 'tool' for each"
-                )
             raise DataError(f"two answers follow each other (messages {number} and {number + 1})")
     return roles.index("assistant")
 
 
-def _require_known_results(messages: Sequence[Message]) -> None:
-    """Raises `DataError` for a result whose id is none of the calls before it."""
-    known: list[str] = []
-    for number, message in enumerate(messages):
-        if calls := message.get("tool_calls"):
-            known = [call.get("id") for call in calls]
-        call_id = message.get("tool_call_id")
-        if message["role"] == "tool" and call_id and known and all(known) and call_id not in known:
+def check_results(messages: Mapping[str, Message]) -> None:
+    """Raises `DataError` unless every call has its result right after its answer, and every result its call: that with its id or,
+    if ids are missing, that at its position. `messages`: by the places where the user finds them."""
+    asking, waiting = "", list[Any]()
+    for place, message in (*messages.items(), ("the end", {"role": ""})):
+        if message["role"] == "tool":
+            call_id = message.get("tool_call_id")
+            is_known = call_id in waiting
+            if not waiting:
+                raise DataError(
+                    f"{place} is the result of {call_id!r:.80}, and every call before it has its result; remove it"
+                )
+            if call_id and all(waiting) and not is_known:
+                raise DataError(
+                    f"{place} has the result of {call_id!r:.80}, and the calls before it without a result have the ids "
+                    f"{waiting!r:.200}; give each result the id of its call"
+                )
+            waiting.pop(waiting.index(call_id) if is_known else 0)
+        elif waiting:
             raise DataError(
-                f"message {number} has the result of {call_id!r}, and the calls before it have the ids {known}; give each "
-                "result the id of its call"
+                f"the calls of {asking} have no result before {place}: {waiting!r:.200}; give one for each of them (role "
+                "'tool', or a tool_result)"
             )
+        if calls := message.get("tool_calls"):
+            asking, waiting = place, [call.get("id") for call in calls]
 
 
 def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
@@ -113,14 +121,8 @@ def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
 
 
 def events_of(answer: Message, results: Sequence[str]) -> list[ToolEvent]:
-    """Returns the calls of an answer with their results, in order. Raises `DataError` if their numbers differ."""
-    calls = calls_of(answer)
-    if len(calls) != len(results):
-        raise DataError(
-            f"an answer with {len(calls)} calls has {len(results)} results after it; give one message with the role 'tool' "
-            "for each call"
-        )
-    return [result_event(name, given, result) for (name, given), result in zip(calls, results, strict=True)]
+    """Returns the calls of an answer with their results, in order."""
+    return [result_event(name, given, result) for (name, given), result in zip(calls_of(answer), results, strict=True)]
 
 
 def result_messages(
@@ -138,45 +140,45 @@ def result_event(name: str | None, arguments: Mapping[str, Any], result: str) ->
     return ToolEvent(call=done, outcome=ToolOutcome.OK)
 
 
-def check_message(number: int, message: Any) -> None:
-    """Raises `DataError` if this is no message."""
+def check_message(place: str, message: Any) -> None:
+    """Raises `DataError` if this is no message. `place`: where the user finds it."""
     if not isinstance(message, Mapping) or message.get("role") not in ROLES:
         raise DataError(
-            f"message {number} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "
+            f"{place} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "
             '{"role": "user", "content": "…"}'
         )
-    require_shallow(message, f"message {number} is")
+    require_shallow(message, f"{place} is")
     if message.get("weight") not in (None, 0, 1):
-        raise DataError(f"message {number} has the weight {message['weight']!r}; it is 0 (not trained on) or 1")
+        raise DataError(f"{place} has the weight {message['weight']!r}; it is 0 (not trained on) or 1")
     if message.get("function_call"):
-        raise DataError(
-            f"message {number} has a function_call, OpenAI's former form; write tool_calls, and results as 'tool'"
-        )
+        raise DataError(f"{place} has a function_call, OpenAI's former form; write tool_calls, and results as 'tool'")
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, list | tuple):
-        raise DataError(f"message {number} has the tool_calls {calls!r:.80}; they must be a list of calls")
+        raise DataError(f"{place} has the tool_calls {calls!r:.80}; they must be a list of calls")
     if not isinstance(message.get("content"), str) and not (calls and message.get("content") is None):
-        raise DataError(f"the content of message {number} is {message.get('content')!r:.80}; it must be a text")
+        raise DataError(
+            f"the content of {place} is {message.get('content')!r:.80}; it must be text, or parts of the type 'text'"
+        )
     try:
         for value in message.values():
             (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
     except UnicodeEncodeError:
-        raise DataError(f"message {number} is not Unicode text: it has a lone surrogate; remove it") from None
+        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise DataError(
-                f"message {number} has the call {call!r:.120}; a call is "
+                f"{place} has the call {call!r:.120}; a call is "
                 '{"type": "function", "function": {"name": "…", "arguments": {…}}}'
             )
         try:
             arguments = _arguments(function.get("arguments"))
         except (ValueError, RecursionError):
             raise DataError(
-                f"the arguments of {function['name']!r} in message {number} are {function.get('arguments')!r:.120}; they "
+                f"the arguments of {function['name']!r} in {place} are {function.get('arguments')!r:.120}; they "
                 "must be a JSON object"
             ) from None
-        require_shallow(arguments, f"the arguments of {function['name']!r:.80} in message {number} are")
+        require_shallow(arguments, f"the arguments of {function['name']!r:.80} in {place} are")
 
 
 def require_shallow(value: Any, subject: str) -> None:
@@ -205,25 +207,19 @@ def _arguments(given: Any) -> dict[str, Any]:
 
 def with_our_ids(messages: Sequence[Message], make_id: Callable[[str, int], str]) -> list[Message]:
     """Returns the messages with the ids of `make_id(name of the tool, number of the call)`, and the names of tools beside
-    results."""
+    results, which are in the order of their calls (`in_one_form`)."""
     said: list[Message] = []
-    known: dict[str, tuple[str, str]] = {}
     waiting: list[tuple[str, str]] = []
     num_calls = 0
     for message in messages:
         if calls := message.get("tool_calls"):
-            waiting, renamed = [], []
-            for call in calls:
-                name = call["function"]["name"]
-                ours = make_id(name, num_calls)
-                num_calls += 1
-                waiting.append((ours, name))
-                known[call.get("id") or ours] = (ours, name)
-                renamed.append({**call, "id": ours, "type": "function"})
+            names = [call["function"]["name"] for call in calls]
+            waiting = [(make_id(name, number), name) for number, name in enumerate(names, num_calls)]
+            num_calls += len(calls)
+            renamed = [{**call, "id": ours, "type": "function"} for call, (ours, _) in zip(calls, waiting, strict=True)]
             message = {**message, "content": message.get("content") or "", "tool_calls": renamed}
         elif message["role"] == "tool":
-            first = waiting.pop(0) if waiting else ("", "")
-            ours, name = known.get(message.get("tool_call_id") or "", first)
+            ours, name = waiting.pop(0) if waiting else ("", "")
             message = {**message, "tool_call_id": ours, "name": name}
         said.append(message)
     return said

@@ -24,31 +24,32 @@ Finished = Literal["stop", "length", "tool_calls"]
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class TurnNode:
-    """One answer, and what is needed to continue it."""
+    """One answer, and what is needed to continue it. It begins as the prompt of an answer; `key` to `in_thought` are set when
+    the answer ends."""
 
-    key: bytes
-    """Digest of the conversation with this answer."""
-    ids: frozenset[str] = frozenset()
-    """Ids that the client got with this answer."""
     parent: TurnNode | None = None
     """The answer that this one continues; None: its prompt was rendered."""
     record: Trajectory
     """Tokens after the parent's: the context between the two answers, then the answer."""
-    finish: Finished
     messages: Sequence[Message] = ()
-    """The conversation with this answer, as the chat template takes it."""
-    calls: Sequence[ParsedAction] = ()
-    """Calls of a turn that waits for results."""
-    events: Sequence[ToolEvent | None] = ()
-    """Results of the policy's own tools; None for a call of the client's."""
-    in_thought: bool | None = None
-    """Whether the results follow within a thought; None: they are chat messages."""
+    """The conversation, as the chat template takes it: before the answer, then with it, unless results follow in its text."""
     answered: Sequence[ToolEvent] = ()
     """Calls of the parent whose results are in the context."""
     observation: str = ""
     """Text of the messages in the context."""
     is_same_turn: bool = False
     """Whether this answer continues the turn of the parent, after the results of its calls."""
+    key: bytes = b""
+    """Digest of the conversation with this answer."""
+    ids: frozenset[str] = frozenset()
+    """Ids that the client got with this answer."""
+    finish: Finished = "stop"
+    calls: Sequence[ParsedAction] = ()
+    """Calls of a turn that waits for results."""
+    events: Sequence[ToolEvent | None] = ()
+    """Results of the policy's own tools; None for a call of the client's."""
+    in_thought: bool | None = None
+    """Whether the results follow within a thought; None: they are chat messages."""
     number: int = field(default=-1, init=False)
     """Position in the order of the answers' ends."""
     is_delivered: bool = field(default=False, init=False)
@@ -155,16 +156,15 @@ class TurnGraph:
 
     def _leaves(self, *, with_dropped: bool) -> list[TurnNode]:
         """Returns the delivered answers that nothing continues, by number."""
-        delivered = [node for node in self._kept if node.is_delivered]
+
+        def prompt(node: TurnNode) -> tuple[TurnNode | None, tuple[int, ...]]:
+            return node.parent, tuple(node.record.token_ids[: node.num_context])
+
+        delivered = sorted((node for node in self._kept if node.is_delivered), key=lambda node: node.number)
         continued = {node.parent for node in delivered}
-        newest: dict[tuple[TurnNode | None, tuple[int, ...]], tuple[bool, int]] = {}
-        prompts = {node: (node.parent, tuple(node.record.token_ids[: node.num_context])) for node in delivered}
-        for node, prompt in prompts.items():
-            newest[prompt] = max(newest.get(prompt, (False, -1)), (node in continued, node.number))
+        last = {prompt(node): node for node in sorted(delivered, key=lambda node: node in continued)}
         leaves = [node for node in delivered if node not in continued]
-        if not with_dropped:
-            leaves = [leaf for leaf in leaves if newest[prompts[leaf]] == (False, leaf.number)]
-        return sorted(leaves, key=lambda leaf: leaf.number)
+        return [leaf for leaf in leaves if with_dropped or last[prompt(leaf)] is leaf]
 
 
 def _trained_by(leaves: Sequence[TurnNode]) -> dict[TurnNode, list[TurnNode]]:

@@ -41,8 +41,22 @@ class Piece:
 OnPiece = Callable[[Piece], None]
 
 
+class TextFields:
+    """The two texts of one answer, its thoughts and what it says, piece by piece; each part begins on a line of its own."""
+
+    def __init__(self) -> None:
+        self._has_text = {True: False, False: False}
+
+    def add(self, piece: Piece) -> tuple[bool, str]:
+        """Returns whether the piece belongs to the thoughts, as calls and results do, and its text."""
+        is_thought = piece.kind is not PieceKind.ANSWER
+        before = "\n" if piece.is_new and self._has_text[is_thought] else ""
+        self._has_text[is_thought] = True
+        return is_thought, before + piece.text
+
+
 class AnswerStream:
-    """Reads the tokens of one answer and passes pieces of its text to `on_piece`; `pieces` keeps them.
+    """Reads the tokens of one answer, from `begin_turn` on, and passes pieces of its text to `on_piece`; `pieces` keeps them.
 
     - Tags of thoughts are left out, and so are blanks at both ends of a thought or an answer.
     - In formats whose calls are chat turns, text that is a call or may become one waits for the end of the turn (`end_turn`).
@@ -55,7 +69,6 @@ class AnswerStream:
         call_format: ToolCallFormat,
         on_piece: OnPiece,
         *,
-        in_thought: bool = False,
         stop: Sequence[str] = (),
     ) -> None:
         self.stop_text: str | None = None
@@ -64,7 +77,6 @@ class AnswerStream:
         self._renderer, self._format, self._on_piece, self._stop = renderer, call_format, on_piece, tuple(stop)
         self._tags = call_format.think_tags
         self._markers = _call_markers(call_format)
-        self.begin_turn(in_thought=in_thought)
 
     @property
     def is_stopped(self) -> bool:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midthought.memory.service.auth import AccessPolicy, authorization_of
+from midthought.memory.service.auth import AccessPolicy, authorization_of, token_of
 from midthought.memory.service.middleware import SecurityMiddleware
-from midthought.serve.dialects import ANTHROPIC, dialect_of, dialect_of_models
-from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect
+from midthought.serve.dialects import dialect_of
+from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, model_entry, parsed
 from midthought.serve.errors import RequestError
-from midthought.serve.exchange import Following, failure_of
-from midthought.serve.session_keys import KeyKind, Sessions, key_of
-from midthought.serve.sessions import CLOSED, Session
+from midthought.serve.session_keys import KeyKind, Sessions
+from midthought.serve.sessions import Session
 
 ANSWER_SECONDS = 1800.0
 """Time limit of a response."""
@@ -27,15 +24,22 @@ _HEADERS = {403: {"x-should-retry": "false"}, 429: {"retry-after": "1"}}
 """Headers of errors: the official clients repeat a request after 408, 409, 429 and 5xx, unless `x-should-retry` is false."""
 
 
-def make_app(sessions: Sessions, access: AccessPolicy, *, answer_seconds: float = ANSWER_SECONDS) -> ASGIApp:
+def make_app(sessions: Sessions, access: AccessPolicy) -> ASGIApp:
     """Returns the whole endpoint as an ASGI application."""
     return SecurityMiddleware(
         ChatRoutes(sessions),
         access,
         max_body_bytes=MAX_BODY_BYTES,
-        answer_seconds=answer_seconds,
-        error_body=lambda path, status, detail: dialect_of(path).error(status, detail),
+        answer_seconds=ANSWER_SECONDS,
+        error_body=lambda path, status, detail: dialect_of(path).error(RequestError(detail, status=status)),
     )
+
+
+class GivenReward(Given):
+    """`POST /v1/session/reward`: of the session or, with the id of a response, of one answer."""
+
+    reward: float = Field(allow_inf_nan=False)
+    response_id: str | None = None
 
 
 class ChatRoutes:
@@ -53,13 +57,13 @@ class ChatRoutes:
             return
         request = Request(scope, receive)
         path = scope["path"]
-        dialect = dialect_of_models(request.headers) if path.startswith("/v1/models") else dialect_of(path)
+        dialect = dialect_of(path, request.headers)
         try:
             response = await self._respond(request, path, dialect)
             await response(scope, receive, send)
         except Exception as error:
-            failed = failure_of(error, dialect)
-            body = dialect.error(failed.status, str(failed), param=failed.param, code=failed.code)
+            failed = dialect.failure(error)
+            body = dialect.error(failed)
             headers = _HEADERS.get(failed.status, {}) | (
                 {"request-id": body["request_id"]} if "request_id" in body else {}
             )
@@ -72,13 +76,16 @@ class ChatRoutes:
             case "POST", "/v1/chat/completions" | "/v1/messages":
                 return await self._answer(request, path, dialect)
             case "POST", "/v1/messages/count_tokens":
-                return await self._count(request)
+                num_tokens = await self._session(request).count_tokens(path, await request.body())
+                return JSONResponse({"input_tokens": num_tokens})
             case "GET", "/v1/models":
-                return JSONResponse(dialect.models([self._model(self._session(request), dialect)]))
+                entry = self._model(self._session(request))
+                ends = {"has_more": False, "first_id": entry["id"], "last_id": entry["id"]}
+                return JSONResponse({"object": "list", "data": [entry], **ends})
             case "GET", _ if path.startswith("/v1/models/"):
                 session = self._session(request)
                 session.require_model(path.removeprefix("/v1/models/"))
-                return JSONResponse(self._model(session, dialect))
+                return JSONResponse(self._model(session))
             case "GET", "/v1/session":
                 session = self._session(request, "control")
                 counts = dict(session.counts)
@@ -95,44 +102,17 @@ class ChatRoutes:
         )
 
     def _session(self, request: Request, kind: KeyKind = "model") -> Session:
-        return self._sessions.find(key_of(authorization_of(request.headers)), kind)
+        return self._sessions.find(token_of(authorization_of(request.headers)), kind)
 
-    def _model(self, session: Session, dialect: Dialect) -> dict[str, Any]:
-        return dialect.model(session.client.model, self._created, session.answers.policy.max_seq_len)
+    def _model(self, session: Session) -> dict[str, Any]:
+        return model_entry(session.client.model, self._created, session.answers.policy.max_seq_len)
 
     async def _answer(self, request: Request, path: str, dialect: Dialect) -> ASGIApp:
         session, count = self._session(request), request.headers.get("x-stainless-retry-count", "0")
-        exchange = session.exchange(dialect, path, await request.body(), is_retry=count.strip() not in ("", "0"))
-        return Following(exchange, session.limits.grace_seconds)
-
-    async def _count(self, request: Request) -> Response:
-        session = self._session(request)
-        asked = ANTHROPIC.read_count(await request.body(), training=session.is_training)
-        session.require_model(asked.model)
-
-        async def count() -> int:
-            return session.answers.count_tokens(asked.requests[0])
-
-        return JSONResponse(ANTHROPIC.count(await asyncio.wrap_future(session.start(count()))))
+        return session.exchange(dialect, path, await request.body(), is_retry=count.strip() not in ("", "0"))
 
     async def _reward(self, request: Request) -> Response:
-        try:
-            session = self._session(request, "control")
-        except RequestError as refused:
-            self._sessions.num_late_rewards += refused.code == CLOSED
-            raise
-        given = _object(await request.body())
-        if unknown := sorted(given.keys() - {"reward", "response_id"}):
-            raise RequestError(f"{unknown[0]!r:.80} is not known; give reward and, for one answer, response_id")
-        session.give_reward(given.get("reward"), given.get("response_id"))
+        session = self._session(request, "control")
+        given = parsed(await request.body(), GivenReward, {})
+        session.give_reward(given.reward, given.response_id)
         return JSONResponse({"rewarded": True})
-
-
-def _object(body: bytes) -> Mapping[str, Any]:
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        raise RequestError("the body must be a JSON object")
-    return given

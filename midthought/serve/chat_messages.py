@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.errors import DataError
-from midthought.rollout.openai_messages import calls_of, check_message, in_one_form, result_event, with_our_ids
+from midthought.rollout.openai_messages import (
+    calls_of,
+    check_message,
+    check_results,
+    in_one_form,
+    result_event,
+    with_our_ids,
+)
 from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -21,68 +28,50 @@ _CANONICAL = json.JSONEncoder(sort_keys=True)
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "signature")
 
 
-def checked_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+def checked_messages(messages: Sequence[Mapping[str, Any]], places: Sequence[str] | None = None) -> list[Message]:
     """Returns the messages with texts as contents (`developer` is `system`; parts of text are joined).
 
-    Raises `DataError` if one is malformed or holds something else than text, if the last one is an answer, or if a call has no
-    result after it.
+    `places`: how errors name them, each another; None: by their index, `messages.0`. Raises `DataError` if one is malformed or
+    holds something else than text, if the last one is an answer, or if a call has no result after it.
     """
-    found: list[Message] = []
-    for number, given in enumerate(in_one_form(messages)):
+    found: dict[str, Message] = {}
+    places = places or [f"messages.{number}" for number in range(len(messages))]
+    for given in in_one_form([{**given, "place": place} for place, given in zip(places, messages, strict=True)]):
         message = {name: given[name] for name in _KEPT if given.get(name) is not None}
         message.setdefault("content", "")
-        if not isinstance(message["content"], str):
-            raise DataError(f"message {number} has content {message['content']!r:.80}; this model reads text only")
-        _check_calls(number, message)
-        found.append(message)
-    if all(message["role"] == "system" for message in found) or found[-1]["role"] == "assistant":
+        _check_message(given["place"], message)
+        found[given["place"]] = message
+    said = list(found.values())
+    if all(message["role"] == "system" for message in said) or said[-1]["role"] == "assistant":
         raise DataError("the last message must be of the user or the result of a tool (role 'user' or 'tool')")
-    _check_results(found)
-    return found
+    check_results(found)
+    return said
 
 
-def _check_calls(number: int, message: Message) -> None:
-    check_message(number, message)
+def _check_message(place: str, message: Message) -> None:
+    check_message(place, message)
     for name, _ in calls_of(message):
         if not TOOL_NAME.fullmatch(name):
-            raise DataError(f"message {number} calls the tool {name!r:.80}; a name has letters, digits, _ and - only")
+            raise DataError(f"{place} calls the tool {name!r:.80}; a name has letters, digits, _ and - only")
 
 
 def can_come_back(call: ParsedAction) -> bool:
     """Whether a client may send this call back as `tool_calls`: it was read, and its name and arguments are valid there."""
     calls = as_tool_calls([(call.tool_name or "", call.parameters, "")])
     try:
-        _check_calls(0, {"role": "assistant", "content": "", "tool_calls": calls})
+        _check_message("", {"role": "assistant", "content": "", "tool_calls": calls})
     except DataError:
         return False
     return bool(call.success)
 
 
-def _check_results(messages: Sequence[Message]) -> None:
-    waiting: list[str] = []
-    for number, message in enumerate(messages):
-        if message["role"] == "tool":
-            if message.get("tool_call_id") not in waiting:
-                raise DataError(
-                    f"message {number} is a result of the call {message.get('tool_call_id')!r:.80}, which is not a call of the "
-                    "answer before it"
-                )
-            waiting.remove(message["tool_call_id"])
-        elif waiting:
-            raise DataError(f"the call {waiting[0]!r:.80} has no result before message {number} (role 'tool')")
-        if message["role"] == "assistant":
-            waiting = [str(call.get("id")) for call in message.get("tool_calls") or ()]
-    if waiting:
-        raise DataError(f"the call {waiting[0]!r:.80} has no result (role 'tool')")
-
-
 def chained(messages: Sequence[Message], tools: Sequence[str]) -> list[bytes]:
     """Returns a digest of the descriptions of tools, then one for each message that depends on all before it.
 
-    Two messages are equal if role, text, and names and arguments of the calls are; ids, thoughts, and the spacing and order of
-    arguments do not matter. A result belongs to the call at its position.
+    Two messages are equal if role, text, and names and arguments of the calls are; ids, thoughts, the spacing and order of
+    arguments, and the order of the tools do not matter. A result belongs to the call at its position.
     """
-    digests = [_digest(b"", list(tools))]
+    digests = [digest_of(b"", sorted(tools))]
     for message in messages:
         digests.append(next_digest(digests[-1], message))
     return digests
@@ -90,10 +79,11 @@ def chained(messages: Sequence[Message], tools: Sequence[str]) -> list[bytes]:
 
 def next_digest(before: bytes, message: Message) -> bytes:
     """Returns the digest after one more message."""
-    return _digest(before, [message["role"], message["content"], calls_of(message)])
+    return digest_of(before, [message["role"], message["content"], calls_of(message)])
 
 
-def _digest(before: bytes, said: Any) -> bytes:
+def digest_of(before: bytes, said: Any) -> bytes:
+    """Returns the digest of a JSON value after the digest of what was before it."""
     return hashlib.blake2b(before + _CANONICAL.encode(said).encode(), digest_size=16).digest()
 
 

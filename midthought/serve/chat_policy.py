@@ -15,7 +15,7 @@ from midthought.engines.engine import Engine
 from midthought.errors import SettingsError
 from midthought.rollout.openai_messages import result_event, result_messages
 from midthought.rollout.turn_graph import TurnGraph, TurnNode
-from midthought.serve.chat_messages import for_template, issued_ids
+from midthought.serve.chat_messages import digest_of, for_template, issued_ids
 from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -23,7 +23,7 @@ from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.executor import ToolExecutor
-from midthought.types import ToolEvent
+from midthought.types import Task, Trajectory
 from midthought.types.task import with_system
 
 MAX_TOOL_SETS = 64
@@ -49,52 +49,35 @@ class ChatPolicy:
     _with_tools: dict[bytes, ChatPolicy] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The policy with tools of clients: a template is probed anew for other tools, which takes milliseconds."""
 
-    def with_client_tools(self, tools: Sequence[ToolDefinition], digest: bytes) -> ChatPolicy:
-        """Returns the policy whose prompts also describe the client's tools, which have this digest. Raises `SettingsError` if a
+    def with_client_tools(self, tools: Sequence[ToolDefinition], described: Sequence[str]) -> ChatPolicy:
+        """Returns the policy whose prompts also describe the client's tools, as `described` does. Raises `SettingsError` if a
         description spells a control token."""
         if not tools or not isinstance(self.call_format, NativeCallFormat):
             return self
-        if digest not in self._with_tools:
+        if (digest := digest_of(b"", described)) not in self._with_tools:
             if len(self._with_tools) >= MAX_TOOL_SETS:
                 self._with_tools.clear()
             self._with_tools[digest] = self._described(tools, self.call_format)
         return self._with_tools[digest]
 
     def _described(self, tools: Sequence[ToolDefinition], native: NativeCallFormat) -> ChatPolicy:
-        others = self._own_tools(tools)
-        definitions = [*others, *tools]
+        definitions = [*self._own_tools(tools), *tools]
         call_format = NativeCallFormat(native.syntax, describes_tools=native.describes_tools, definitions=definitions)
-        described = [*(others if self.describes_tools else ()), *tools]
         renderer = self.renderer
         if call_format.describes_tools:
-            renderer = renderer.with_tools([tool.json_schema() for tool in described])
+            renderer = renderer.with_tools([tool.json_schema() for tool in self._in_prompts(tools)])
         return dataclasses.replace(self, renderer=renderer, call_format=call_format)
 
     def messages(self, said: Sequence[Message], tools: Sequence[ToolDefinition] = ()) -> list[Message]:
         """Returns the conversation with the system prompt and the descriptions of tools."""
-        described = [*(self._own_tools(tools) if self.describes_tools else ()), *tools]
-        return with_system(said, self.system_prompt, self.call_format.instructions(described))
+        return with_system(said, self.system_prompt, self.call_format.instructions(self._in_prompts(tools)))
+
+    def _in_prompts(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
+        return [*(self._own_tools(tools) if self.describes_tools else ()), *tools]
 
     def _own_tools(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
         names = {tool.name for tool in tools}
         return [tool for tool in self.executor.registry.definitions() if tool.name not in names]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChatPrompt:
-    """The tokens before an answer."""
-
-    token_ids: Sequence[int]
-    messages: list[Message]
-    """The conversation as the chat template takes it."""
-    in_thought: bool | None = None
-    """Whether the tokens end within a thought; None: the last token says so."""
-    parent: TurnNode | None = None
-    """The answer that is continued."""
-    answered: Sequence[ToolEvent] = ()
-    """Its calls, with results that follow it."""
-    observation: str = ""
-    """Text of the messages that follow it."""
 
 
 def prompt_of(
@@ -103,7 +86,7 @@ def prompt_of(
     tools: Sequence[ToolDefinition],
     digests: Sequence[bytes],
     graph: TurnGraph,
-) -> ChatPrompt:
+) -> TurnNode:
     """Returns the prompt of the next answer: the tokens of the conversation so far if it was held here, else rendered.
 
     `digests`: of `chained`. Raises `SettingsError` if the chat template refuses the conversation.
@@ -135,22 +118,22 @@ def _texts(said: Sequence[Message]) -> Iterator[str]:
         yield from (str(message[name]) for name in ("reasoning_content", "tool_calls") if message.get(name))
 
 
-def _rendered(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> ChatPrompt:
+def _rendered(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> TurnNode:
     messages = for_template(policy.messages(said, tools), policy.call_format)
     try:
-        return ChatPrompt(token_ids=policy.renderer.prompt(messages), messages=messages)
+        token_ids = policy.renderer.prompt(messages)
     except SettingsError:
         as_user = [{**message, "role": "user"} if message["role"] == "tool" else message for message in messages]
         if as_user == messages:
             raise
-        return ChatPrompt(token_ids=policy.renderer.prompt(as_user), messages=as_user)
+        messages, token_ids = as_user, policy.renderer.prompt(as_user)
+    return TurnNode(record=_context(token_ids), messages=messages)
 
 
-def _continued(policy: ChatPolicy, node: TurnNode, results: Sequence[str], tail: Sequence[Message]) -> ChatPrompt:
+def _continued(policy: ChatPolicy, node: TurnNode, results: Sequence[str], tail: Sequence[Message]) -> TurnNode:
     """Returns the prompt after an answer that these messages follow, the results of its calls first."""
     renderer, call_format = policy.renderer, policy.call_format
-    token_ids, messages = node.token_ids(), list(tail[len(results) :])
-    given = iter(results)
+    token_ids, messages, given = list[int](), list(tail[len(results) :]), iter(results)
     events = [
         result_event(call.tool_name, call.parameters, next(given)) if event is None else event
         for call, event in zip(node.calls, node.events, strict=True)
@@ -161,15 +144,19 @@ def _continued(policy: ChatPolicy, node: TurnNode, results: Sequence[str], tail:
         num_before = sum(len(message.get("tool_calls") or ()) for message in node.messages[:-1])
         messages = result_messages(call_format, node.calls, events, num_before) + messages
     if messages:
-        if token_ids[-1] not in renderer.eos_token_ids:
+        if (token_ids or node.record.token_ids)[-1] not in renderer.eos_token_ids:
             token_ids += renderer.answer_end
         history = (node.messages,) if isinstance(call_format, NativeCallFormat) else ()
         token_ids += renderer.following(messages, *history)
-    return ChatPrompt(
-        token_ids=token_ids,
-        messages=[*node.messages, *messages],
-        in_thought=None if messages else node.in_thought,
+    return TurnNode(
         parent=node,
+        record=_context(token_ids),
+        messages=[*node.messages, *messages],
         answered=events,
         observation="\n".join(message["content"] for message in tail),
+        is_same_turn=not messages and node.in_thought is not None,
     )
+
+
+def _context(token_ids: Sequence[int]) -> Trajectory:
+    return Trajectory(Task(task_id="chat", prompt="", answer=""), token_ids)

@@ -55,10 +55,6 @@ class ChatSession:
         self.messages = [*messages, {"role": "assistant", "content": answer.content}]
         return answer
 
-    def reset(self) -> None:
-        """Starts a new conversation."""
-        self.messages = []
-
 
 class ChatTerminal:
     """Reads questions and commands from a terminal and shows the answers. `read_line(prompt)` raises EOFError at the end."""
@@ -92,7 +88,7 @@ class ChatTerminal:
 
     def _command(self, name: str) -> None:
         if name == "/reset":
-            self._session.reset()
+            self._session.messages = []
             self._say("A new conversation.", "dim")
         else:
             self._say(HELP if name == "/help" else f"unknown command {name}\n{HELP}", "dim")
@@ -124,7 +120,7 @@ def answer_lines(session: ChatSession, lines: Iterable[str], out: IO[str] | None
     for line in lines:
         if not line.strip():
             continue
-        session.reset()
+        session.messages = []
         content = session.ask(line.strip(), lambda piece: None).content
         stream.write(printable(" ".join(content.split())) + "\n")
         stream.flush()

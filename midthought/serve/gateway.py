@@ -6,8 +6,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import resource
+import secrets
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 from midthought.config.references import require_installed
@@ -17,8 +17,8 @@ from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.chat_answer import ChatAnswers
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.exchange import Start
-from midthought.serve.session_keys import SessionAccess, Sessions
-from midthought.serve.sessions import Session, SessionLimits
+from midthought.serve.session_keys import Sessions
+from midthought.serve.sessions import AgentClient, Session, SessionLimits
 from midthought.tools.background_loop import BackgroundLoop
 
 STOP_SECONDS = 1
@@ -44,21 +44,20 @@ class Gateway:
         self._loop = BackgroundLoop("midthought-gateway")
         self._server: Any = None
 
-    def open_session(
-        self, policy: ChatPolicy, *, seed: int, start: Start, sampling: Mapping[str, Any] | None = None
-    ) -> Session:
-        """Returns a session whose answers are sampled with these fields of `Sampling`; `start` starts coroutines on the engine's
-        event loop. Any thread may call it."""
-        answers = ChatAnswers(policy, TurnGraph(), seed=seed, sampling=sampling or {})
-        session = Session(
-            answers,
-            start,
+    def open_session(self, policy: ChatPolicy, *, seed: int, start: Start) -> Session:
+        """Returns a session whose answers are sampled as `policy.inference` says; `start` starts coroutines on the engine's event
+        loop. Any thread may call it."""
+        url, session_id = self._url(), secrets.token_hex(8)
+        client = AgentClient(
+            base_url=f"{url}/v1",
+            anthropic_base_url=url,
+            api_key=self.sessions.key("model", session_id),
+            control_key=self.sessions.key("control", session_id),
             model=self.name,
-            url=self._url(),
-            is_training=True,
-            limits=self._limits,
-            close=self._close_session,
         )
+        answers = ChatAnswers(policy, TurnGraph(), seed=seed)
+        how: dict[str, Any] = {"limits": self._limits, "close": self._close_session}
+        session = Session(answers, start, client, session_id=session_id, is_training=True, **how)
         self.sessions.add(session)
         return session
 
@@ -75,6 +74,7 @@ class Gateway:
         await asyncio.wrap_future(self._loop.start(self.sessions.close(session)))
 
     def _url(self) -> str:
+        from midthought.memory.service.auth import AccessPolicy
         from midthought.memory.service.server import address, listen, make_server
         from midthought.serve.app import make_app
 
@@ -82,7 +82,7 @@ class Gateway:
             if self._server is None:
                 _allow_files()
                 listening = listen(self.host, 0)
-                app = make_app(self.sessions, SessionAccess(host=self.host, sessions=self.sessions))
+                app = make_app(self.sessions, AccessPolicy(host=self.host, knows=self.sessions.knows))
                 self._server = make_server(app, max_connections=None, stop_seconds=STOP_SECONDS)
                 self._server.config.lifespan = "off"  # uvicorn prints a traceback if the loop ends before the server
                 self._address = address(listening)

@@ -8,28 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import secrets
-import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from midthought.rollout.turn_graph import TurnNode
 from midthought.serve.chat_answer import ChatAnswers
 from midthought.serve.chat_policy import ChatPolicy
-from midthought.serve.dialects.dialect import Asked, Dialect
+from midthought.serve.dialects import ANTHROPIC
+from midthought.serve.dialects.dialect import Dialect
 from midthought.serve.errors import RequestError
 from midthought.serve.exchange import Exchange, Start
 
 RETRY_SECONDS = 60.0
 """A finished exchange is found by the same request for this long after its last connection ended."""
-MAX_REWARD = sys.float_info.max
 STOP_SECONDS = 5.0
 """Time for cancelled answers to end."""
-CLOSED = "session_closed"
-"""Code of the error that a request to a closed session gets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +44,12 @@ class SessionLimits:
 class AgentClient:
     """What an agent needs to reach its session."""
 
-    base_url: str
+    base_url: str = ""
     """Base URL of OpenAI's clients."""
-    anthropic_base_url: str
+    anthropic_base_url: str = ""
     """Base URL of Anthropic's clients, which append /v1 themselves."""
-    api_key: str = field(repr=False)
-    control_key: str = field(repr=False)
+    api_key: str = field(default="", repr=False)
+    control_key: str = field(default="", repr=False)
     """Gives rewards, closes the session, reads its counts."""
     model: str
 
@@ -78,29 +73,20 @@ class Session:
         self,
         answers: ChatAnswers,
         start: Start,
+        client: AgentClient,
         *,
-        model: str,
-        url: str = "",
+        session_id: str = "",
         is_training: bool = False,
         limits: SessionLimits | None = None,
         close: Callable[[Session], Awaitable[None]] | None = None,
     ) -> None:
-        self.answers, self.start, self.is_training = answers, start, is_training
-        self.limits = limits or SessionLimits()
-        self.id = secrets.token_hex(8)
-        self.client = AgentClient(
-            base_url=f"{url}/v1",
-            anthropic_base_url=url,
-            api_key=f"mt-model-{secrets.token_urlsafe(32)}",
-            control_key=f"mt-control-{secrets.token_urlsafe(32)}",
-            model=model,
-        )
+        self.answers, self.start, self.client, self.is_training = answers, start, client, is_training
+        self.id, self.limits = session_id, limits or SessionLimits()
         self.counts: Counter[str] = Counter()
         self.overridden: set[str] = set()
         """Sampling options that the client has set without effect."""
         self.reward: float | None = None
         """Reward of the whole session that was posted."""
-        self.is_closed = False
         self._close = close
         self._exchanges: list[Exchange] = []
         self._failures: dict[bytes, str] = {}
@@ -122,34 +108,66 @@ class Session:
     def exchange(self, dialect: Dialect, path: str, body: bytes, *, is_retry: bool) -> Exchange:
         """Returns the exchange of a request: that of the same request whose answer was not received, or a new one.
 
-        `is_retry`: the client says that it has sent the request before. Raises `RequestError`, `DataError`, `SettingsError`.
+        `is_retry`: the client says that it has sent the request before. Raises `RequestError`.
         """
         self._last_active = now = time.monotonic()
         self._exchanges = [
             each
             for each in self._exchanges
-            if not each.is_over or each.is_followed or now - each.left_at < RETRY_SECONDS
+            if not each.is_over or each.num_connections or now - each.left_at < RETRY_SECONDS
         ]
-        digest = hashlib.blake2b(path.encode() + b"\n" + body, digest_size=16).digest()
+        digest = _digest(path, body)
         if (found := self._same(digest, is_retry=is_retry)) is not None:
             self.counts["retried"] += 1
             return found
-        asked = dialect.read(body, training=self.is_training, renderer=self.answers.policy.renderer)
-        self.require_model(asked.model)
-        self._admit(len(asked.requests))
-        exchange = Exchange(dialect, asked, digest, self.answers, self.start, self._ended)
+        with self._noting(dialect, digest):
+            asked = dialect.read(body, training=self.is_training, renderer=self.answers.policy.renderer)
+            self.require_model(asked.model)
+            self._admit(len(asked.requests))
+            grace = self.limits.grace_seconds
+            exchange = Exchange(dialect, asked, digest, self.answers, self.start, grace, self._ended)
         self._exchanges.append(exchange)
         self._num_running += len(asked.requests)
-        self._count(asked)
+        self.counts.update(requests=1, overridden=bool(asked.overridden), response_format=asked.has_response_format)
+        self.overridden.update(asked.overridden)
         return exchange
+
+    async def count_tokens(self, path: str, body: bytes) -> int:
+        """Returns the number of tokens of the prompt of a request in Anthropic's form. Raises `RequestError`."""
+        digest = _digest(path, body)
+        with self._noting(ANTHROPIC, digest):
+            asked = ANTHROPIC.read_count(body, training=self.is_training)
+            self.require_model(asked.model)
+
+            async def count() -> int:
+                return self.answers.count_tokens(asked.requests[0])
+
+            num_tokens: int = await asyncio.wrap_future(self.start(count()))
+        self._failures.pop(digest, None)
+        return num_tokens
+
+    @contextlib.contextmanager
+    def _noting(self, dialect: Dialect, digest: bytes) -> Iterator[None]:
+        """Raises an error in the block as the client reads it. One of ours is a failure of the session, not of the agent."""
+        try:
+            yield
+        except Exception as error:
+            failure = dialect.failure(error)
+            self._note(digest, failure, error)
+            raise failure from None
+
+    def _note(self, digest: bytes, failure: RequestError, cause: BaseException | None) -> None:
+        if self.is_training and failure.status >= 500:
+            self.counts["failed"] += 1
+            self._failures.setdefault(digest, f"{type(cause).__name__}: {cause}")
 
     def _same(self, digest: bytes, *, is_retry: bool) -> Exchange | None:
         """Returns the exchange that a request repeats: one without a connection, or, if the client says so, any. None: it is a
         request of its own, or repeats one that failed."""
         same = [each for each in self._exchanges if each.digest == digest]
-        failed = [each for each in same if each.is_cancelled or each.failure is not None]
+        failed = [each for each in same if each.failure is not None]
         waiting = [each for each in same if not each.is_delivered and each not in failed]
-        if lost := [each for each in waiting if not each.is_followed]:
+        if lost := [each for each in waiting if not each.num_connections]:
             return lost[0]
         if failed:
             self._exchanges.remove(failed[0])
@@ -162,24 +180,16 @@ class Session:
             words = f"there is no model {name!r:.200}; this server has {self.client.model!r}"
             raise RequestError(words, status=404, param="model", code="model_not_found")
 
-    def give_reward(self, reward: Any, response_id: Any = None) -> None:
+    def give_reward(self, reward: float, response_id: str | None = None) -> None:
         """Sets the reward of the session, or of one answer. Raises `RequestError`."""
-        is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
-        if not is_number or not abs(reward) <= MAX_REWARD:
-            raise RequestError(f"the reward {reward!r:.80} is no finite number", param="reward")
-        if response_id is None:
-            if self.reward is not None:
-                raise RequestError(f"the session has its reward already: {self.reward:g}", param="reward")
-            self.reward = float(reward)
-            return
-        nodes = self._nodes.get(response_id) if isinstance(response_id, str) else None
-        if nodes is None or len(nodes) != 1:
+        nodes = self._nodes.get(response_id or "", [])
+        if response_id is not None and len(nodes) != 1:
             words = f"there is no response {response_id!r:.80} with one answer in this session"
             raise RequestError(words, param="response_id")
-        if nodes[0].reward is not None:
-            words = f"the answer {response_id!r} has its reward already: {nodes[0].reward:g}"
-            raise RequestError(words, param="response_id")
-        nodes[0].reward = float(reward)
+        whose, rewarded = ("the session", self) if response_id is None else (f"the answer {response_id!r}", nodes[0])
+        if rewarded.reward is not None:
+            raise RequestError(f"{whose} has its reward already: {rewarded.reward:g}", param="reward")
+        rewarded.reward = reward
 
     async def close(self) -> None:
         """Ends the session, on any event loop. What a client has received is marked as delivered when this returns."""
@@ -188,7 +198,6 @@ class Session:
 
     async def end(self) -> None:
         """Ends the session: nothing is delivered any more; answers in progress are cancelled and awaited."""
-        self.is_closed = True
         ending = list(self._exchanges)
         for exchange in ending:
             exchange.cancel(closed())
@@ -212,16 +221,10 @@ class Session:
                 status=403,
             )
 
-    def _count(self, asked: Asked) -> None:
-        self.counts["requests"] += 1
-        self.counts["overridden"] += bool(asked.overridden)
-        self.counts["response_format"] += asked.has_response_format
-        self.overridden.update(asked.overridden)
-
     def _ended(self, exchange: Exchange) -> None:
         self._last_active = time.monotonic()
         self._num_running -= len(exchange.asked.requests)
-        answers, asked = list(exchange.answers.values()), exchange.asked
+        answers, asked = exchange.answers, exchange.asked
         self.counts["answers"] += len(answers)
         self.counts["continued"] += sum(answer.node.parent is not None for answer in answers)
         has_answer = any(message["role"] == "assistant" for message in asked.requests[0].messages)
@@ -238,22 +241,25 @@ class Session:
         if (failure := exchange.failure) is None:
             self._failures.pop(exchange.digest, None)
             return
-        if exchange.is_cancelled:
+        if exchange.cause is None:
             self.counts["undelivered"] += len(asked.requests) - len(answers)
-        elif failure.status >= 500:
-            self.counts["failed"] += 1
-            self._failures.setdefault(exchange.digest, f"{type(exchange.cause).__name__}: {exchange.cause}")
+        else:
+            self._note(exchange.digest, failure, exchange.cause)
+
+
+def _digest(path: str, body: bytes) -> bytes:
+    return hashlib.blake2b(path.encode() + b"\n" + body, digest_size=16).digest()
 
 
 def closed() -> RequestError:
     """Returns the error of every request to a session that is closed."""
-    return RequestError("this session is closed; each episode has its own key, client.api_key", status=403, code=CLOSED)
+    words = "this session is closed; each episode has its own key, client.api_key"
+    return RequestError(words, status=403, code="session_closed")
 
 
 def shared_session(policy: ChatPolicy, start: Start, model: str, *, max_answers: int = 512) -> Session:
     """Returns the session of `midthought serve`, which has no end: the client's sampling options are used, and the oldest
     conversations are forgotten."""
-    limits = SessionLimits(
-        max_answers=max_answers, max_requests=float("inf"), max_tokens=float("inf"), grace_seconds=0.0
-    )
-    return Session(ChatAnswers(policy), start, model=model, limits=limits)
+    endless = float("inf")
+    limits = SessionLimits(max_answers=max_answers, max_requests=endless, max_tokens=endless, grace_seconds=0.0)
+    return Session(ChatAnswers(policy), start, AgentClient(model=model), limits=limits)

@@ -6,7 +6,6 @@ What the policy sampled for it is the episode (`midthought.serve`). Does not dep
 from __future__ import annotations
 
 import asyncio
-import dis
 import functools
 import inspect
 import itertools
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.config.references import require_installed
-from midthought.env.reward_functions import WeightedReward, without_partial
+from midthought.env.reward_functions import WeightedReward
 from midthought.errors import EngineError, EpisodeError, SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
 from midthought.serve.chat_policy import ChatPolicy
@@ -37,7 +36,6 @@ PART = "agent"
 MODEL = "policy"
 """Name of the model in requests; any other one is answered with an error."""
 _CANCEL_SECONDS = 0.5
-_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _HINT = "the agent made no request that was answered; its model needs client.base_url, client.api_key and client.model"
 _NO_REWARD = "returns None, and there is no other reward: return a number or a Reward, or give the trainer rewards=[…]"
 _log = logging.getLogger(__name__)
@@ -147,7 +145,6 @@ class AgentEpisode:
         session = self._tasks.gateway.open_session(
             self._tasks.policy(parts),
             seed=trajectory.seed,
-            sampling={"temperature": parts.inference.temperature, "top_p": parts.inference.top_p},
             start=lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop),
         )
         try:
@@ -223,16 +220,16 @@ def agent_tasks(
             "agent= plays the tasks of a data set: give dataset= with rows or a file, and no environment"
         )
     try:
-        inspect.signature(agent).bind(None, None)
+        signature = inspect.signature(agent)
+        signature.bind(None, None)
     except (TypeError, ValueError):
         raise SettingsError(
             f"agent={agent!r:.80}: give a function f(task, client) that takes exactly these two arguments, plain or async"
         ) from None
     if isinstance(agent, type):
         raise SettingsError(f"agent={agent!r:.80} is a class; give a function, or an object that can be called")
-    if (reward := make_reward(reward_fn, rewards)) is None and _returns_nothing(agent):
-        name = getattr(agent, "__name__", agent)
-        raise SettingsError(f"agent={name!s:.80} {_NO_REWARD}; annotate one that posts its reward: -> float | None")
+    if (reward := make_reward(reward_fn, rewards)) is None and signature.return_annotation in (None, "None"):
+        raise SettingsError(f"agent={getattr(agent, '__name__', agent)!s:.80} {_NO_REWARD}")
     assert isinstance(config, ConfigStore)
     if config.ray.use_ray:
         raise SettingsError("ray.use_ray=true with agent=: an agent runs in this process; set it to false")
@@ -247,14 +244,3 @@ def agent_tasks(
         )
     require_installed("serve", "fastapi", "uvicorn")
     return AgentTasks(agent, dataset, reward, config, validation=validation, **said)
-
-
-def _returns_nothing(agent: Agent) -> bool:
-    """Whether an agent says that it returns None, or has neither an annotation nor a `return` with a value."""
-    if (said := inspect.signature(agent).return_annotation) is not inspect.Signature.empty:
-        return said in (None, "None")
-    if (code := getattr(without_partial(agent), "__code__", None)) is None:
-        return False
-    steps = itertools.pairwise((each.opname, each.argval) for each in dis.get_instructions(code))
-    returned = [before if each[0] == "RETURN_VALUE" else each for before, each in steps if each[0] in _RETURNS]
-    return bool(returned) and all(value is None and name.endswith("_CONST") for name, value in returned)

@@ -56,9 +56,9 @@ def test_captured_log_probabilities_are_those_of_the_learner(make_policy, temper
         call_format=choice.call_format,
         executor=ToolExecutor(ToolRegistry()),
         max_seq_len=LENGTH,
-        inference=InferenceConfig(max_tokens=LENGTH),
+        inference=InferenceConfig(max_tokens=LENGTH, temperature=temperature),
     )
-    answers = ChatAnswers(policy, TurnGraph(), seed=3, sampling={"temperature": temperature})
+    answers = ChatAnswers(policy, TurnGraph(), seed=3)
     asyncio.run(converse(answers))
     record = Trajectory(Task(task_id="t", prompt="?", answer="!"), [0])
     assert len(answers.graph.fill(record)) == 7 and len(record.segments) == 5

@@ -112,7 +112,7 @@ def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([QUESTION, asked(a=1, b=2), ANSWER], "the calls of message 1 have no results"),
+        ([QUESTION, asked(a=1, b=2), ANSWER], "the calls of message 1 have no result"),
         ([QUESTION, ANSWER, ANSWER], "two answers follow each other"),
         ([QUESTION, {**asked(), "function_call": {"name": "f"}}, RESULT, ANSWER], "former form; write tool_calls"),
         ([QUESTION, {"role": "assistant", "content": "a\ud800"}], "message 1 is not Unicode text"),
@@ -120,7 +120,7 @@ def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
             [QUESTION, {"role": "assistant", "content": "A turn ends with <|im_end|>."}],
             "'<|im_end|>', the token that ends a turn",
         ),
-        ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "with 1 calls has 2 results"),
+        ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "message 3 is the result of None, and every call"),
         ([QUESTION, asked(a=1, b=2), RESULT, AGAIN, ANSWER], "a message of the user follows the results"),
         (
             [QUESTION, {**asked(), "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}, RESULT, ANSWER],

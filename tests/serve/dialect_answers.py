@@ -55,10 +55,10 @@ def read(dialect: Dialect, *, training: bool = True, **fields: Any) -> Asked:
 
 def events(asked: Asked, *answers: ChatAnswer) -> list[bytes]:
     """The events of a stream, with one that says nothing."""
-    found = [asked.writer.begin(), asked.writer.keep_alive()]
+    found = [asked.writer.begin(3), asked.writer.keep_alive()]
     for number, each in enumerate(answers):
-        found += [asked.writer.piece(number, piece) for piece in each.pieces] + [asked.writer.end(number, each)]
-    return [*found, asked.writer.close(answers)]
+        found += [asked.writer.piece(number, piece) for piece in each.pieces]
+    return [*found, asked.writer.end(answers)]
 
 
 CALLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}

@@ -110,7 +110,7 @@ class Place:
     clients: list[httpx.Client] = field(default_factory=list)
 
     def open(self, seed: int = 0) -> Session:
-        return self.gateway.open_session(self.policy, seed=seed, sampling={"temperature": 1.0}, start=self.start)
+        return self.gateway.open_session(self.policy, seed=seed, start=self.start)
 
     def client(self, session: Session, *, control: bool = False) -> httpx.Client:
         key = session.client.control_key if control else session.client.api_key

@@ -148,7 +148,7 @@ def policy_of(style: str) -> ChatPolicy:
 # -- plans ---------------------------------------------------------------------------------------------------------
 
 EDITS = ("edit_last", "edit_last", "edit_older", "other_tools", "other_system", "compaction")
-HABITS = ("drop_thoughts", "other_spacing", "other_ids")
+HABITS = ("drop_thoughts", "other_spacing", "other_ids", "other_order")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -211,7 +211,7 @@ def view(messages: Sequence[dict[str, Any]], tools: Sequence[ToolDefinition]) ->
         ]
         for message in messages
     ]  # fmt: skip
-    return json.dumps([[tool.name for tool in tools], said], sort_keys=True)
+    return json.dumps([sorted(tool.name for tool in tools), said], sort_keys=True)
 
 
 class Session:
@@ -220,7 +220,7 @@ class Session:
     def __init__(self, style: str, name: str, drawn: random.Random | None = None) -> None:
         """`drawn` None: one request after the other; else in a random order, several at the same time."""
         self.graph = TurnGraph()
-        self.answers = ChatAnswers(policy_of(style), self.graph, seed=7, sampling={"temperature": 1.0})
+        self.answers = ChatAnswers(policy_of(style), self.graph, seed=7)
         self.is_ambiguous = False
         """Whether two answers looked equal when one was continued."""
         self.num_edits = self.num_continued = 0
@@ -246,9 +246,7 @@ class Session:
         request = ChatRequest(
             messages=checked_messages(json.loads(json.dumps(messages))),
             tools=tools,
-            seed=123,
             max_tokens=ask.max_tokens,
-            sampling={"temperature": 0.3},
             stop=ask.stop,
         )
         copies = [
@@ -301,11 +299,13 @@ class Session:
             case "other_system":
                 messages[0]["content"] += f" {ask.number}"
             case "other_tools":
-                tools = drawn.choice([each for each in TOOL_SETS if each != tools])
+                tools = drawn.choice([each for each in TOOL_SETS if len(each) != len(tools)])
             case "compaction":
                 summary = {"role": "user", "content": f"Summary {ask.number}"}
                 kept = drawn.choice([[], messages[place:num_answered]])
                 messages = [messages[0], summary, *kept, asked]
+        if "other_order" in ask.habits:
+            tools = tools[::-1]
         for habit in ask.habits:
             for message in messages:
                 with_habit(message, habit, ask.number)

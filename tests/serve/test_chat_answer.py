@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from dialect_answers import read
 from published_templates import PUBLISHED
 
 from midthought.config import InferenceConfig
@@ -23,6 +24,7 @@ from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import chained, checked_messages
 from midthought.serve.chat_policy import ChatPolicy
+from midthought.serve.dialects import CHAT
 from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tools.builtin.calculate import CalculateTool
@@ -228,6 +230,30 @@ def test_a_user_may_speak_after_results_also_if_they_are_in_a_thought():
     )
 
 
+TIME = ToolDefinition("time", "Tells the time.", [])
+
+
+@pytest.mark.parametrize("name", ["native", "hermes"])
+def test_the_same_tools_in_another_order_continue_the_recorded_tokens(name):
+    qwen3 = next(each for each in PUBLISHED if each.name == "qwen3")
+    chat = Chat("hermes", "One.", None, "Two.", None, "Three.", None, "Four.", None)
+    if name == "native":
+        choice = choose_call_format(Renderer(qwen3.tokenizer()), [])
+        texts = iter(["One.", None, "Two.", None, "Three.", None, "Four.", None])
+        chat.renderer, engine = choice.renderer, ScriptedEngine(lambda *given: next(texts), choice.renderer)
+        native = {"renderer": choice.renderer, "call_format": choice.call_format, "engine": engine}
+        chat.answers = ChatAnswers(dataclasses.replace(chat.answers.policy, **native))
+    first = chat.answer(user("a"), tools=[WEATHER, TIME])
+    messages = [user("a"), said(first), user("b")]
+    second = chat.answer(*messages, tools=[TIME, WEATHER])
+    assert "Tells" not in between(chat, first, second)
+    assert chat.answer(*messages, tools=[TIME]).node.parent is None
+    fresh = chat.answer(user("new"), tools=[TIME, WEATHER])
+    assert chat.prompt(fresh).index("Tells the time") < chat.prompt(fresh).index("Tells the weather"), (
+        "the client's order"
+    )
+
+
 UNREAD = {name: CALLS[name].replace('"2+3"', "") for name in ("in_thought", "hermes")}
 
 
@@ -290,12 +316,12 @@ def test_sampling_that_is_ours_replaces_the_clients_and_its_seed():
             seen.append(sampling)
             return await super().sample(episode, token_ids, sampling, **more)
 
-    chat = Chat("hermes")
+    chat = Chat("hermes", temperature=0.7)
     policy = dataclasses.replace(chat.answers.policy, engine=Watched(lambda *given: "Yes.", chat.renderer))
-    for ours in (None, {"temperature": 0.7}):
-        answers = ChatAnswers(policy, TurnGraph(), seed=5, sampling=ours)
-        sampling = {"temperature": 0.1, "top_k": 3}
-        answer = asyncio.run(answers.answer(chat.request(user("a"), seed=9, max_tokens=3, sampling=sampling)))
+    for training in (False, True):
+        answers = ChatAnswers(policy, TurnGraph(), seed=5 if training else None)
+        asked = read(CHAT, training=training, temperature=0.1, top_k=3, seed=9, max_tokens=3)
+        answer = asyncio.run(answers.answer(asked.requests[0]))
     assert [(each.temperature, each.top_k, each.max_tokens) for each in seen] == [(0.1, 3, 3), (0.7, 0, 3)]
     assert seen[0].seed == 9 and seen[1].seed == TurnGraph().seed(
         5, answer.node.record.token_ids[: answer.node.num_context]
@@ -404,6 +430,7 @@ def test_the_record_of_a_session_is_that_of_a_native_episode_with_the_same_token
         ([user("a"), calling("<|im_end|>")], "im_end"),
         ([user("a"), calling("f", "{"), user("b")], "JSON"),
         ([user("a"), calling("f"), user("b")], "no result"),
+        ([user("a"), calling("f"), {"role": "tool", "tool_call_id": "y", "content": "b"}], r"messages\.2 has the result of 'y'"),
     ],
 )  # fmt: skip
 def test_a_malformed_conversation_is_an_error_that_names_the_place(messages, told):

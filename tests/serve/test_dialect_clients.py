@@ -11,7 +11,7 @@ import pytest
 from dialect_answers import ANSWERS, answer, body, events, read
 
 from midthought.serve.dialects import ANTHROPIC, CHAT, anthropic, chat
-from midthought.serve.dialects.dialect import Effect
+from midthought.serve.dialects.dialect import Effect, model_entry
 from midthought.serve.errors import RequestError
 
 KEY = {"api_key": "none", "max_retries": 0}
@@ -134,12 +134,12 @@ def test_openais_client_reads_chat(names, openai, server):
 def test_openais_client_reads_errors_of_chat(openai, server):
     with openai.OpenAI(base_url=url(server), **KEY) as client:
         asked: Any = {"model": "policy", "messages": [{"role": "user", "content": "hi"}]}
-        replies(server, CHAT.error(400, "too long", param="messages", code="context_length_exceeded"), 400)
+        replies(server, CHAT.error(RequestError("too long", param="messages", code="context_length_exceeded")), 400)
         with pytest.raises(openai.BadRequestError, match="too long") as refused:
             client.chat.completions.create(**asked)
         assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "messages")
         started = read(CHAT, stream=True).writer
-        replies(server, started.begin() + started.piece(0, ANSWERS["text"]["pieces"][0]) + started.error(BROKEN))
+        replies(server, started.begin(3) + started.piece(0, ANSWERS["text"]["pieces"][0]) + started.error(BROKEN))
         with pytest.raises(openai.APIError, match="internal error"):
             list(client.chat.completions.create(**asked, stream=True))
 
@@ -147,10 +147,10 @@ def test_openais_client_reads_errors_of_chat(openai, server):
 def test_openais_client_lists_models(openai, server):
     from openai.types import Model
 
-    entry = CHAT.model("policy", 1_700_000_000, 4096)
+    entry = model_entry("policy", 1_700_000_000, 4096)
     Model.model_validate_json(json.dumps(entry), strict=True)
     with openai.OpenAI(base_url=url(server), **KEY) as client:
-        replies(server, CHAT.models([entry]))
+        replies(server, {"object": "list", "data": [entry]})
         assert [model.id for model in client.models.list()] == ["policy"]
 
 
@@ -209,7 +209,7 @@ def test_anthropics_client_reads_messages(name, thinking, sdk, server):
 def test_anthropics_client_reads_errors(status, kind, sdk, server):
     from anthropic.types.shared.error_response import ErrorResponse
 
-    found = ANTHROPIC.error(status, "a reason")
+    found = ANTHROPIC.error(RequestError("a reason", status=status))
     ErrorResponse.model_validate_json(json.dumps(found), strict=True)
     replies(server, found, status)
     with (
@@ -222,7 +222,7 @@ def test_anthropics_client_reads_errors(status, kind, sdk, server):
 
 def test_anthropics_client_reads_an_error_in_mid_stream(sdk, server):
     writer = read(ANTHROPIC, stream=True).writer
-    replies(server, writer.begin() + writer.piece(0, ANSWERS["text"]["pieces"][0]) + writer.error(BROKEN))
+    replies(server, writer.begin(3) + writer.piece(0, ANSWERS["text"]["pieces"][0]) + writer.error(BROKEN))
     asked: Any = {"model": "policy", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
     client = sdk.Anthropic(base_url=url(server), **KEY)
     with client, pytest.raises(sdk.APIStatusError, match="internal error"), client.messages.stream(**asked) as stream:
@@ -232,11 +232,11 @@ def test_anthropics_client_reads_an_error_in_mid_stream(sdk, server):
 def test_anthropics_client_lists_models_and_counts_tokens(sdk, server):
     from anthropic.types import MessageTokensCount, ModelInfo
 
-    entry = ANTHROPIC.model("policy", 1_700_000_000, 4096)
+    entry = model_entry("policy", 1_700_000_000, 4096)
     ModelInfo.model_validate_json(json.dumps(entry), strict=True)
-    MessageTokensCount.model_validate(ANTHROPIC.count(7), strict=True)
+    MessageTokensCount.model_validate({"input_tokens": 7}, strict=True)
     with sdk.Anthropic(base_url=url(server), **KEY) as client:
-        replies(server, ANTHROPIC.models([entry]))
+        replies(server, {"data": [entry], "has_more": False})
         (model,) = client.models.list()
     assert (model.id, model.created_at.year, model.max_input_tokens) == ("policy", 2023, 4096)
 

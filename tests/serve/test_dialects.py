@@ -11,7 +11,7 @@ from dialect_answers import ANSWERS, CALLED, CONVERSATION, TOOLS, answer, body, 
 
 from midthought.errors import DataError
 from midthought.serve.chat_messages import chained
-from midthought.serve.dialects import ANTHROPIC, CHAT, dialect_of, dialect_of_models
+from midthought.serve.dialects import ANTHROPIC, CHAT, dialect_of
 from midthought.serve.dialects.dialect import Dialect
 from midthought.serve.errors import ContextOverflowError, RequestError
 
@@ -146,26 +146,49 @@ DEEP = json.loads('{"a":' * 150 + "1" + "}" * 150)
         (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [{"type": "redacted_thinking"}]}]}, "redacted_thinking"),
         (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": "It is ("}]}, "the last message must be of the user"),
         (ANTHROPIC, {"messages": [{"role": "user", "content": [USE]}]}, "in the role 'assistant' thinking and tool_use"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [USE]}, HI]}, "the call 'a' has no result"),
+        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [USE]}, HI]}, "have no result before"),
         (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [{**USE, "input": DEEP}]}]}, "levels deep"),
         (ANTHROPIC, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type: Input should be 'custom'"),
         (ANTHROPIC, {"tools": [{"name": "a b", "input_schema": {}}]}, "'a b': a name has"),
         (ANTHROPIC, {"tool_choice": {"type": "all"}}, "tool_choice.type: Input should be 'auto'"),
         (ANTHROPIC, {"tool_choice": {"type": "tool"}}, "'tool_choice.name' is missing"),
-        (ANTHROPIC, {"system": "Be brief.", "messages": [HI, {"role": "user", "content": [USE]}]}, r"messages\.1 \(role 'user'"),
-        (ANTHROPIC, {"system": [{"type": "image"}]}, "the content of system"),
+        (ANTHROPIC, {"system": "Be brief.", "messages": [HI, {"role": "user", "content": [USE]}]}, "in the role 'user'"),
+        (ANTHROPIC, {"system": [{"type": "image"}]}, r"^system\.0 is "),
         (ANTHROPIC, {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role: Input should be 'system'"),
         (CHAT, {"tool_choice": {"type": "function", "function": {"name": ""}}}, r"^tool_choice\."),
         (CHAT, {"audio": {}}, "'audio' is not supported; leave it out"),
         (CHAT, {"max_tokens": True}, "max_tokens: Input should be a valid integer"),
         (CHAT, {"modalities": ["audio"]}, "modalities.0"),
-        (CHAT, {"messages": [HI, {"role": "assistant", "tool_calls": [CALLED]}, HI]}, "has no result"),
+        (CHAT, {"messages": [HI, {"role": "assistant", "tool_calls": [CALLED]}, HI]}, "have no result before"),
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_refused_with_one_sentence(dialect, fields, told):
     for training in (False, True):
         with pytest.raises(DataError, match=told):
             read(dialect, training=training, **fields)
+
+
+RESULTS = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "b"}]}
+USES, CALLS_IT = {"role": "assistant", "content": [USE]}, {"role": "assistant", "tool_calls": [CALLED]}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "messages", "place"),
+    [
+        (ANTHROPIC, [HI, USES, HI], "the calls of messages.1 have no result before messages.2: ['a']"),
+        (ANTHROPIC, [HI, USES, RESULTS], "messages.2.content.0 has the result of 'b'"),
+        (ANTHROPIC, [HI, {"role": "user", "content": [{"type": "text", "text": ""}, USE]}], "messages.1.content.1 is {'type'"),
+        (ANTHROPIC, [HI, USES, {"role": "user", "content": [{**RESULTS["content"][0], "content": [USE]}]}],
+            "messages.2.content.0.content.0 is {'type'"),
+        (ANTHROPIC, [HI, {"role": "assistant", "content": [{**USE, "name": "a b"}]}, RESULTS], "messages.1 calls the tool 'a b'"),
+        (CHAT, [HI, CALLS_IT, HI], "the calls of messages.1 have no result before messages.2: ['call_1']"),
+        (CHAT, [HI, HI, {**HI, "content": [{"type": "image_url"}], "place": "messages.0"}], "the content of messages.2 is ["),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_place_in_the_clients_own_list(dialect, messages, place):
+    with pytest.raises(DataError) as refused:
+        read(dialect, messages=messages, **({"system": "Be brief."} if dialect is ANTHROPIC else {}))
+    assert str(refused.value).startswith(place)
 
 
 @BOTH
@@ -184,7 +207,7 @@ def test_parameters_without_effect_may_have_any_value_and_null_is_no_value(diale
 
 def told(dialect: Dialect, error: BaseException) -> dict[str, Any]:
     failure = dialect.failure(error)
-    found: dict[str, Any] = dialect.error(failure.status, str(failure), param=failure.param, code=failure.code)
+    found: dict[str, Any] = dialect.error(failure)
     return found["error"] | {"status": failure.status}
 
 
@@ -249,10 +272,11 @@ def test_what_a_client_sends_back_is_the_answer_that_it_got(dialect):
 
 def test_the_path_and_the_header_say_the_dialect():
     assert dialect_of("/v1/messages/count_tokens") is ANTHROPIC and dialect_of("/v1/chat/completions") is CHAT
-    assert dialect_of_models({"anthropic-version": "2023-06-01"}) is ANTHROPIC and dialect_of_models({}) is CHAT
+    assert (
+        dialect_of("/v1/models", {"anthropic-version": "2023-06-01"}) is ANTHROPIC and dialect_of("/v1/models") is CHAT
+    )
 
 
 def test_counting_tokens_needs_no_limit():
     asked = ANTHROPIC.read_count(body(ANTHROPIC, max_tokens=..., system="Be brief."), training=True)
     assert [each["role"] for each in asked.requests[0].messages] == ["system", "user"]
-    assert ANTHROPIC.count(7) == {"input_tokens": 7}

@@ -14,6 +14,8 @@ pytest.importorskip("openai", reason="the dev extra is not installed")
 import openai
 from held_engine import ANSWER, CHAT, MESSAGES, NAME, asks, place, until
 
+from midthought.serve.dialects import ANTHROPIC
+from midthought.serve.dialects import CHAT as CHAT_DIALECT
 from midthought.serve.dialects.chat import ChatWriter
 
 TEXT = ANSWER.removeprefix("</think> ")
@@ -129,7 +131,7 @@ def test_a_context_overflow_is_told_as_each_dialect_does(path, stream, num):
         assert session.failure == "" and found.trained(session) == []
 
 
-@pytest.mark.parametrize(("stream", "name"), [(False, "whole"), (True, "piece"), (True, "end"), (True, "close")])
+@pytest.mark.parametrize(("stream", "name"), [(False, "whole"), (True, "piece"), (True, "end")])
 def test_an_answer_that_cannot_be_written_is_a_failure_and_not_trained(stream, name, monkeypatch):
     def broken(*given):
         raise KeyError(name)
@@ -140,6 +142,33 @@ def test_an_answer_that_cannot_be_written_is_a_failure_and_not_trained(stream, n
         response = one.client(session).post(CHAT, json=asks(stream=stream))
         assert "internal error" in response.text and response.status_code == (200 if stream else 500)
         assert session.failure == f"KeyError: '{name}'" and one.trained(session) == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "path"),
+    [
+        (CHAT_DIALECT, "read", CHAT),
+        (ANTHROPIC, "read", MESSAGES),
+        (ANTHROPIC, "read_count", f"{MESSAGES}/count_tokens"),
+    ],
+)
+def test_a_failure_of_ours_while_a_request_is_read_is_one_of_the_session(dialect, name, path, monkeypatch):
+    def broken(*given, **options):
+        raise KeyError("ours")
+
+    with place() as one:
+        session = one.open()
+        client, body = one.client(session), asks()
+        if name == "read_count":
+            del body["max_tokens"]
+        with monkeypatch.context() as patched:
+            patched.setattr(type(dialect), name, broken)
+            response = client.post(path, json=body)
+        assert response.status_code == 500 and "ours" not in response.text
+        assert session.failure == "KeyError: 'ours'" and session.counts["failed"] == 1
+        assert client.post(path, json={**body, "model": "other"}).status_code == 404
+        assert session.failure, "another request does not mend it"
+        assert client.post(path, json=body).status_code == 200 and session.failure == ""
 
 
 def test_an_engine_that_was_shut_down_is_a_failure_of_the_session():

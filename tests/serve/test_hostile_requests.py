@@ -168,9 +168,9 @@ def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(address
     [
         ({"max_tokens": 10**400}, "max_tokens"),
         ({"top_k": 2**63}, "top_k"),
-        ({"messages": [{**HI[0], "tool_calls": 5}]}, "message 0"),
-        ({"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": []}]}, {"role": "tool"}]}, "message 1"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "reads text only"),
+        ({"messages": [{**HI[0], "tool_calls": 5}]}, "messages.0"),
+        ({"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": []}]}, {"role": "tool"}]}, "messages.1"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must be text"),
         ({"tools": tool({"properties": {"a": {"enum": 5}}})}, "'enum'"),
         ({"tools": tool({"properties": {"a": {}}, "required": None})}, "'required'"),
         ({"tools": tool({"properties": {"a": {"items": {"type": 5}}}})}, "'type'"),

@@ -93,7 +93,7 @@ def opened(style: str, texts: Any, **inference: Any) -> Iterator[tuple[Session, 
     policy = dataclasses.replace(policy, engine=core, inference=InferenceConfig(max_tokens=2000, **inference))
     gateway = Gateway("policy")
     try:
-        yield gateway.open_session(policy, seed=0, sampling={}, start=engine.start), core
+        yield gateway.open_session(policy, seed=0, start=engine.start), core
     finally:
         gateway.close()
         engine.shutdown()

@@ -58,6 +58,10 @@ def without_tools(messages: Any, tools: Any, *, original: Any) -> Any:
     return original(messages, ())
 
 
+def with_order_of_tools(messages: Any, tools: Any, *, original: Any) -> Any:
+    return original(messages, [f"{number} {tool}" for number, tool in enumerate(tools)])
+
+
 def without_older_messages(messages: Any, tools: Any, *, original: Any) -> Any:
     digests = original((), tools)
     for message in messages:
@@ -94,6 +98,7 @@ MUTANTS: dict[str, tuple[Any, Sequence[tuple[Any, str]]]] = {
     "ids count": (with_ids, [(chat_messages, "next_digest"), (chat_answer, "next_digest")]),
     "thoughts count": (with_thoughts, [(chat_messages, "next_digest"), (chat_answer, "next_digest")]),
     "tools do not count": (without_tools, [(chat_answer, "chained")]),
+    "the order of tools counts": (with_order_of_tools, [(chat_answer, "chained")]),
     "older messages do not count": (without_older_messages, [(chat_answer, "chained")]),
     "a shared answer in every path": (trained_in_every_path, [(turn_graph, "_trained_by")]),
     "a shared answer in the first path": (trained_in_order_of_arrival, [(turn_graph, "_trained_by")]),

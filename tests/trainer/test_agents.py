@@ -21,10 +21,11 @@ from midthought.checks.examination import Monitor
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.reward_functions import WeightedReward
-from midthought.errors import SettingsError
+from midthought.errors import MidthoughtError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.report.recorded_episodes import read_recording
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
+from midthought.serve.dialects import CHAT
 from midthought.tools.parsers import find_call_format
 from midthought.trainer.agents import AgentTasks, agent_tasks
 from midthought.types import SpanKind, StopReason, Trajectory
@@ -341,6 +342,26 @@ def test_a_group_trains_on_when_a_member_has_failed(talker, otherwise, error):
     assert metrics["batch/num_episodes"] == 2 and metrics["episode/failed"] == 0.5
 
 
+def test_a_failure_of_the_gateway_is_no_reward_of_the_agent(talker, monkeypatch):
+    read = type(CHAT).read
+
+    def breaking(dialect: Any, body: bytes, **options: Any) -> Any:
+        if b"What?" in body:
+            raise KeyError("ours")
+        return read(dialect, body, **options)
+
+    def agent(task: Any, client: Any) -> float:
+        say(client, task, 1)
+        with pytest.raises(httpx.HTTPStatusError):
+            ask(client, [{"role": "user", "content": "What?"}])
+        return 1.0
+
+    monkeypatch.setattr(type(CHAT), "read", breaking)
+    for each in sampled(agent, talker):
+        assert each.reward is None and each.stop_reason is StopReason.FAILED
+        assert each.error == "EngineError: KeyError: 'ours'"
+
+
 def test_a_failure_of_the_engine_is_no_reward_of_the_agent(talker, monkeypatch, caplog):
     def agent(task: Any, client: Any) -> float:
         say(client, task, 1)
@@ -495,11 +516,19 @@ def test_answers_that_lack_the_required_call_are_a_finding(talker):
     assert "100% of the answers that must be a call" in str(found[2])
 
 
-def nothing(task: Any, client: Any):
+def nothing(task: Any, client: Any) -> None:
     say(client, task)
-    if task.answer:
-        return
-    print(task)
+
+
+def test_a_run_stops_after_the_first_episodes_of_an_agent_that_returns_nothing(talker):
+    def silent(task: Any, client: Any):
+        say(client, task)
+
+    with (
+        make(silent, talker) as trainer,
+        pytest.raises(MidthoughtError, match="the agent returns None, and there is no other reward: return a number"),
+    ):
+        trainer.fit()
 
 
 @pytest.mark.parametrize(
@@ -527,7 +556,7 @@ def test_an_agent_that_may_have_a_reward_is_not_refused():
         control(client, "reward", {"reward": 1.0})
 
     given = (create_default_config(), None, [{"question": "a"}], None, None, [])
-    for agent in (annotated, colours, asked_async, Sometimes(colours), lambda task, client: 1.0):
+    for agent in (annotated, colours, asked_async, Sometimes(colours), lambda task, client: None):
         assert agent_tasks(agent, *given, system_prompt="", describes_tools=True).num_tasks == 1
 
 

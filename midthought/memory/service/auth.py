@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -26,6 +26,8 @@ class AccessPolicy:
 
     host: str = "127.0.0.1"
     token: str | None = field(default=None, repr=False)
+    knows: Callable[[str], bool] | None = None
+    """Whether a token is one of several, which replace `token`."""
 
     @classmethod
     def of(
@@ -58,16 +60,23 @@ class AccessPolicy:
 
     def is_authorized(self, path: str, authorization: str) -> bool:
         """Whether the request may proceed. Compares in constant time."""
-        if self.token is None or path in OPEN_PATHS:
+        if path in OPEN_PATHS:
             return True
-        scheme, _, given = authorization.partition(" ")
-        same = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), self.token.encode())
-        return scheme.lower() == "bearer" and same
+        given = token_of(authorization)
+        if self.knows is not None:
+            return self.knows(given)
+        return self.token is None or hmac.compare_digest(given.encode(errors="surrogateescape"), self.token.encode())
 
 
 def authorization_of(headers: Mapping[str, str]) -> str:
     """Returns the `Authorization` of a request. Anthropic's clients send `X-Api-Key`. `headers`: names in lower case."""
     return f"Bearer {headers['x-api-key']}" if "x-api-key" in headers else headers.get("authorization", "")
+
+
+def token_of(authorization: str) -> str:
+    """Returns the token in the value of an `Authorization` header; empty if there is none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def is_valid_token(token: str) -> bool:

@@ -148,7 +148,7 @@ def read_conversations(path: str | Path) -> list[list[Message]]:
         try:
             said = [message for message in row.value["messages"] if message["role"] != "system"]
             for number, message in enumerate(said):
-                check_message(number, message)
+                check_message(f"message {number}", message)
             first, *rest = map(_without_gaps, said)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(

@@ -9,11 +9,8 @@ from midthought.serve.dialects.chat import CHAT
 from midthought.serve.dialects.dialect import Dialect
 
 
-def dialect_of(path: str) -> Dialect:
-    """Returns the dialect of a request to this path."""
+def dialect_of(path: str, headers: Container[str] = ()) -> Dialect:
+    """Returns the dialect of a request. Both have `/v1/models`, where `headers` (names in lower case) tell it."""
+    if path.startswith("/v1/models"):
+        return ANTHROPIC if "anthropic-version" in headers else CHAT
     return ANTHROPIC if path.startswith("/v1/messages") else CHAT
-
-
-def dialect_of_models(headers: Container[str]) -> Dialect:
-    """Returns the dialect of a request to `/v1/models`, which both have. `headers`: names in lower case."""
-    return ANTHROPIC if "anthropic-version" in headers else CHAT

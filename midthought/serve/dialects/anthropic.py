@@ -6,13 +6,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from midthought.rollout.openai_messages import require_shallow
-from midthought.serve.answer_stream import Piece
+from midthought.serve.answer_stream import Piece, TextFields
 from midthought.serve.chat_answer import ChatAnswer, ClientCall
 from midthought.serve.dialects import dialect
 from midthought.serve.dialects.dialect import MAX_COUNT, OVERRIDDEN, Asked, Given, event
@@ -87,13 +86,13 @@ class CountRequest(Given):
         choice, form = self.tool_choice, self.output_config.format
         if choice.type == "tool" and not choice.name:
             raise RequestError("the parameter 'tool_choice.name' is missing", param="tool_choice.name")
-        said = [each for each in _in_openai_form("system", "system", self.system) if each["content"]]
-        for number, each in enumerate(self.messages):
-            said += _in_openai_form(f"messages.{number}", each.role, each.content)
+        said = [each for each in _in_openai_form("system", "system", self.system) if each[1]["content"]]
+        for number, message in enumerate(self.messages):
+            said += _in_openai_form(f"messages.{number}.content", message.role, message.content)
         return dialect.asked_of(
             self,
             training=training,
-            messages=said,
+            messages=dict(said),
             tools=() if choice.type == "none" else self.tools,
             required_tool={"any": "", "tool": choice.name}.get(choice.type),
             schema=("output_config", None if form is None else form.schema_),
@@ -121,12 +120,13 @@ PARAMETERS = dialect.effects(
 """Every parameter of Anthropic's client. Its newest version has no temperature, top_p and top_k; `thread` is of its beta."""
 
 
-def _in_openai_form(place: str, role: str, content: Any) -> Iterator[Message]:
-    """Yields a message; with results of calls, first one for each, and its text if it has one. Raises `DataError`."""
-    require_shallow(content, f"the content of {place} is")
+def _in_openai_form(path: str, role: str, content: Any) -> Iterator[tuple[str, Message]]:
+    """Yields the place and the form of a message; with results of calls, first one for each, and its text if it has one.
+    `path`: of the content in the request. Raises `DataError`."""
+    require_shallow(content, f"{path} is")
     message: dict[str, Any] = {"role": role, "content": ""}
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    for block in blocks:
+    for number, block in enumerate(blocks):
         match role, block:
             case _, {"type": "text", "text": str(text)}:
                 message["content"] += text
@@ -134,18 +134,18 @@ def _in_openai_form(place: str, role: str, content: Any) -> Iterator[Message]:
                 message["reasoning_content"] = message.get("reasoning_content", "") + text
                 message["signature"] = block.get("signature")
             case "assistant", {"type": "tool_use", "id": str(call_id), "name": str(name), "input": dict(given)}:
-                function = {"name": name, "arguments": json.dumps(given, ensure_ascii=False)}
-                call = {"id": call_id, "type": "function", "function": function}
-                message.setdefault("tool_calls", []).append(call)
+                call = ClientCall(id=call_id, name=name, arguments=json.dumps(given, ensure_ascii=False))
+                message.setdefault("tool_calls", []).append(call.in_openai_form())
             case "user", {"type": "tool_result", "tool_use_id": str(call_id)}:
-                (result,) = _in_openai_form(f"{place}, a tool_result", "tool", block.get("content", ""))
-                yield {**result, "tool_call_id": call_id}
+                place = f"{path}.{number}"
+                ((_, result),) = _in_openai_form(f"{place}.content", "tool", block.get("content", ""))
+                yield place, {**result, "tool_call_id": call_id}
             case _:
-                has = f"the content of {place} (role {role!r}) has {block!r:.120}"
                 allowed = "text, in the role 'user' also tool_result, in the role 'assistant' thinking and tool_use"
-                raise RequestError(f"{has}; it may have {allowed}", param="messages")
+                words = f"{path}.{number} is {block!r:.120}, in the role {role!r}; a content may have {allowed}"
+                raise RequestError(words, param="messages")
     if not blocks or any(block["type"] != "tool_result" for block in blocks):
-        yield message
+        yield path.removesuffix(".content"), message
 
 
 class MessageWriter:
@@ -154,7 +154,7 @@ class MessageWriter:
     def __init__(self, model: str, *, shows_thoughts: bool) -> None:
         self.response_id = dialect.new_id("msg_")
         self._head = {"id": self.response_id, "type": "message", "role": "assistant", "model": model}
-        self._shows_thoughts, self._fields = shows_thoughts, dialect.TextFields()
+        self._shows_thoughts, self._fields = shows_thoughts, TextFields()
         self._open: str | None = None
         """Type of the block that is not closed."""
         self._num_blocks = 0
@@ -169,12 +169,10 @@ class MessageWriter:
         blocks += [_call(call, json.loads(call.arguments)) for call in answer.calls]
         return {**self._head, "content": blocks, **_end(answer), "usage": _usage(answer)}
 
-    def begin(self) -> bytes:
-        """Returns the first event. Its numbers of tokens are 0, because the prompt is not written yet; those of `close` replace
-        them in every client."""
-        zeros = {"input_tokens": 0, "output_tokens": 0}
+    def begin(self, num_prompt: int) -> bytes:
         nothing: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-        return _event("message_start", message={**self._head, **nothing, "usage": zeros})
+        usage = {"input_tokens": num_prompt, "output_tokens": 0}
+        return _event("message_start", message={**self._head, **nothing, "usage": usage})
 
     def piece(self, number: int, piece: Piece) -> bytes:
         found = b""
@@ -185,18 +183,16 @@ class MessageWriter:
             found += self._delta(type=f"{kind}_delta", **{kind: text})
         return found
 
-    def end(self, number: int, answer: ChatAnswer) -> bytes:
+    def end(self, answers: Sequence[ChatAnswer]) -> bytes:
+        (answer,) = answers
         found = self._close_block()
         for call in answer.calls:
             found += self._open_block(_call(call, {}))
             found += self._delta(type="input_json_delta", partial_json=call.arguments) + self._close_block()
-        return found
-
-    def close(self, answers: Sequence[ChatAnswer]) -> bytes:
-        return _event("message_delta", delta=_end(answers[0]), usage=_usage(answers[0])) + _event("message_stop")
+        return found + _event("message_delta", delta=_end(answer), usage=_usage(answer)) + _event("message_stop")
 
     def error(self, failure: RequestError) -> bytes:
-        return event(ANTHROPIC.error(failure.status, str(failure), param=failure.param, code=failure.code), "error")
+        return event(ANTHROPIC.error(failure), "error")
 
     def keep_alive(self) -> bytes:
         return _event("ping")
@@ -236,30 +232,17 @@ class AnthropicDialect(dialect.Dialect):
         """Returns the request whose prompt is to be counted. Raises as `read`."""
         return dialect.parsed(body, CountRequest, PARAMETERS).asked(training=training)
 
-    def count(self, num_tokens: int) -> dict[str, Any]:
-        """Returns the body of a response of `count_tokens`."""
-        return {"input_tokens": num_tokens}
-
-    def error(self, status: int, text: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-        kind = _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-        if param == "thread":  # with this code, the client sends whole conversations
-            code = "thread_unsupported_request"
+    def error(self, failure: RequestError) -> dict[str, Any]:
+        other = "api_error" if failure.status >= 500 else "invalid_request_error"
+        # with this code, the client sends whole conversations
+        code = "thread_unsupported_request" if failure.param == "thread" else failure.code
         details = {"details": {"error_code": code, "unsupported": []}} if code else {}
-        found = {"type": kind, "message": text, **details}
+        found = {"type": _ERROR_TYPES.get(failure.status, other), "message": str(failure), **details}
         return {"type": "error", "error": found, "request_id": dialect.new_id("req_")}
 
     def overflow(self, error: ContextOverflowError) -> RequestError:
         num = f"more than {error.max_tokens}" if error.num_tokens is None else error.num_tokens
         return RequestError(f"prompt is too long: {num} tokens > {error.max_tokens} maximum")
-
-    def model(self, name: str, created: int, max_len: int) -> dict[str, Any]:
-        date = datetime.fromtimestamp(created, UTC).isoformat()
-        found = {"type": "model", "id": name, "display_name": name, "created_at": date, "lifecycle": "active"}
-        return {**found, "max_input_tokens": max_len, "max_tokens": max_len}
-
-    def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]} if entries else {}
-        return {"data": list(entries), "has_more": False, **ends}
 
 
 ANTHROPIC = AnthropicDialect()

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from midthought.serve.answer_stream import Piece
-from midthought.serve.chat_answer import ChatAnswer, ClientCall
+from midthought.serve.answer_stream import Piece, TextFields
+from midthought.serve.chat_answer import ChatAnswer
 from midthought.serve.dialects import dialect
 from midthought.serve.dialects.dialect import MAX_COUNT, OVERRIDDEN, Asked, Given, event
 from midthought.serve.errors import ContextOverflowError, RequestError
@@ -100,7 +100,7 @@ class ChatWriter:
         self._head = {"id": self.response_id, "created": int(time.time()), "model": given.model}
         self._has_usage = given.stream_options.include_usage
         self._renderer, self._has_logprobs, self._has_ids = renderer, given.logprobs, given.return_token_ids
-        self._fields = [dialect.TextFields() for _ in range(given.n)]
+        self._fields = [TextFields() for _ in range(given.n)]
 
     def whole(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
         choices = []
@@ -109,7 +109,7 @@ class ChatWriter:
             if answer.thoughts:
                 message["reasoning_content"] = answer.thoughts
             if answer.calls:
-                message |= {"content": answer.content or None, "tool_calls": _calls(answer.calls)}
+                message |= {"content": answer.content or None, "tool_calls": _calls(answer)}
             choices.append(self._choice(number, answer, message=message))
         found = {**self._head, "object": "chat.completion", "choices": choices, "usage": _usage(answers)}
         if self._has_ids:
@@ -117,7 +117,7 @@ class ChatWriter:
             found["prompt_token_ids"] = prompt.token_ids[: dialect.num_prompt(answers[0])]
         return found
 
-    def begin(self) -> bytes:
+    def begin(self, num_prompt: int) -> bytes:
         """Returns the first chunk of each choice. It has no content, which is null in an answer of calls alone."""
         return b"".join(self._delta(number, role="assistant") for number in range(len(self._fields)))
 
@@ -125,20 +125,21 @@ class ChatWriter:
         is_thought, text = self._fields[number].add(piece)
         return self._delta(number, **{"reasoning_content" if is_thought else "content": text})
 
-    def end(self, number: int, answer: ChatAnswer) -> bytes:
-        """Returns the last chunks of a choice: its calls, then why it ended, with log-probabilities and token ids."""
-        last = self._chunk([self._choice(number, answer, delta={})])
-        if answer.calls:
-            calls = [{"index": place, **call} for place, call in enumerate(_calls(answer.calls))]
-            return self._delta(number, tool_calls=calls) + last
-        return last if answer.content else self._delta(number, content="") + last
-
-    def close(self, answers: Sequence[ChatAnswer]) -> bytes:
-        """Returns the chunk with the numbers of tokens, if the client wants it, and the end of the stream."""
-        return (self._chunk([], usage=_usage(answers)) if self._has_usage else b"") + b"data: [DONE]\n\n"
+    def end(self, answers: Sequence[ChatAnswer]) -> bytes:
+        """Returns the last chunks: calls of each choice and why it ended, with log-probabilities and token ids; then the numbers
+        of tokens, if the client wants them."""
+        found = b""
+        for number, answer in enumerate(answers):
+            if answer.calls:
+                calls = [{"index": place, **call} for place, call in enumerate(_calls(answer))]
+                found += self._delta(number, tool_calls=calls)
+            elif not answer.content:
+                found += self._delta(number, content="")
+            found += self._chunk([self._choice(number, answer, delta={})])
+        return found + (self._chunk([], usage=_usage(answers)) if self._has_usage else b"") + b"data: [DONE]\n\n"
 
     def error(self, failure: RequestError) -> bytes:
-        return event(CHAT.error(failure.status, str(failure), param=failure.param, code=failure.code))
+        return event(CHAT.error(failure))
 
     def keep_alive(self) -> bytes:
         return self._delta(0)
@@ -182,7 +183,7 @@ class ChatDialect(dialect.Dialect):
             given,
             training=training,
             stream=given.stream,
-            messages=given.messages,
+            messages={f"messages.{number}": message for number, message in enumerate(given.messages)},
             tools=[] if choice == "none" else [tool.function for tool in given.tools],
             required_tool=choice.function.name if isinstance(choice, Tool) else "" if choice == "required" else None,
             schema=("response_format", None if form.type == "text" else (form.json_schema or {}).get("schema") or {}),
@@ -192,20 +193,14 @@ class ChatDialect(dialect.Dialect):
             stop=given.stop,
         )
 
-    def error(self, status: int, text: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-        kind = dialect.ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-        return {"error": {"message": text, "type": kind, "param": param, "code": code}}
+    def error(self, failure: RequestError) -> dict[str, Any]:
+        other = "server_error" if failure.status >= 500 else "invalid_request_error"
+        kind = dialect.ERROR_TYPES.get(failure.status, other)
+        return {"error": {"message": str(failure), "type": kind, "param": failure.param, "code": failure.code}}
 
     def overflow(self, error: ContextOverflowError) -> RequestError:
         words = f"this model's maximum context length is {error.max_tokens} tokens: {error}"
         return RequestError(words, param="messages", code="context_length_exceeded")
-
-    def model(self, name: str, created: int, max_len: int) -> dict[str, Any]:
-        found = {"id": name, "object": "model", "created": created, "owned_by": "midthought"}
-        return {**found, "max_model_len": max_len}
-
-    def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        return {"object": "list", "data": list(entries)}
 
 
 CHAT = ChatDialect()
@@ -216,6 +211,5 @@ def _usage(answers: Sequence[ChatAnswer]) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
-def _calls(calls: Sequence[ClientCall]) -> list[dict[str, Any]]:
-    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
-    return [{"id": call.id, "type": "function", "function": each} for call, each in zip(calls, functions, strict=True)]
+def _calls(answer: ChatAnswer) -> list[dict[str, Any]]:
+    return [call.in_openai_form() for call in answer.calls]

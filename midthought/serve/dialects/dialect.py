@@ -4,9 +4,11 @@ the server."""
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -15,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from midthought.engines.engine import Sampling
 from midthought.errors import DataError, SettingsError
 from midthought.rollout.openai_messages import require_shallow
-from midthought.serve.answer_stream import Piece, PieceKind
+from midthought.serve.answer_stream import Piece
 from midthought.serve.chat_answer import ChatAnswer, ChatRequest
 from midthought.serve.chat_messages import TOOL_NAME, checked_messages
 from midthought.serve.errors import ContextOverflowError, RequestError
@@ -24,6 +26,7 @@ from midthought.tools.definition import ToolDefinition
 from midthought.tools.schemas import MAX_SCHEMA_CHARS
 from midthought.types.task import with_system
 
+_log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_MESSAGES = 4_096
 MAX_TOOLS = 128
@@ -68,17 +71,16 @@ class Asked:
 class Writer(Protocol):
     """Writes one response: `whole`, the body of one that is not streamed, or the events of a stream.
 
-    These are `begin`; for each answer `piece` and `end` (its calls, then why it ended); `close` (numbers of tokens and the end
-    of the stream) or `error`. `keep_alive` is an event that says nothing.
+    These are `begin` (`num_prompt`: tokens of the prompt); for each answer `piece`; `end` (calls, why the answers ended, numbers
+    of tokens) or `error`. `keep_alive` is an event that says nothing.
     """
 
     response_id: str
 
     def whole(self, answers: Sequence[ChatAnswer]) -> dict[str, Any]: ...
-    def begin(self) -> bytes: ...
+    def begin(self, num_prompt: int) -> bytes: ...
     def piece(self, number: int, piece: Piece) -> bytes: ...
-    def end(self, number: int, answer: ChatAnswer) -> bytes: ...
-    def close(self, answers: Sequence[ChatAnswer]) -> bytes: ...
+    def end(self, answers: Sequence[ChatAnswer]) -> bytes: ...
     def error(self, failure: RequestError) -> bytes: ...
     def keep_alive(self) -> bytes: ...
 
@@ -87,20 +89,17 @@ class Dialect(Protocol):
     """A chat API.
 
     `read` returns a request (`training`: without the client's sampling options) or raises `DataError`; `error` returns the body
-    of an error, `overflow` an error in the words that clients look for, `model` the entry of a model in `/v1/models` (`created`:
-    seconds since 1970; `max_len`: tokens of a sequence), `models` the body of `/v1/models`.
+    of an error, `overflow` an error in the words that clients look for.
     """
 
     name: str
 
     def read(self, body: bytes, *, training: bool, renderer: Renderer) -> Asked: ...
-    def error(self, status: int, text: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]: ...
+    def error(self, failure: RequestError) -> dict[str, Any]: ...
     def overflow(self, error: ContextOverflowError) -> RequestError: ...
-    def model(self, name: str, created: int, max_len: int) -> dict[str, Any]: ...
-    def models(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]: ...
 
     def failure(self, error: BaseException) -> RequestError:
-        """Returns what the client reads of an error."""
+        """Returns what the client reads of an error. One of the server (status 500) is logged, and its text is not sent."""
         match error:
             case RequestError():
                 return error
@@ -108,6 +107,7 @@ class Dialect(Protocol):
                 return self.overflow(error)
             case DataError() | SettingsError():
                 return RequestError(str(error), param="messages")
+        _log.error("a request was not answered", exc_info=error)
         return RequestError("internal error; see the server's log", status=500)
 
 
@@ -157,7 +157,7 @@ def asked_of(
     given: Any,
     *,
     training: bool,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Mapping[str, Mapping[str, Any]],
     tools: Sequence[Any],
     required_tool: str | None,
     schema: tuple[str, Mapping[str, Any] | None],
@@ -168,9 +168,9 @@ def asked_of(
 ) -> Asked:
     """Returns a request of `midthought serve` or, in `training`, without the client's sampling parameters.
 
-    `given`: the body with all fields; `schema`: the name of the parameter with the response format, and the JSON schema of the
-    answer (empty: any JSON; None: any text); `seeds`: one per choice; `limits`: further fields of each `ChatRequest`. Raises
-    `DataError`, `SettingsError`.
+    `given`: the body with all fields; `messages`: by their places in it; `schema`: the name of the parameter with the response
+    format, and the JSON schema of the answer (empty: any JSON; None: any text); `seeds`: one per choice; `limits`: further fields
+    of each `ChatRequest`. Raises `DataError`, `SettingsError`.
     """
     overridden, (format_name, json_schema) = _overridden(given), schema
     if not training:
@@ -181,7 +181,7 @@ def asked_of(
             words = f"the parameter {name!r} with the value {value!r:.80} is not supported; leave it out"
             raise RequestError(words, param=name)
         limits["sampling"] = {name: value for name, value in overridden.items() if name != "seed"}
-    said = checked_messages(messages)
+    said = checked_messages(list(messages.values()), list(messages))
     if json_schema is not None:
         require_shallow(json_schema, "the schema of the response format is")
         text = json.dumps(json_schema, ensure_ascii=False)
@@ -233,18 +233,13 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(12)}"
 
 
-class TextFields:
-    """The two texts of one answer, its thoughts and what it says, piece by piece; each part begins on a line of its own."""
-
-    def __init__(self) -> None:
-        self._has_text = {True: False, False: False}
-
-    def add(self, piece: Piece) -> tuple[bool, str]:
-        """Returns whether the piece belongs to the thoughts, and its text."""
-        is_thought = piece.kind is not PieceKind.ANSWER
-        before = "\n" if piece.is_new and self._has_text[is_thought] else ""
-        self._has_text[is_thought] = True
-        return is_thought, before + piece.text
+def model_entry(name: str, created: int, max_len: int) -> dict[str, Any]:
+    """Returns the entry of a model in `/v1/models`, which the clients of both dialects read. `created`: seconds since 1970;
+    `max_len`: tokens of a sequence."""
+    found = {"id": name, "object": "model", "created": created, "owned_by": "midthought", "max_model_len": max_len}
+    date = datetime.fromtimestamp(created, UTC).isoformat()
+    found |= {"type": "model", "display_name": name, "created_at": date, "lifecycle": "active"}
+    return {**found, "max_input_tokens": max_len, "max_tokens": max_len}
 
 
 def num_prompt(answer: ChatAnswer) -> int:
