@@ -146,9 +146,16 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         for name, kind, dtype in itertools.product(ARCHITECTURES, ("full", "LoRA"), DTYPES):
             yield Case(model=name, kind=kind, dtype=dtype, temperature=1.0)
         return
-    ways = {"engine": "vLLM" if arguments.vllm else "local", "episodes": "agent" if arguments.agent else "native"}
+    base = Case(
+        model="Qwen3, 8 layers",
+        kind="full",
+        dtype="float32",
+        temperature=1.0,
+        engine="vLLM" if arguments.vllm else "local",
+        episodes="agent" if arguments.agent else "native",
+    )
     for kind, dtype, temperature in itertools.product(KINDS, DTYPES, TEMPERATURES):
-        yield Case(model="Qwen3, 8 layers", kind=kind, dtype=dtype, temperature=temperature, **ways)
+        yield replace(base, kind=kind, dtype=dtype, temperature=temperature)
 
 
 def make_model(case: Case, tokenizer: Any) -> Any:
