@@ -1,22 +1,25 @@
 """Part `asynchronous`: episodes with two steps that wait (Pareto 1.5, 0.2 to 2 s), trained with `max_staleness` against the
 synchronous run, which has both cores in turn. The ceiling is its time divided by that of the slower stage on one core, measured
-in a synchronous run with one thread and without waiting."""
+in a synchronous run with one thread and without waiting. `python -m benchmarks.asynchronous`: the same episodes, played by an
+agent through the gateway."""
 
 from __future__ import annotations
 
 import random
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import httpx
 import torch
 
 from benchmarks.game import random_policy
 from benchmarks.options import Options
 from benchmarks.table import Row
 from benchmarks.timing import Spread
-from midthought import BaseEnvironment, Trainer, create_default_config
+from midthought import BaseEnvironment, Task, Trainer, create_default_config
 
 PART = "asynchronous"
 GROUP_SIZE = 8
@@ -27,6 +30,8 @@ FIRST, LAST = 5, 3
 """Iterations that are not counted: processes start, the pipeline fills, and `inference.overlap=auto` chooses; at the end it
 empties."""
 SLOWER, SLOW_SHARE = 6, 0.1
+TASKS = [{"question": f"Write {number}.", "answer": str(number)} for number in range(7)]
+_HTTP = httpx.Client(timeout=600, limits=httpx.Limits(max_connections=None))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +66,10 @@ class Waits(BaseEnvironment):
         return "Go on.", float(len(action) % 5), self.num_turns == 3, {"success": self._is_slow}
 
 
+World = type[Waits] | Callable[[Task, Any], float]
+"""An environment or an agent."""
+
+
 class Never(Waits):
     waits = False
 
@@ -69,6 +78,21 @@ class Uneven(Waits):
     """A tenth of the tasks waits six times longer."""
 
     slow_share = SLOW_SHARE
+
+
+def agent(task: Task, client: Any) -> float:
+    """Plays `Waits` over HTTP."""
+    world, is_over, total = Waits(), False, 0.0
+    messages = [{"role": "user", "content": world.reset(int(task.answer))}]
+    headers = {"authorization": f"Bearer {client.api_key}"}
+    while not is_over:
+        body = {"model": client.model, "messages": messages}
+        response = _HTTP.post(f"{client.base_url}/chat/completions", json=body, headers=headers).raise_for_status()
+        messages.append(response.json()["choices"][0]["message"])
+        reply, reward, is_over, _ = world.step(messages[-1]["content"])
+        messages.append({"role": "user", "content": reply})
+        total += reward
+    return total
 
 
 def measure(options: Options) -> Iterator[Row]:
@@ -101,9 +125,9 @@ def stages_of(work: Work, num_counted: int) -> dict[str, float]:
     return {"sampling": sampling, "learning": scoring + updating}
 
 
-def synchronous(environment: type[Waits], work: Work, num_counted: int) -> float:
+def synchronous(world: World, work: Work, num_counted: int) -> float:
     """Seconds of an iteration."""
-    return statistics.mean(metrics["time/seconds"] for metrics in run(environment, work, 1 + num_counted)[1:])
+    return statistics.mean(metrics["time/seconds"] for metrics in run(world, work, 1 + num_counted)[1:])
 
 
 def rows(
@@ -172,7 +196,11 @@ def mean(history: Sequence[Mapping[str, float]], name: str) -> float:
 
 
 def run(
-    environment: type[Waits], work: Work, num_iters: int, max_staleness: int = 0, num_threads: int = 2
+    world: World,
+    work: Work,
+    num_iters: int,
+    max_staleness: int = 0,
+    num_threads: int = 2,
 ) -> list[dict[str, float]]:
     """Metrics of every iteration of one run of a small random model, whose turns end after about 27 tokens."""
     torch.set_num_threads(num_threads)
@@ -192,5 +220,22 @@ def run(
         },
     )
     model, tokenizer = random_policy(0, WIDTH, NUM_LAYERS)
-    with Trainer(config, environment, model=model, tokenizer=tokenizer, progress=False) as trainer:
+    plays: dict[str, Any] = {"environment": world} if isinstance(world, type) else {"agent": world, "dataset": TASKS}
+    with Trainer(config, model=model, tokenizer=tokenizer, progress=False, **plays) as trainer:
         return list(trainer.fit())
+
+
+def main() -> None:
+    """Prints the times of an agent's iterations."""
+    base = synchronous(agent, EQUAL, 5)
+    print(f"synchronous: {base:.2f} s per iteration")
+    for staleness in GOALS:
+        history = run(agent, EQUAL, FIRST + 5 + LAST, staleness)
+        wall, ages = mean(history, "time/wall"), [metrics["staleness/max"] for metrics in history]
+        failed = sum(metrics["episode/failed"] for metrics in history)
+        shares = f"mean age {mean(history, 'staleness/mean'):.1f}, oldest {max(ages):.0f}, failed {failed:g}"
+        print(f"max_staleness={staleness}: {wall:.2f} s per iteration, {base / wall:.2f} times as fast, {shares}")
+
+
+if __name__ == "__main__":
+    main()

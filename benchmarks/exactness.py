@@ -4,7 +4,7 @@ Every case is a GRPO run of four iterations by `RayPPOTrainer`, whose logged `lo
 |sampled - recomputed| over the tokens of an iteration, in nats: in the first iteration before training, in the fourth after
 three updates. `moved` is the mean |Δ log-probability| of fixed tokens that these updates caused. `--vllm`: the engine is a
 vLLM server, from the interpreter that MIDTHOUGHT_VLLM_PYTHON names. `--architectures`: small random models of many
-architectures instead of one model in many ways.
+architectures instead of one model in many ways. `--agent`: the episodes are those of an agent with branches (`branches`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
 import transformers
 from transformers import AutoModelForCausalLM
@@ -26,7 +28,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.table import describe_machine
 from midthought import RayPPOTrainer, create_default_config
 from midthought.models.small_model import make_policy, make_tokenizer
-from midthought.types import Trajectory
+from midthought.types import Task, Trajectory
 
 KINDS: dict[str, dict[str, Any] | None] = {
     "full": None,
@@ -107,6 +109,7 @@ class Case:
     dtype: str
     temperature: float
     engine: str = "local"
+    episodes: str = "native"
     runner: str = ""
     mean: tuple[float, float] = (0.0, 0.0)
     """|sampled - recomputed|, nats: before training, after three updates."""
@@ -124,7 +127,7 @@ class Case:
         return all(value <= limit for value in getattr(self, figure))
 
     def to_markdown(self) -> str:
-        names = [self.model, self.kind, self.dtype, f"{self.temperature:g}", self.engine, self.runner]
+        names = [self.model, self.kind, self.dtype, f"{self.temperature:g}", self.engine, self.episodes, self.runner]
         if self.not_run:
             return f"| {' | '.join(names)} | not run: {self.not_run} | | | | |"
         figures = [f"{self.mean[0]:.1e}", f"{self.max[0]:.1e}", f"{self.mean[1]:.1e}", f"{self.max[1]:.1e}"]
@@ -133,9 +136,8 @@ class Case:
 
 
 HEAD = (
-    "| model | trained | type | temperature | engine | runner | mean before | max before | mean after | max after | moved |\n"
-    + "| --- " * 11
-    + "|"
+    "| model | trained | type | temperature | engine | episodes | runner "
+    "| mean before | max before | mean after | max after | moved |\n" + "| --- " * 12 + "|"
 )
 
 
@@ -144,9 +146,16 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         for name, kind, dtype in itertools.product(ARCHITECTURES, ("full", "LoRA"), DTYPES):
             yield Case(model=name, kind=kind, dtype=dtype, temperature=1.0)
         return
-    engine = "vLLM" if arguments.vllm else "local"
+    base = Case(
+        model="Qwen3, 8 layers",
+        kind="full",
+        dtype="float32",
+        temperature=1.0,
+        engine="vLLM" if arguments.vllm else "local",
+        episodes="agent" if arguments.agent else "native",
+    )
     for kind, dtype, temperature in itertools.product(KINDS, DTYPES, TEMPERATURES):
-        yield Case(model="Qwen3, 8 layers", kind=kind, dtype=dtype, temperature=temperature, engine=engine)
+        yield replace(base, kind=kind, dtype=dtype, temperature=temperature)
 
 
 def make_model(case: Case, tokenizer: Any) -> Any:
@@ -166,6 +175,35 @@ def make_model(case: Case, tokenizer: Any) -> Any:
     excluded = ["out_proj"] if "mamba" in model.config.model_type else None
     lora: dict[str, Any] = {"r": 8, "lora_alpha": 16, "target_modules": "all-linear", "exclude_modules": excluded}
     return peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora, **options))
+
+
+def branches(task: Task, client: Any) -> float | None:
+    """An agent: a conversation in both dialects, four ways to go on at the same time, and a compaction. Gives no reward."""
+
+    def user(text: str) -> dict[str, str]:
+        return {"role": "user", "content": text}
+
+    def ask(path: str, *messages: dict[str, str], **options: int) -> list[dict[str, str]]:
+        body = {"model": client.model, "messages": messages, "max_tokens": 24, **options}
+        with httpx.Client(headers={"x-api-key": client.api_key}, timeout=600) as http:
+            found = http.post(client.anthropic_base_url + path, json=body).raise_for_status().json()
+        if path == chat:
+            texts = [choice["message"]["content"] for choice in found["choices"]]
+        else:
+            texts = ["".join(block["text"] for block in found["content"])]
+        return [*messages, {"role": "assistant", "content": texts[-1]}]
+
+    chat, anthropic = "/v1/chat/completions", "/v1/messages"
+    second = ask(anthropic, *ask(chat, user(task.prompt)), user("Go on."))
+    ways: list[tuple[str, str, dict[str, int]]] = [
+        (chat, "Why?", {"n": 2}),
+        (anthropic, "Why?", {}),
+        (anthropic, "How?", {}),
+    ]
+    with ThreadPoolExecutor() as pool:
+        *_, last = pool.map(lambda way: ask(way[0], *second, user(way[1]), **way[2]), ways)
+    ask(chat, user("In short."), *last[-1:], user("Go on."))
+    return None
 
 
 def reward(trajectory: Trajectory) -> float:
@@ -205,10 +243,11 @@ def run(case: Case, tokenizer: Any) -> Case:
         return replace(case, not_run=f"{type(error).__name__}: {error}".splitlines()[0][:100])
     fixed = torch.arange(96).view(2, 48) % len(tokenizer)
     rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
+    options: dict[str, Any] = {"agent": branches} if case.episodes == "agent" else {}
     with (
         warnings.catch_warnings(record=True) as caught,
         RayPPOTrainer(
-            config, dataset=rows, reward_fn=reward, model=model, tokenizer=tokenizer, progress=False
+            config, dataset=rows, reward_fn=reward, model=model, tokenizer=tokenizer, progress=False, **options
         ) as trainer,
     ):
         warnings.simplefilter("always")
@@ -245,13 +284,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", action="store_true")
     parser.add_argument("--architectures", action="store_true")
+    parser.add_argument("--agent", action="store_true")
     parser.add_argument("--only", default="", help="cases whose line holds this text")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     arguments = parser.parse_args()
     tokenizer = make_tokenizer([*WORDS * 40], 400)
     print(HEAD, flush=True)
     found: list[Case] = []
-    name = "exactness" + "-vllm" * arguments.vllm + "-architectures" * arguments.architectures
+    name = "exactness" + "".join(f"-{way}" for way in ("vllm", "architectures", "agent") if getattr(arguments, way))
     arguments.out.mkdir(parents=True, exist_ok=True)
     for case in cases(arguments):
         if arguments.only in case.to_markdown():

@@ -116,6 +116,16 @@ def test_the_ledger_by_hand():
     assert first.policy_versions == [-1, -1, 1, 1, -1, -1, -1, 2] and second.policy_versions == [-1, -1, 2]
 
 
+def test_a_trajectory_is_shown_in_one_short_line():
+    trajectory = Trajectory(TASK, [1] * 1000)
+    trajectory.add_sampled(completion([2] * 300))
+    trajectory.begin_segment([1])
+    assert repr(trajectory) == "<Trajectory: task 't1', reward None, 2 segments, 300 policy tokens>"
+    trajectory.reward = Reward(parts={"right": 1.0}, turns=(0.5,))
+    assert str([trajectory]) == "[<Trajectory: task 't1', reward 1.5, 2 segments, 300 policy tokens>]"
+    assert repr(Trajectory()) == "<Trajectory: task 'by hand', reward None, 0 segments, 0 policy tokens>"
+
+
 def test_nothing_can_be_added_once_the_episode_has_ended():
     for reason in StopReason:
         trajectory = example()

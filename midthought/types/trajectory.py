@@ -219,6 +219,11 @@ class Trajectory:
 
     # -- reading by turn ---------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        reward = None if self.reward is None else self.reward.total
+        sizes = f"{len(self.segments)} segments, {self.num_sampled} policy tokens"
+        return f"<Trajectory: task {self.task.task_id!r}, reward {reward}, {sizes}>"
+
     def __len__(self) -> int:
         """Number of turns."""
         return len(self.turns if self.lists_by_hand is None else self.actions)

@@ -12,6 +12,7 @@ from small_qwen import make_model, token_logprobs, vllm_settings
 from test_episode_rollout import run
 from vllm_python import PYTHON, needs_vllm
 
+from benchmarks.exactness import branches
 from midthought import RayPPOTrainer
 from midthought.engines.engine import Sampling
 from midthought.engines.inference_engines import VLLMInferenceEngine
@@ -118,3 +119,15 @@ def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: 
     assert moved > 1e-3  # old weights would not do
     assert [figures["logprob_difference_max"] < 1e-2 for figures in history] == [True] * 3, history
     assert sum(figures["episode/calls"] for figures in history) > 1
+
+
+def test_what_it_samples_for_an_agent_with_branches_is_what_is_recomputed() -> None:
+    config = vllm_settings(2, 3e-3, server_python=PYTHON, server_flags=["--max-model-len", "512"])
+    config = config.merged({"model": {"hidden_size": 64, "num_layers": 2, "vocab_size": 400}})
+    rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
+    with RayPPOTrainer(
+        config, agent=branches, dataset=rows, reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 7)
+    ) as trainer:
+        history = trainer.fit()
+    assert [figures["logprob_difference_max"] < 1e-3 for figures in history] == [True] * 2, history
+    assert all(figures["agent/continued"] == 5 / 6 and figures["episode/failed"] == 0 for figures in history)

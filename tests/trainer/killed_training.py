@@ -1,4 +1,4 @@
-"""A training run with `training.max_staleness` in a process of its own, to be killed."""
+"""A training run in a process of its own, to be killed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
 
 from midthought import Trainer, create_default_config, save_trajectories
@@ -18,7 +19,7 @@ HELD = 4
 """Number of the group that does not finish while there is a file `hold`."""
 
 
-def settings(num_iters: int, *, overlap: bool) -> Any:
+def settings(num_iters: int, *, overlap: bool, max_staleness: int) -> Any:
     config = create_default_config(
         preset="tiny",
         inference={"max_tokens": 48, "deterministic": False, "overlap": overlap},
@@ -31,14 +32,33 @@ def settings(num_iters: int, *, overlap: bool) -> Any:
             "num_train_iters": num_iters,
             "validate_every": 0,
             "learning_rate": 1e-3,
-            "max_staleness": MAX_STALENESS,
+            "max_staleness": max_staleness,
         },
     )
     config.checkpoint.save_interval, config.checkpoint.save_minutes = 3, 1e9
     return config
 
 
-def train(folder: str, num_iters: int, overlap: bool, started: Any) -> None:
+class Agent:
+    """Two turns, and a second answer to the first question. Every session's address is a line of `folder/urls`."""
+
+    def __init__(self, folder: str) -> None:
+        self._urls = os.open(Path(folder, "urls"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def __call__(self, task: Any, client: Any) -> float | None:
+        os.write(self._urls, f"{client.base_url}\n".encode())
+        headers = {"authorization": f"Bearer {client.api_key}"}
+        messages = [{"role": "user", "content": task.prompt}]
+        with httpx.Client(base_url=client.base_url, headers=headers, timeout=60) as http:
+            for asks in ([], [], [{"role": "user", "content": "Say it."}]):
+                asked = [*messages, *asks] if asks else messages[:1]
+                body = {"model": client.model, "messages": asked, "max_tokens": 16}
+                answer = http.post("/chat/completions", json=body).raise_for_status().json()
+                messages = [*messages[:1], answer["choices"][0]["message"]]
+        return None
+
+
+def train(folder: str, num_iters: int, overlap: bool, max_staleness: int, agents: bool, started: Any) -> None:
     """Trains in `folder/run`, or continues there. Every scored episode is a line of `folder/scored`."""
     torch.set_num_threads(1)
     tokenizer = make_tokenizer(["Say red blue green 0 1 2 3 4."] * 20, 300)
@@ -59,7 +79,8 @@ def train(folder: str, num_iters: int, overlap: bool, started: Any) -> None:
             return super().train_step(data)
 
     options: dict[str, Any] = {"run_path": Path(folder, "run"), "resume": True, "progress": False}
-    config = settings(num_iters, overlap=overlap)
+    options |= {"agent": Agent(folder)} if agents else {}
+    config = settings(num_iters, overlap=overlap, max_staleness=max_staleness)
     with Keeping(config, None, reward, QUESTIONS, model=policy, tokenizer=tokenizer, **options) as trainer:
         started.set()
         trainer.fit()

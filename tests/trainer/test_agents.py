@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import importlib.util
 import itertools
 import json
 import logging
+import random
 import threading
+import time
+from collections import Counter
 from typing import Any
 
 import httpx
@@ -16,6 +20,8 @@ import torch
 from playing import parts_of, play
 from small_environments import COLOURS, PAID, QUESTIONS, twice, weights
 
+from benchmarks.exactness import branches
+from benchmarks.real.model import PACKAGE, packaged_model
 from midthought import Reward, Trainer, TrainerCallback, create_default_config, load_tasks
 from midthought.checks.examination import Monitor
 from midthought.engines.scripted import ScriptedEngine
@@ -154,6 +160,24 @@ def test_the_same_tokens_through_the_gateway_and_in_a_native_rollout_are_the_sam
     for one, other in zip(filled, played, strict=True):
         assert [turn.model_output for turn in one.turns] == [turn.model_output for turn in other.turns]
         assert one.reward == other.reward and one.stop_reason == other.stop_reason
+
+
+@pytest.mark.parametrize("model", ["small", pytest.param("SmolLM2", marks=pytest.mark.slow)])
+def test_every_token_of_branches_and_a_compaction_has_the_log_probability_that_the_learner_computes(model, talker):
+    if model == "SmolLM2":
+        if importlib.util.find_spec(PACKAGE) is None:
+            pytest.skip(f"needs the package {PACKAGE}")
+        talker = {"model": packaged_model(), "dtype": "float32"}
+    with make(branches, talker, rewards=["correct"], temperature=0.9) as trainer:
+        episodes = trainer.rollout().trajectories
+        for number, each in enumerate(episodes):
+            each.check()
+            each.reward = Reward(parts={"mine": float(number)})
+        batch, metrics = TokenBatch.from_trajectories(episodes), trainer.train_step()
+    assert [(each.error, len(each.turns), len(each.segments)) for each in episodes] == [(None, 7, 5)] * 4
+    assert int(batch.loss_mask.sum()) == sum(each.num_sampled for each in episodes) >= 4 * 7
+    assert metrics["batch/num_episodes"] == 4 and metrics["batch/num_unscored_tokens"] == 0
+    assert metrics["agent/continued"] == 5 / 6 and metrics["logprob_difference_max"] <= 1e-4
 
 
 def test_two_conversations_of_an_episode_are_two_segments_and_both_are_trained(talker):
@@ -462,6 +486,42 @@ def test_sessions_outlive_new_weights_in_asynchronous_training(talker):
     assert sum(row["episode/failed"] for row in history) == 0
     versions = [[each.segments[s].policy_versions[index] for s, index in each.turn_ends] for each in episodes]
     assert [0, 1, 1, 1] in versions, "each token has the version that sampled it"
+
+
+@pytest.mark.parametrize(
+    ("max_staleness", "overlap"), [(2, False), pytest.param(4, True, marks=pytest.mark.slow)], ids=["2", "4"]
+)
+def test_each_token_sampled_for_agents_that_wait_unevenly_is_trained_once(max_staleness, overlap, talker):
+    draw, amounts = random.Random(0), itertools.count()
+
+    def agent(task: Any, client: Any) -> float:
+        say(client, task, 1)
+        time.sleep(min(0.5, 0.02 * draw.paretovariate(1.1)))
+        say(client, task, 3)
+        return float(next(amounts))
+
+    options = {"max_staleness": max_staleness, "overlap": overlap, "group_size": 2, "num_train_iters": 6}
+    with make(agent, talker, **options) as trainer:
+        engine, learner, sampled, trained = trainer.source.parts.engine, trainer.learner, Counter(), Counter()
+        sample, score = engine.sample, learner.score
+
+        async def sampling(*given: Any, **options: Any) -> Any:
+            found = await sample(*given, **options)
+            logprobs = torch.tensor(found.sampled_logprobs)
+            sampled.update(zip(found.token_ids, logprobs.tolist(), strict=True))
+            return found
+
+        def scoring(batch: TokenBatch) -> Any:
+            token_ids, logprobs = batch.token_ids[batch.loss_mask], batch.sampled_logprobs[batch.loss_mask]
+            trained.update(zip(token_ids.tolist(), logprobs.tolist(), strict=True))
+            return score(batch)
+
+        engine.sample, learner.score = sampling, scoring
+        history = trainer.fit()
+        assert trainer.source.stream.num_open == 0
+    assert trained == sampled and trained.total() >= 6 * 4 * 4
+    assert [row["batch/num_episodes"] for row in history] == [4] * 6
+    assert 0 < max(row["staleness/max"] for row in history) <= max_staleness
 
 
 def test_agent_episodes_that_had_not_ended_start_anew_when_a_run_is_resumed(talker, tmp_path):

@@ -1,5 +1,5 @@
-"""Kills of a run with `training.max_staleness`, at random moments: nothing that was finished is played again, and every group is
-trained on once in the history of the weights that survive."""
+"""Kills of a run at random moments: every group is trained on once in the history of the weights that survive, and with
+`training.max_staleness` nothing that was finished is played again. So it is with agents."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import json
 import os
 import random
 import signal
+import socket
 import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from command_process import FORKS
@@ -30,9 +32,19 @@ def rows_of(file: Path) -> list[dict]:
 class KilledRun:
     """A run, and what was on the disk at each kill."""
 
-    def __init__(self, folder: Path, num_iters: int, *, overlap: bool, seed: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        num_iters: int,
+        *,
+        overlap: bool = False,
+        agents: bool = False,
+        max_staleness: int = MAX_STALENESS,
+        seed: int = 0,
+    ) -> None:
         self.folder, self.run, self.scored = folder, folder / "run", folder / "scored"
-        self._num_iters, self._overlap, self._draw = num_iters, overlap, random.Random(seed)
+        self._num_iters, self._max_staleness, self._draw = num_iters, max_staleness, random.Random(seed)
+        self._overlap, self._agents = overlap, agents
         self._finished: list[tuple[int, set[int]]] = []
         """Number of scored episodes at a kill, and the groups that were finished then."""
         self._metrics: dict[int, dict] = {}
@@ -66,12 +78,13 @@ class KilledRun:
             self.look()
         process.join(300)
         self.look()
-        assert process.exitcode == 0
+        assert process.exitcode == 0 or (num_kills and process.exitcode == 1)
         return num_kills
 
     def start(self) -> Any:
         started = FORKS.Event()
-        process = FORKS.Process(target=train, args=(str(self.folder), self._num_iters, self._overlap, started))
+        options = (self._overlap, self._max_staleness, self._agents)
+        process = FORKS.Process(target=train, args=(str(self.folder), self._num_iters, *options, started))
         process.start()
         self.processes.append(process.pid)
         assert started.wait(120)
@@ -91,6 +104,8 @@ class KilledRun:
 
     def look(self) -> None:
         """Notes what is finished and trained now, and that updates which were repeated had the same results."""
+        if not self._max_staleness:  # iterations are played again, in other batches of the engine
+            return
         stage, finished = self.run / "checkpoints/ppo", set()
         for file in [*stage.glob("journal/*.jsonl")]:
             with suppress(FileNotFoundError):
@@ -111,11 +126,17 @@ class KilledRun:
             assert not finished.intersection(scored[number:])
         rows = rows_of(self.run / "metrics.jsonl")
         assert [row["step"] for row in rows] == list(range(1, self._num_iters + 1))
-        assert 0 < max(row["staleness/max"] for row in rows) <= MAX_STALENESS
-        assert sum(row["staleness/num_dropped"] for row in rows) == 0
+        for row in rows:  # trained or counted
+            num_left = row["batch/num_flat_groups"] + row.get("batch/num_surplus_groups", 0)
+            assert row["batch/num_episodes"] + GROUP_SIZE * num_left == row["episode/count"]
         files = self.folder.glob("episodes/*.jsonl")
-        groups = Counter(trajectory.group for file in files for trajectory in load_trajectories(file))
-        assert sorted(groups) == list(range(len(groups))) and set(groups.values()) == {GROUP_SIZE}
+        members = Counter((each.group, each.seed) for file in files for each in load_trajectories(file))
+        assert set(members.values()) == {1} and len(members) == sum(row["episode/count"] for row in rows)
+        if self._max_staleness:
+            assert 0 < max(row["staleness/max"] for row in rows) <= self._max_staleness
+            assert sum(row["staleness/num_dropped"] for row in rows) == 0
+            groups = Counter(group for group, _ in members)
+            assert sorted(groups) == list(range(len(groups))) and set(groups.values()) == {GROUP_SIZE}
         self.check_nothing_is_left()
 
     def check_nothing_is_left(self) -> None:
@@ -126,19 +147,29 @@ class KilledRun:
         left = [number for number in self.processes if Path(f"/proc/{number}").exists()]
         left += [file for number in self.processes for file in Path("/dev/shm").glob(f"midthought-learning-{number}-*")]
         assert left == []
+        urls = (self.folder / "urls").read_text().split() if self._agents else []
+        for url in map(urlsplit, {*urls}):
+            with socket.socket() as connection:
+                assert connection.connect_ex((url.hostname, url.port)), f"{url.netloc} is still served"
 
 
-def test_three_kills_lose_no_finished_group(tmp_path):
-    run = KilledRun(tmp_path, 8, overlap=False)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"agents": True}, pytest.param({"agents": True, "max_staleness": 0}, marks=pytest.mark.slow)],
+    ids=["episodes", "agents", "agents, synchronous"],
+)
+def test_three_kills_lose_no_finished_group(options, tmp_path):
+    run = KilledRun(tmp_path, 8, **options)
     assert sum(run.live(1) for _ in range(3)) == 3
     run.live(0)
     run.check()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overlap", [False, True])
-def test_50_kills_of_the_run_and_of_its_learner_lose_no_finished_group(overlap, tmp_path):
-    run, num_kills = KilledRun(tmp_path, 300, overlap=overlap), 0  # a process plays up to 50 episodes, 8 batches
+@pytest.mark.parametrize("agents", [False, True], ids=["episodes", "agents"])
+@pytest.mark.parametrize("overlap", [False, True], ids=["in turns", "overlapping"])
+def test_50_kills_of_the_run_and_of_its_learner_lose_no_finished_group(overlap, agents, tmp_path):
+    run, num_kills = KilledRun(tmp_path, 300, overlap=overlap, agents=agents), 0  # a process plays up to 50 episodes
     while num_kills < 50:
         found = run.live(50 - num_kills, kills_child=overlap)
         assert found, "the run ended before it was killed 50 times"
