@@ -37,10 +37,10 @@ class SharedTensors:
         folder = folder or str(MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else tempfile.gettempdir())
         descriptor, name = tempfile.mkstemp(prefix="midthought-weights-", dir=folder)
         self._file, self._path = open(descriptor, "wb"), Path(name)  # noqa: SIM115  # until `close`
-        without_name = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
-        if without_name.exists():  # then nothing is left of the file if this process is killed
+        without_name = f"/proc/{os.getpid()}/fd/{descriptor}"
+        if _is_readable_by_others(without_name, descriptor):  # then nothing is left of the file if this process is killed
             self._path.unlink()
-            name = str(without_name)
+            name = without_name
         entries: list[list[Any]] = []
         try:
             for key, tensor in tensors:
@@ -79,10 +79,12 @@ class SharedTensors:
 
 
 def read_shared_tensors(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
-    """Yields the (name, tensor) pairs of `SharedTensors.manifest`. They are views of shared memory: copy them, do not write."""
+    """Yields the (name, tensor) pairs of `SharedTensors.manifest`. They are views of shared memory: copy them, do not write.
+    Raises `OSError` if the file cannot be opened, for example because the process that wrote it has ended."""
     data = None
     if manifest["num_bytes"]:
-        data = torch.from_file(manifest["path"], shared=True, size=manifest["num_bytes"], dtype=torch.uint8)
+        with open(manifest["path"], "r+b"):  # torch would raise a RuntimeError
+            data = torch.from_file(manifest["path"], shared=True, size=manifest["num_bytes"], dtype=torch.uint8)
     for name, dtype_name, shape, place in manifest["tensors"]:
         dtype = getattr(torch, dtype_name)
         if isinstance(place, int):
@@ -105,6 +107,15 @@ class WeightReceiver:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             torch.cuda.ipc_collect()
+
+
+def _is_readable_by_others(path: str, descriptor: int) -> bool:
+    """Whether this path in /proc leads other processes to the file. Not if /proc is of other processes (a namespace), or if this
+    process hides its files (it has changed its user)."""
+    try:
+        return os.path.samefile(path, descriptor) and os.stat(Path(path).parent).st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _append(file: Any, tensor: Tensor) -> int:

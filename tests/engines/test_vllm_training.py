@@ -4,8 +4,11 @@ import asyncio
 import errno
 import io
 import multiprocessing
+import os
 import sys
+import tempfile
 from collections.abc import Iterable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +200,41 @@ def test_another_process_reads_the_same_values():
     shared = SharedTensors([])
     assert list(read_shared_tensors(shared.manifest)) == []
     shared.close()
+
+
+@pytest.mark.parametrize("changes_user", [True, False])
+def test_a_file_to_which_proc_does_not_lead_others_keeps_its_name(changes_user, monkeypatch):
+    """A /proc of other processes (a namespace), or a process whose files are hidden because it has changed its user."""
+    if changes_user and os.geteuid():
+        pytest.skip("only root can change its user")
+
+    def write(theirs: Connection, folder: str) -> None:
+        if changes_user:
+            os.setuid(65534)
+        else:
+            monkeypatch.setattr(os, "getpid", lambda: 1)
+        shared = SharedTensors(TENSORS.items(), folder)
+        has_name = Path(shared.manifest["path"]).parent == Path(folder)
+        read = values_of(read_shared_tensors(shared.manifest))
+        shared.close()
+        theirs.send((has_name, read))
+
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        process = context.Process(target=write, args=(theirs, folder))
+        process.start()
+        process.join()
+        assert ours.poll() and ours.recv() == (True, values_of(TENSORS.items()))
+        assert os.listdir(folder) == []
+
+
+def test_a_file_whose_process_has_ended_is_an_error_of_the_system():
+    shared = SharedTensors(TENSORS.items())
+    shared.close()
+    with pytest.raises(OSError, match=r"No such file"):
+        list(read_shared_tensors(shared.manifest))
 
 
 def test_a_full_memory_folder_is_an_error_with_the_remedy(tmp_path, monkeypatch):
