@@ -15,7 +15,9 @@ import torch
 from training_settings import training
 
 from midthought.algo.losses import POLICY_LOSSES
+from midthought.cluster import child
 from midthought.cluster.child import ChildGroup
+from midthought.engines.shared_tensors import read_shared_tensors
 from midthought.errors import LearnerLostError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
@@ -122,6 +124,21 @@ def test_a_process_that_is_killed_is_noticed_at_once_and_can_be_replaced(group, 
     assert time.monotonic() - began < 2
     assert learner.start_again()
     assert learner.score(batch)[1]["logprob_difference_max"] >= 0
+
+
+def test_a_process_that_is_killed_after_its_answer_is_lost_too(group, make_policy, batch, monkeypatch):
+    """Its tensors are gone before they are read here."""
+    learner = apart(models(make_policy), group)
+    learner.score(batch)
+
+    def read_late(manifest):
+        os.kill(group.process_id, signal.SIGKILL)
+        os.waitid(os.P_PID, group.process_id, os.WEXITED | os.WNOWAIT)
+        return read_shared_tensors(manifest)
+
+    monkeypatch.setattr(child, "read_shared_tensors", read_late)
+    with pytest.raises(LearnerLostError, match=r"lost in 'score' \(exit code -9\)"):
+        learner.score(batch)
 
 
 def test_what_it_raises_is_raised_here_and_it_is_stopped(group, make_policy, batch):
