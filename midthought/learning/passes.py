@@ -25,7 +25,7 @@ from midthought.learning.model import Critic, token_outputs
 from midthought.learning.ranks import ProcessGroup
 from midthought.models.varlen_attention import no_cudnn_attention
 
-REMEDY = (
+_REMEDY = (
     "training.gradient_checkpointing=true, a smaller training.logits_mib or inference.max_tokens, or model.lora_rank=32"
 )
 """What saves memory besides smaller micro-batches."""
@@ -51,8 +51,8 @@ class ForwardPasses:
     ) -> None:
         self.training = training
         self.process_group = process_group
-        self._lengths: list[int] = []
-        """Lengths of the rows of the micro-batch that is computed now."""
+        self._current: TokenBatch | None = None
+        """The micro-batch that is computed now."""
         self._policy = policy
         trunk = critic.trunk if critic is not None else None
         learning = [policy] if trunk is None else [policy, trunk]
@@ -124,23 +124,24 @@ class ForwardPasses:
     def over(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
         """Yields this rank's micro-batches: rows, whether they count (`ProcessGroup.rows`), and their tokens on the device."""
         for rows, is_own in self.process_group.rows(batch, self.training.max_micro_batch_tokens, packed=self.packing):
-            micro = batch.select(rows)
-            self._lengths = micro.lengths.tolist()
-            yield rows, is_own, micro.to(self.device)
-        self._lengths = []
+            self._current = batch.select(rows)
+            yield rows, is_own, self._current.to(self.device)
+        self._current = None
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            if not self._lengths:
+            if self._current is None:
                 raise
-            num_tokens, longest = sum(self._lengths), max(self._lengths)
+            num_rows, max_tokens = len(self._current), self.training.max_micro_batch_tokens
+            num_tokens = int(self._current.units(max_tokens, packed=self.packing)[1].sum())
+            longest = int(self._current.lengths.max())
             smaller = f"training.micro_batch_tokens={max(64, longest, num_tokens // 2)}, or "
             raise SettingsError(
-                f"out of memory while learning from a micro-batch of {num_tokens} tokens in {len(self._lengths)} rows, the "
-                f"longest of {longest}: resume the run with {smaller if len(self._lengths) > 1 else ''}{REMEDY} "
+                f"out of memory while learning from a micro-batch of {num_tokens} tokens in {num_rows} rows, the longest of "
+                f"{longest}: resume the run with {smaller if num_rows > 1 else ''}{_REMEDY} "
                 f"({str(error).partition(chr(10))[0][:200]})"
             ) from error
 
