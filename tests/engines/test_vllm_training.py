@@ -222,7 +222,8 @@ def test_a_file_to_which_proc_does_not_lead_others_keeps_its_name(changes_user, 
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
+        if changes_user:
+            os.chown(folder, 65534, -1)
         process = context.Process(target=write, args=(theirs, folder))
         process.start()
         process.join()

@@ -28,7 +28,9 @@ def test_a_micro_batch_that_does_not_fit_is_reported_with_its_size_and_the_remed
         use(learner, single)
 
 
-def test_the_remedy_for_a_shared_prompt_is_a_smaller_size_than_the_present_one(make_policy, make_trajectory, monkeypatch):
+def test_the_remedy_for_a_shared_prompt_is_a_smaller_size_than_the_present_one(
+    make_policy, make_trajectory, monkeypatch
+):
     """A micro-batch counts the prompt of a group once."""
 
     def fails(*arguments, **options):
