@@ -167,9 +167,9 @@ def not_ours(path: Path) -> OutputPathError:
 
 
 @contextmanager
-def replaced(path: str | Path, kind: str, *, in_run: bool = False) -> Iterator[Path]:
+def replaced(path: str | Path, kind: str, *, in_run: bool = False, editable: Collection[str] = ()) -> Iterator[Path]:
     """Yields an empty folder next to `path`; after the block the folder is flushed to disk and renamed to `path`, with a manifest
-    of its files (`manifest.json`).
+    of its files (`manifest.json`), without those that a user may edit.
 
     If the block raises, `path` is unchanged and the new folder is removed. Raises `OutputPathError` as `require_ours`, before
     anything is written, and `StorageError` if the disk is full, read-only or gone. A killed process leaves the old folder or the
@@ -186,16 +186,16 @@ def replaced(path: str | Path, kind: str, *, in_run: bool = False) -> Iterator[P
             new.mkdir(parents=True)
             mark(new, kind)
             yield new
-            _complete(new, kind)
+            _complete(new, kind, editable)
             _swap(new, target, kind)
     finally:
         with suppress(OSError):
             remove(new)
 
 
-def _complete(new: Path, kind: str) -> None:
+def _complete(new: Path, kind: str, editable: Collection[str]) -> None:
     """Adds the manifest and the list of files, and flushes everything to disk."""
-    write_manifest(new, _files(new))
+    write_manifest(new, _files(new) - set(editable))
     mark(new, kind, lists_files=True)
     for entry in [*new.rglob("*"), new]:
         _flush(entry)

@@ -26,7 +26,7 @@ WINDOW_COLUMNS = ("turns", "embedded", "times")
 """Only in a table with windows: `Chunk.turns` and `Chunk.times` as JSON, `Chunk.embedded`. In the database it also has a list
 `speakers`."""
 SENTENCES = "sentence_vectors"
-"""Only in a table with windows: `sentence_vectors.packed` of `Chunk.embedded_sentences`."""
+"""Only in a table with windows: `embedding.packed` of `Chunk.embedded_sentences`."""
 
 
 def rows_of(

@@ -48,7 +48,7 @@ _ACCENTS = regex.compile(r"\P{Canonical_Combining_Class=0}+")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chunk that a search found. `score` is BM25, cosine similarity (of a window: `sentence_vectors`) or the score of `fuse`,
+    """A chunk that a search found. `score` is BM25, cosine similarity (of a window: `window_scores`) or the score of `fuse`,
     depending on the mode."""
 
     chunk_id: str
@@ -237,7 +237,7 @@ def _within(search: Any, where: str | None) -> Any:
 
 
 def _by_sentences(rows: Any, vector: np.ndarray) -> list[Hit]:
-    """Returns the hits of a vector query; windows in the order of `sentence_vectors`."""
+    """Returns the hits of a vector query; windows in the order of `window_scores`."""
     scores, sentences = [1 - distance for distance in rows["_distance"].to_pylist()], sentences_of_rows(rows)
     return _hits_of(rows, scores if sentences is None else window_scores(scores, vector, sentences))
 

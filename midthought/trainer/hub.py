@@ -27,15 +27,18 @@ def save_for_hub(run: str | Path, folder: str | Path, *, name: str = "") -> Path
     """Writes the policy of a run, with its model card, to a folder that any Hugging Face tool loads, and that
     `hf upload OWNER/NAME FOLDER` publishes. Returns the folder.
 
+    A card that the folder has already is kept: it may have been edited.
+
     `name`: of the repository; by default the folder's. Raises `CheckpointError` if `run` is no run folder, `ModelPathError` if it
     has no policy or a file is not as it was written, `OutputPathError` if `folder` holds files that were not written here.
     """
     files, card = _files(Path(run), name or Path(folder).name)
-    with replaced(folder, "model") as target:
+    before = Path(folder) / CARD
+    with replaced(folder, "model", editable=(CARD,)) as target:
         for relative, file in files.items():
             (target / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target / relative)
-        (target / CARD).write_text(card, encoding="utf-8")
+        (target / CARD).write_text(before.read_text("utf-8") if before.is_file() else card, encoding="utf-8")
     return Path(folder)
 
 

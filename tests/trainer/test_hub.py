@@ -8,6 +8,7 @@ import yaml
 
 from midthought import save_for_hub
 from midthought.errors import CheckpointError, ModelPathError
+from midthought.models.pretrained import require_intact_model
 from midthought.report.run_folder import RunFolder
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.trainer.trainer import Trainer
@@ -81,6 +82,16 @@ def test_a_card_of_a_policy_that_was_only_measured_once_explains_its_interval(ru
     RunFolder(tmp_path / "run").write_summary({f"after{key[6:]}": FIGURES[key] for key in list(FIGURES)[:3]})
     text = (save_for_hub(tmp_path / "run", tmp_path / "hub") / "README.md").read_text("utf-8")
     assert "| exact_match | 0.250 (0.200–0.300) |\n\nIn brackets: 95 %" in text
+
+
+def test_an_edited_card_is_kept_and_the_folder_loads_with_it(run, tmp_path):
+    folder = save_for_hub(run, tmp_path / "hub")
+    card = (folder / "README.md").read_text("utf-8").replace("unknown", "apache-2.0")
+    (folder / "README.md").write_text(card, "utf-8")
+    require_intact_model(folder)
+    save_for_hub(run, folder)
+    assert (folder / "README.md").read_text("utf-8") == card
+    require_intact_model(folder)
 
 
 def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):
