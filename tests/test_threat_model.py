@@ -110,7 +110,7 @@ TESTS = {
         "test_a_reward_with_the_model_key_is_refused",
         "test_a_reward_that_is_no_finite_number_is_refused",
         "test_rewards_of_the_session_and_of_one_answer",
-        "test_a_late_reward_is_refused_and_counted",
+        "test_a_late_reward_is_refused",
     ),
     "Run folders": ("test_a_run_folder_starts_no_code_by_itself",),
     "Settings of a run": (
