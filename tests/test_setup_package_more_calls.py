@@ -135,7 +135,7 @@ def test_an_error_names_the_replacement(form):
 
 
 def test_an_engine_names_a_wrong_option(engine):
-    with pytest.raises(ValueError, match="temperature='hot': give a number"):
+    with pytest.raises(ValueError, match="temperature='hot': Input should be a valid number"):
         engine.generate(["a"], temperature="hot")
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment
+from midthought.errors import SettingsError
 
 ITEMS = ("key", "lamp", "coin", "map")
 DIRECTIONS = {"north": (-1, 0), "south": (1, 0), "east": (0, 1), "west": (0, -1)}
@@ -26,6 +27,7 @@ class GameState(NamedTuple):
 
 class SimpleGameEnvironment(BaseEnvironment):
     """Take every item, then complete: `grid_size` × `grid_size` rooms, 1 to 4 items (`num_items`), random start.
+    Raises `SettingsError` for other numbers.
 
     Actions are `move north` (south, east, west), `take key` (lamp, coin, map) and `complete`, which ends the episode if all
     items are taken. Parsing is lenient: the first action in the text counts, other words and case do not matter, a direction
@@ -35,7 +37,7 @@ class SimpleGameEnvironment(BaseEnvironment):
     Taking an item gives 0.5, completing 1, a move towards the nearest item 0.04. Each earlier step, possible or not, reduces
     a reward by 5 %. No return is negative, so a policy gains nothing by never ending a turn.
 
-    With the default settings, optimal play takes 2 to 6 steps and returns 1.39 on average. A policy that draws uniformly
+    By default, optimal play takes 2 to 6 steps and returns 1.39 on average. A policy that draws uniformly
     from the possible actions gets 0.27 of that, one that writes three random words of the game's vocabulary 0.08.
     `info`: `success` is True once completed; `possible` is False if the action was impossible.
 
@@ -54,6 +56,10 @@ class SimpleGameEnvironment(BaseEnvironment):
 
     def __init__(self, config: EnvironmentConfig | None = None, *, grid_size: int = 3, num_items: int = 1) -> None:
         super().__init__(config)
+        if grid_size < 2 or not 1 <= num_items <= len(ITEMS):
+            raise SettingsError(
+                f"grid_size={grid_size}, num_items={num_items}: give a grid_size of 2 or more, and 1 to {len(ITEMS)} items"
+            )
         self.grid_size, self.num_items = grid_size, num_items
 
     def reset(self, seed: int | None = None) -> str:

@@ -7,12 +7,19 @@ import random
 import pytest
 
 from midthought.env.game import SimpleGameEnvironment
+from midthought.errors import SettingsError
 
 
 def game(seed: int = 0, **settings) -> SimpleGameEnvironment:
     made = SimpleGameEnvironment(**settings)
     made.reset(seed=seed)
     return made
+
+
+@pytest.mark.parametrize("wrong", [{"grid_size": 1}, {"num_items": 0}, {"num_items": 5}])
+def test_a_size_that_is_no_game_is_refused(wrong):
+    with pytest.raises(SettingsError, match="give a grid_size of 2 or more, and 1 to 4 items"):
+        SimpleGameEnvironment(**wrong)
 
 
 def placed(room: tuple[int, int], *items: tuple[int, int], **settings) -> SimpleGameEnvironment:
