@@ -102,14 +102,18 @@ class OwnQuestions:
     Args:
         own: the questions, each with a chunk: its evidence, or what is nearest to it.
         names: speakers and episodes of the memory, with `speaker` or `episode`.
-        made_up_share: share of names that are invented, also of those that an unanswerable question is wrong about: no name
+        invented_share: share of names that are invented, also of those that an unanswerable question is wrong about: no name
             shows that there is no answer.
     """
 
     def __init__(
-        self, own: Sequence[tuple[Task, Chunk]], names: Mapping[str, str], made_up: SyntheticNames, made_up_share: float
+        self,
+        own: Sequence[tuple[Task, Chunk]],
+        names: Mapping[str, str],
+        made_up: SyntheticNames,
+        invented_share: float,
     ) -> None:
-        self._names, self._made_up, self._made_up_share = names, made_up, made_up_share
+        self._names, self._made_up, self._invented_share = names, made_up, invented_share
         self._own = [(task, chunk) for task, chunk in own if self._is_shown(task, chunk)]
         self.may_abstain = any(not is_answerable(task) for task, _ in self._own)
 
@@ -127,13 +131,13 @@ class OwnQuestions:
     def draw(self, rng: random.Random) -> tuple[Task, Chunk, Premise | None]:
         """Returns a question, its chunk, and what it takes for granted, all with the same names."""
         task, chunk = rng.choice(self._own)
-        known = self._made_up.renamed(chunk, self._made_up_share, rng)
+        known = self._made_up.renamed(chunk, self._invented_share, rng)
         new = dict(zip(chunk.speakers, known.speakers, strict=False)) | {chunk.episode: known.episode}
         own = dict.fromkeys(chunk.speakers, "speaker") | {chunk.episode: "episode"}
         kind, answer = UNANSWERABLE, NO_ANSWER
         if not is_answerable(task):
             premise = _premise(task, {name: what for name, what in self._names.items() if name not in own})
-            if premise and rng.random() < self._made_up_share:
+            if premise and rng.random() < self._invented_share:
                 invent = self._made_up.name if premise.what == "speaker" else self._made_up.title
                 name = invent(rng)
                 while name in (*known.speakers, known.episode):
