@@ -26,7 +26,8 @@ from midthought.learning.ranks import ProcessGroup
 from midthought.models.varlen_attention import no_cudnn_attention
 
 _REMEDY = (
-    "training.gradient_checkpointing=true, a smaller training.logits_mib or inference.max_tokens, or model.lora_rank=32"
+    "training.gradient_checkpointing=true or a smaller training.logits_mib; or begin a new one with a smaller "
+    "inference.max_tokens or model.lora_rank=32"
 )
 """What saves memory besides smaller micro-batches."""
 
@@ -138,7 +139,7 @@ class ForwardPasses:
             num_rows, max_tokens = len(self._current), self.training.max_micro_batch_tokens
             num_tokens = int(self._current.units(max_tokens, packed=self.packing)[1].sum())
             longest = int(self._current.lengths.max())
-            smaller = f"training.micro_batch_tokens={max(64, longest, num_tokens // 2)}, or "
+            smaller = f"training.micro_batch_tokens={max(64, longest, num_tokens // 2)}, "
             raise SettingsError(
                 f"out of memory while learning from a micro-batch of {num_tokens} tokens in {num_rows} rows, the longest of "
                 f"{longest}: resume the run with {smaller if num_rows > 1 else ''}{_REMEDY} "
