@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import feedback, memory, runs, talking, training
+from midthought.cli import feedback, memory, runs, serving, training
 from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.files.storage_errors import storage_error
@@ -37,13 +37,13 @@ for command in (
     runs.report,
     runs.compare,
     runs.watch,
-    talking.chat,
-    talking.serve,
-    talking.export,
+    serving.chat,
+    serving.serve,
+    serving.export,
 ):
     app.command()(command)
 app.add_typer(memory.app, name="memory")
-app.add_typer(talking.app, name="engine")
+app.add_typer(serving.app, name="engine")
 app.add_typer(feedback.app, name="feedback")
 
 
