@@ -396,6 +396,18 @@ def test_the_gateway_listens_on_loopback_only():
         assert response.status_code == 421
 
 
+def test_a_gateway_that_is_closed_ends_its_sessions_in_silence(one, capfd, caplog):
+    session = one.open()
+    one.engine.hold_after = 5
+    with one.client(session).stream("POST", CHAT, json=asks(stream=True)) as response:
+        lines = _data(response)
+        next(lines)
+        one.gateway.close()
+        assert one.engine.num_held == 0 and "session is closed" in list(lines)[-1]
+    assert session.counts["undelivered"] == 1 and one.trained(session) == []
+    assert capfd.readouterr().err == "" and not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
 def test_a_gateway_that_nobody_closed_ends_in_silence(capfd):
     """It is closed when it is garbage-collected, as with a trainer in a notebook."""
     asyncio.run(Gateway(NAME).open_session(None, seed=0, start=None).close())
