@@ -155,6 +155,8 @@ class Exchange:
     def _end(self, future: concurrent.futures.Future[None]) -> None:
         self._write_pieces()
         self.is_over = True
+        if self._grace is not None:
+            self._grace.cancel()
         error = None if future.cancelled() else future.exception()
         if self.failure is None and not self.answers:
             self.cause = error or EngineError("the engine cancelled an answer")

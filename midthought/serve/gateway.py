@@ -62,9 +62,10 @@ class Gateway:
         return session
 
     def close(self) -> None:
-        """Stops the server. A later session starts it again."""
+        """Ends all sessions and stops the server. A later session starts it again."""
         with self._lock:
             if self._server is not None:
+                self._loop.run(self.sessions.close_all())
                 self._server.should_exit = True
                 concurrent.futures.wait([self._serving], 3 * STOP_SECONDS)
                 self._loop.close()

@@ -3,6 +3,7 @@ make, which is compared in constant time; nothing is kept of a closed session.""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from typing import Any, Literal
@@ -52,3 +53,7 @@ class Sessions:
         """Ends a session; later requests with its keys get status 403."""
         self._open.pop(session.id, None)
         await session.end()
+
+    async def close_all(self) -> None:
+        """Ends all sessions."""
+        await asyncio.gather(*map(self.close, list(self._open.values())))

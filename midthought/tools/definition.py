@@ -122,6 +122,10 @@ def _require_forms(tool: str, schema: Any) -> None:
             if not isinstance(value, _FORMS.get(key, object)):
                 raise SettingsError(f"tool {tool!r:.80}: {key!r} is {value!r:.60} in the JSON Schema of its parameters")
             if key in OF_NAMES and isinstance(value, Mapping):
+                for name, each in value.items():
+                    if not isinstance(each, Mapping | bool):
+                        words = f"{name!r:.60} in {key!r} is {each!r:.60}; give the JSON Schema of its values"
+                        raise SettingsError(f"tool {tool!r:.80}: {words}")
                 parts += value.values()
             elif key not in OF_DATA:
                 parts.append(value)

@@ -172,6 +172,7 @@ def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(address
         ({"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": []}]}, {"role": "tool"}]}, "messages.1"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must be text"),
         ({"tools": tool({"properties": {"a": {"enum": 5}}})}, "'enum'"),
+        ({"tools": tool({"properties": {"a": "string"}})}, "'a' in 'properties' is 'string'"),
         ({"tools": tool({"properties": {"a": {}}, "required": None})}, "'required'"),
         ({"tools": tool({"properties": {"a": {"items": {"type": 5}}}})}, "'type'"),
         ({"tools": tool({"anyOf": [{"properties": {"type": {"properties": []}}}]})}, "'properties'"),

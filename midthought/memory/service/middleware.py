@@ -99,7 +99,9 @@ class SecurityMiddleware:
         if origin is not None and not is_same_origin(origin, host):
             raise _Refused(403, "requests from pages of other origins are not allowed")
         if not self._access.is_authorized(scope["path"], authorization_of(headers)):
-            words = "a token is needed: Authorization: Bearer …"
+            words = (
+                "the token is missing or is none of this service; send it as Authorization: Bearer … or as X-Api-Key"
+            )
             raise _Refused(401, words, **{"www-authenticate": "Bearer"})
         body = await self._read(headers, receive)
         if body and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
