@@ -14,6 +14,7 @@ from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.tools.executor import ToolExecutor
@@ -113,17 +114,17 @@ def spoken(trajectory: Trajectory, renderer: Renderer) -> list[tuple[SpanKind, s
     ]
 
 
-class EveryFew:
+class EveryFew(ToolCallFormat):
     """A call "ends" after every few pieces of text, whatever they are, a few times in an episode.
 
     `words`: what the calls of each episode ask for, one word or one per call; the last ones repeat.
     """
 
     name = "every_few"
-    think_tags = ("<think>", "</think>")
     stops_at_call = True
 
     def __init__(self, num_pieces: int = 5, num_calls: int = 2, words: Sequence[Any] = ("tide",)) -> None:
+        super().__init__()
         self._num_pieces, self._num_calls, self._words = num_pieces, num_calls, list(words)
 
     def scanner(self, *, in_thought: bool) -> EveryFew:
