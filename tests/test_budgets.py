@@ -15,7 +15,7 @@ LINES = {
     "algo": 1230,
     "checks": 1115,
     "cli": 1070,
-    "cluster": 2960,
+    "cluster": 3015,
     "config": 1480,
     "data": 1105,
     "engines": 8730,  # a stopper that two threads may use (in-process vLLM)
@@ -39,7 +39,7 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_730, "code of midthought": 39_450, "tests": 56_450}
+TOTALS = {"midthought": 57_780, "code of midthought": 39_490, "tests": 56_470}
 # the plan counts shared prompts (issue 53); the journal and its tests of kills, silence, folders of killed processes (issue 54);
 # the gateway is 1,770 lines, its tests 3,900 (issue 55)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""

@@ -38,10 +38,8 @@ class SharedTensors:
         descriptor, name = tempfile.mkstemp(prefix="midthought-weights-", dir=folder)
         self._file, self._path = open(descriptor, "wb"), Path(name)  # noqa: SIM115  # until `close`
         without_name = f"/proc/{os.getpid()}/fd/{descriptor}"
-        if _is_readable_by_others(
-            without_name, descriptor
-        ):  # then nothing is left of the file if this process is killed
-            self._path.unlink()
+        if _is_readable_by_others(without_name, descriptor):
+            self._path.unlink()  # nothing is left of the file if this process is killed
             name = without_name
         entries: list[list[Any]] = []
         try:

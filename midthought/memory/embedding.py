@@ -1,5 +1,5 @@
-"""Embedding models: their interface, loading one by name, those of sentence-transformers, and embedding in batches; vectors of
-a window's sentences, which order the windows that a vector search has found. Does not depend on chunks or the store."""
+"""Embedding models: the interface, loading by name (sentence-transformers), embedding in batches. Also vectors of the sentences
+of a window, by which a vector search orders the windows it has found. Does not depend on chunks or the store."""
 
 from __future__ import annotations
 

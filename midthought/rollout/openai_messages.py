@@ -86,8 +86,8 @@ def first_answer(messages: Sequence[Message]) -> int:
 
 
 def check_results(messages: Mapping[str, Message]) -> None:
-    """Raises `DataError` unless every call has its result right after its answer, and every result its call: that with its id or,
-    if ids are missing, that at its position. `messages`: by the places where the user finds them."""
+    """Raises `DataError` unless every call has its result right after its answer, and every result its call: the one with its id
+    or, without ids, the one at its position. The keys of `messages` are places in the user's own list, for errors."""
     asking, waiting = "", list[Any]()
     for place, message in (*messages.items(), ("the end", {"role": ""})):
         if message["role"] == "tool":
@@ -141,7 +141,7 @@ def result_event(name: str | None, arguments: Mapping[str, Any], result: str) ->
 
 
 def check_message(place: str, message: Any) -> None:
-    """Raises `DataError` if this is no message. `place`: where the user finds it."""
+    """Raises `DataError` if this is no message. The error names `place`, its place in the user's own list."""
     if not isinstance(message, Mapping) or message.get("role") not in ROLES:
         raise DataError(
             f"{place} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "

@@ -1,5 +1,5 @@
-"""The episodes of a trainer: those that it receives (checked; restored from a checkpoint; failed ones logged), and those of its
-evaluations on held-out tasks: greedy or sampled, with the tools as in training, off, or with others' results."""
+"""Episodes that a trainer is given: it checks them, restores them from a checkpoint, and logs those that failed. Also its
+evaluation on held-out tasks: greedy or sampled; with tools as in training, without, or with the results of other tasks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What travels to other processes and what does not: named, with the remedy; models without their tensors, and these as bytes."""
 
 import asyncio
+import functools
+import socket
 import threading
 
 import pytest
@@ -32,9 +34,23 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction
 
 
-def test_what_cannot_be_sent_is_named_with_its_type_and_the_remedy():
-    with pytest.raises(SettingsError, match=r"the world .* '_thread\.lock' .*__getstate__.*ray\.use_ray"):
-        serialize(HoldsLock(), "the world")
+def test_a_lock_in_an_environment_is_named_with_the_way_to_it():
+    environment = HoldsLock()
+    with pytest.raises(
+        SettingsError, match=r"the world .* _thread\.lock \(things\['guard'\]\).*__getstate__"
+    ) as raised:
+        serialize(environment, "the world")
+    assert "ray.use_ray" in str(raised.value)
+
+
+def test_an_open_socket_in_a_function_s_closure_is_named():
+    with socket.socket() as connection:
+
+        def reward(trajectory: object) -> float:
+            return float(connection.fileno())
+
+        with pytest.raises(SettingsError, match=r"socket\.socket \(\['reward'\]\.func\.connection\)"):
+            serialize({"reward": functools.partial(reward)}, "the reward")
 
 
 def test_a_executor_travels_without_its_threads_and_loops():
