@@ -98,7 +98,8 @@ def _reinforced(trainer: Trainer, task: RealTask, options: Options) -> dict[str,
             figures[f"tools {how}"] = trainer.evaluate(options.num_held_out, tools=how)[task.score]
         except SettingsError as error:  # too few episodes call the tool
             print(error)
-    figures[DIFFERENCE] = max((row[LARGEST] for row in rows if LARGEST in row), default=math.nan)
+    if differences := [row[LARGEST] for row in rows if LARGEST in row]:
+        figures[DIFFERENCE] = max(differences)
     figures["seconds of an iteration"] = sorted(row["time/seconds"] for row in rows)[len(rows) // 2]
     return figures
 
@@ -125,7 +126,7 @@ def table(task: RealTask, out: Path) -> str:
             figures |= json.loads((out / f"{name}.json").read_text("utf-8"))
     names = ["sampled", "greedy", "sampled, calls", "greedy, calls", *(f"tools {how}" for how in task.tools), "seconds"]
     trained = figures[AFTER_RL]
-    notes = [f"{name}: {trained[name]:.2g}" for name in (DIFFERENCE, "seconds of an iteration")]
+    notes = [f"{name}: {trained[name]:.2g}" for name in (DIFFERENCE, "seconds of an iteration") if name in trained]
     return "\n".join([markdown(task.score, names, figures), "", *notes])
 
 
