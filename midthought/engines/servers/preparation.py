@@ -163,13 +163,11 @@ async def _load(server: Server, new: Publication) -> None:
             await server.load_weights(str(new.path))
     except EngineError as error:
         raise EngineError(f"{server.url} does not take new weights: {error}") from None
-    proof = new.proof
     sampled = [
-        await server.next_token(proof.token_ids[:length], Sampling(max_tokens=1, seed=number), new.adapter)
-        for number, length in enumerate(proof.lengths)
-        if length < server.max_seq_len
+        await server.next_token(prefix, Sampling(max_tokens=1, seed=number), new.adapter)
+        for number, prefix in enumerate(new.prefixes_within(server.max_seq_len))
     ]
-    proof.check(server.url, sampled, new.likely_cause)
+    new.check(server.url, sampled)
     server.loaded = new
     if old is not None and old.adapter is not None:
         with contextlib.suppress(EngineError):  # it may have unloaded it itself
