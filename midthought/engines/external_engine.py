@@ -16,7 +16,7 @@ from typing import Self
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.streams import PartialCompletion
-from midthought.engines.weight_publication import Publication, PublishedPolicy, perturbed
+from midthought.engines.weight_publication import Publication, PublishedPolicy
 from midthought.errors import EngineError, SettingsError
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Completion
@@ -129,7 +129,7 @@ class ExternalEngine(ABC):
         self._policy = policy
         try:
             self._loop.run(self.check())
-            with perturbed(policy.model):
+            with policy.perturbed():
                 self._publish(0)
             self._publish(0)
         except BaseException:

@@ -75,10 +75,7 @@ class VLLMInProcessEngine(ExternalEngine):
         retry_policy: RetryPolicy | None = None,
     ) -> None:
         super().__init__(
-            eos_token_ids=eos_token_ids,
-            max_seq_len=max_seq_len,
-            max_num_seqs=max_num_seqs,
-            retry_policy=retry_policy,
+            eos_token_ids=eos_token_ids, max_seq_len=max_seq_len, max_num_seqs=max_num_seqs, retry_policy=retry_policy
         )
         model_path = model_folder(model_path)
         words, self._environment = VLLMServer.command(str(model_path), ServerOptions())

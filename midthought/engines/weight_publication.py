@@ -104,7 +104,7 @@ class PublishedPolicy:
         keeps_in_memory: bool = False,
         tolerance: float | None = None,
     ) -> None:
-        self.model = policy
+        self._policy = policy
         self._sends_adapters = has_loadable_adapters(policy)
         self._probe_ids = list(probe_ids)
         usual = _TOLERANCES.get(str(policy.dtype).removeprefix("torch."), 0.01)
@@ -116,6 +116,31 @@ class PublishedPolicy:
         self._num_published = 0
 
     @contextlib.contextmanager
+    def perturbed(self) -> Iterator[None]:
+        """Context in which the policy computes something else. Afterwards its weights are bit-identical to before.
+
+        Shifts the rows of the embedding and the output layer by one; adapters get random weights.
+        """
+        with torch.no_grad():
+            if self._sends_adapters:
+                weights = [value for name, value in self._policy.named_parameters() if "lora_B" in name]
+                kept = [weight.clone() for weight in weights]
+                generator = torch.Generator().manual_seed(0)
+                for weight in weights:
+                    weight.add_((0.1 * torch.randn(weight.shape, generator=generator)).to(weight))
+            else:
+                embeddings = self._policy.get_input_embeddings().weight, self._policy.get_output_embeddings().weight
+                weights = list({id(weight): weight for weight in embeddings}.values())
+                for weight in weights:
+                    weight.copy_(weight.roll(1, 0))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for number, weight in enumerate(weights):
+                    weight.copy_(kept[number] if self._sends_adapters else weight.roll(-1, 0))
+
+    @contextlib.contextmanager
     def publication(self, *, in_memory: bool) -> Iterator[Publication]:
         """Context in which an engine can load the policy's weights, a whole model `in_memory` or from a folder. After success
         removes older weights from the folder."""
@@ -124,13 +149,13 @@ class PublishedPolicy:
         path, tensors = None, None
         with contextlib.ExitStack() as stack:
             if in_memory and (sends_model or self._num_published == 1):
-                shared = SharedTensors(merged_tensors(self.model, with_adapters=sends_model))
+                shared = SharedTensors(merged_tensors(self._policy, with_adapters=sends_model))
                 stack.callback(shared.close)
                 tensors = shared.manifest
             if self._sends_adapters or not in_memory:
                 path = self._write_folder()
-            prefixes, logprobs = _prefixes(self.model, self._probe_ids)
-            if self.model.device.type == "cuda":
+            prefixes, logprobs = _prefixes(self._policy, self._probe_ids)
+            if self._policy.device.type == "cuda":
                 torch.cuda.empty_cache()  # an engine in another process needs memory that PyTorch keeps for later
             yield Publication(
                 path=path,
@@ -139,7 +164,7 @@ class PublishedPolicy:
                 prefixes=prefixes,
                 logprobs=logprobs,
                 tolerance=self._tolerance,
-                likely_cause=_likely_cause(self.model, from_folder=not in_memory),
+                likely_cause=_likely_cause(self._policy, from_folder=not in_memory),
             )
         if path is not None:
             for older in path.parent.iterdir():
@@ -155,7 +180,7 @@ class PublishedPolicy:
 
     def _write_folder(self) -> Path:
         if self._folder is None:
-            written = [each for each in self.model.parameters() if each.requires_grad or not self._sends_adapters]
+            written = [each for each in self._policy.parameters() if each.requires_grad or not self._sends_adapters]
             num_bytes = 2 * sum(weight.nbytes for weight in written)  # of two versions
             place = memory_folder(num_bytes) if self._keeps_in_memory else None
             self._temporary = tempfile.TemporaryDirectory(prefix="midthought-weights-", dir=place)
@@ -163,9 +188,9 @@ class PublishedPolicy:
         path = self._folder / self._name / str(self._num_published)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self._sends_adapters:
-            save_adapters(self.model, path)
+            save_adapters(self._policy, path)
         else:
-            write_model(self.model, path)
+            write_model(self._policy, path)
         return path
 
 
@@ -185,33 +210,6 @@ def _prefixes(policy: Any, token_ids: Sequence[int]) -> tuple[list[Sequence[int]
         logprobs = logits[[len(prefix) - 1 for prefix in prefixes]].float().log_softmax(-1).cpu()
     policy.train(was_training)
     return prefixes, logprobs
-
-
-@contextlib.contextmanager
-def perturbed(policy: Any) -> Iterator[None]:
-    """Context in which the policy computes something else. Afterwards its weights are bit-identical to before.
-
-    Shifts the rows of the embedding and the output layer by one; adapters get random weights.
-    """
-    sends_adapters = has_loadable_adapters(policy)
-    with torch.no_grad():
-        if sends_adapters:
-            weights = [value for name, value in policy.named_parameters() if "lora_B" in name]
-            kept = [weight.clone() for weight in weights]
-            generator = torch.Generator().manual_seed(0)
-            for weight in weights:
-                weight.add_((0.1 * torch.randn(weight.shape, generator=generator)).to(weight))
-        else:
-            embeddings = policy.get_input_embeddings().weight, policy.get_output_embeddings().weight
-            weights = list({id(weight): weight for weight in embeddings}.values())
-            for weight in weights:
-                weight.copy_(weight.roll(1, 0))
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for number, weight in enumerate(weights):
-                weight.copy_(kept[number] if sends_adapters else weight.roll(-1, 0))
 
 
 def has_loadable_adapters(policy: Any) -> bool:

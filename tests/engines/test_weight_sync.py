@@ -25,7 +25,7 @@ from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.process import free_port
 from midthought.engines.shared_tensors import MEMORY_FOLDER, memory_folder
-from midthought.engines.weight_publication import PublishedPolicy, perturbed, write_model
+from midthought.engines.weight_publication import PublishedPolicy, write_model
 from midthought.errors import EngineError
 from midthought.types import Completion
 
@@ -144,7 +144,7 @@ def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied):
     model = make_model(tied=tied)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plain = model(torch.tensor([PROMPT])).logits
-    with perturbed(model):
+    with PublishedPolicy(model, probe_ids=PROBE).perturbed():
         assert (model(torch.tensor([PROMPT])).logits - plain).abs().mean() > 0.1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

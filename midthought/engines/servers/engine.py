@@ -139,10 +139,7 @@ class ServerEngine(ExternalEngine):
     ) -> None:
         require_installed(kind.name, "httpx")
         super().__init__(
-            eos_token_ids=eos_token_ids,
-            max_seq_len=max_seq_len,
-            max_num_seqs=max_num_seqs,
-            retry_policy=retry_policy,
+            eos_token_ids=eos_token_ids, max_seq_len=max_seq_len, max_num_seqs=max_num_seqs, retry_policy=retry_policy
         )
         self.model = model
         if process is None:

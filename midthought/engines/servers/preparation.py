@@ -54,11 +54,9 @@ async def identify(server: Server) -> None:
     server.model, server.max_seq_len = name, min(lengths)
     if needed.training_temperature is not None and needed.probe is not None:
         sampling = Sampling(max_tokens=1, temperature=needed.training_temperature)
-        if not LogprobMode().covers(sampling):
-            server.logprob_mode = await _probe_logprob_mode(server, needed.probe[1], None)
-            if not server.logprob_mode.covers(sampling):
-                server.model = None
-                raise SettingsError(_why_not_exact(server.url, sampling))
+        if not await _is_exact(server, sampling, needed.probe[1], None):
+            server.model = server.logprob_mode = None
+            raise SettingsError(_why_not_exact(server.url, sampling))
 
 
 async def _find_model(server: Server, model: str) -> tuple[str, int | None]:
@@ -102,16 +100,11 @@ async def _compare_tokenizers(server: Server, model: str, text: str, token_ids: 
 
 
 async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: str | None) -> bool:
-    """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not.
-
-    Probes the server once, if that matters.
-    """
+    """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not."""
     if LogprobMode().covers(draft.sampling):
         return True
     async with server.session().lock:
-        if server.logprob_mode is None:
-            server.logprob_mode = await _probe_logprob_mode(server, draft.prompt, adapter)
-        is_exact = server.logprob_mode.covers(draft.sampling)
+        is_exact = await _is_exact(server, draft.sampling, draft.prompt, adapter)
         if not is_exact and not server.has_warned:
             server.has_warned = True
             warnings.warn(
@@ -119,6 +112,15 @@ async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: 
                 stacklevel=2,
             )
     return is_exact
+
+
+async def _is_exact(server: Server, sampling: Sampling, prompt: Sequence[int], adapter: str | None) -> bool:
+    """Whether the log-probabilities refer to the sampling distribution. Probes the server once, if that matters."""
+    if LogprobMode().covers(sampling):
+        return True
+    if server.logprob_mode is None:
+        server.logprob_mode = await _probe_logprob_mode(server, prompt, adapter)
+    return server.logprob_mode.covers(sampling)
 
 
 async def _probe_logprob_mode(server: Server, prompt: Sequence[int], adapter: str | None) -> LogprobMode:
