@@ -31,7 +31,6 @@ from midthought.models.pretrained import is_on_this_machine
 from midthought.plan.hardware import GIB
 from midthought.rollout.written import example_calls, play, written
 from midthought.tokenization import Renderer
-from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Task, ToolOutcome, Trajectory
 
 MIN_TASKS = 4
@@ -235,8 +234,9 @@ def servers(setup: Setup) -> Iterator[Finding]:
         retry_policy=RetryPolicy(connect_timeout_seconds=5.0, next_token_timeout_seconds=5.0),
         training_temperature=inference.temperature,
     )
-    with contextlib.closing(BackgroundLoop("midthought-checks")) as loop, warnings.catch_warnings(action="ignore"):
-        loop.run(engine.check())
+    with contextlib.ExitStack() as stack, warnings.catch_warnings(action="ignore"):
+        stack.callback(engine.shutdown)
+        engine.check()
 
 
 @check("movement", "fit")

@@ -1,16 +1,18 @@
 """Base of the engines outside the learner's process (model servers, vLLM): one that follows a policy loads each of its updates.
 
-At most one sample per episode runs at a time, and no sample runs while the weights change.
+Everything runs on the engine's own event loop, stoppers included; callers may be on any loop and thread. At most one sample per
+episode runs at a time, and no sample runs while the weights change.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Self
 
 from midthought.engines.engine import Sampling, Stopper
@@ -56,10 +58,12 @@ class ExternalEngine(ABC):
         self.max_seq_len = max_seq_len or 0
         """0: not known here."""
         self.retry_policy = retry_policy or RetryPolicy()
-        self._samples: dict[int, asyncio.Task[Completion]] = {}
-        self.update_lock = UpdateLock()
+        self._samples: dict[int, concurrent.futures.Future[Completion]] = {}
+        self._num_sampling, self.is_changing = 0, False
+        """`is_changing`: new samples wait, because the weights change, or wait for running samples."""
         self._loop = BackgroundLoop(f"midthought-{type(self).__name__}")
         self._policy: PublishedPolicy | None = None
+        self._updates = threading.Lock()
 
     # -- samples -----------------------------------------------------------------------------------------------
 
@@ -81,10 +85,11 @@ class ExternalEngine(ABC):
         if episode in self._samples:
             raise EngineError(f"episode {episode} is being sampled already; await its completion first")
         draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
-        self._samples[episode] = asyncio.ensure_future(self._sample(episode, draft))
+        self._samples[episode] = running = self._loop.start(self._sample(episode, draft))
         try:
-            return await self._samples[episode]
+            return await asyncio.wrap_future(running)
         finally:
+            draft.stopper = None  # of a cancelled sample, which ends later
             del self._samples[episode]
 
     def open(self, episode: int) -> None:  # noqa: B027  # prefix caches work without it
@@ -103,9 +108,15 @@ class ExternalEngine(ABC):
     async def _sample(self, episode: int, draft: PartialCompletion) -> Completion:
         seconds = self.retry_policy.total_timeout_seconds
         try:
-            async with asyncio.timeout(seconds) as deadline, self.update_lock.sampling():
-                version = self.policy_version
-                await self._complete(episode, draft)
+            async with asyncio.timeout(seconds) as deadline:
+                while self.is_changing:
+                    await asyncio.sleep(_POLL_SECONDS)
+                self._num_sampling += 1
+                try:
+                    version = self.policy_version
+                    await self._complete(episode, draft)
+                finally:
+                    self._num_sampling -= 1
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -128,7 +139,7 @@ class ExternalEngine(ABC):
         """
         self._policy = policy
         try:
-            self._loop.run(self.check())
+            self.check()
             with policy.perturbed():
                 self._publish(0)
             self._publish(0)
@@ -144,16 +155,14 @@ class ExternalEngine(ABC):
 
         Raises `EngineError` if the engine does not load the weights or computes something else.
         """
-        with self._changing():
+        with self._updates:
             self._publish(self.policy_version + 1)
 
     def sleep(self) -> None:
         """Releases its memory, if it can, after running samples; the next sample or update loads the policy again."""
-        if self.can_sleep:
-            with self._changing():
-                if not self.is_asleep:
-                    self._loop.run(self._sleep())
-                    self.is_asleep = True
+        with self._updates:
+            if self.can_sleep and not self.is_asleep:
+                self._loop.run(self._fall_asleep())
 
     def shutdown(self) -> None:
         """Removes the written weights, and stops what was started for the engine. May be called twice."""
@@ -162,24 +171,49 @@ class ExternalEngine(ABC):
             self._policy.remove_folder()
 
     def _wake_up(self) -> None:
-        with self._changing():
+        with self._updates:
             if self.is_asleep:
                 self._publish(self.policy_version)
-
-    def _changing(self) -> AbstractContextManager[None]:
-        return self.update_lock.changing(self.retry_policy.total_timeout_seconds)
 
     def _publish(self, policy_version: int) -> None:
         assert self._policy is not None
         with self._policy.publication(in_memory=self.reads_memory) as publication:
-            self._loop.run(self._load(publication))
+            self._loop.run(self._load_version(publication, policy_version))
+
+    async def _load_version(self, publication: Publication, policy_version: int) -> None:
+        async with self._changing():
+            await self._load(publication)
             self.policy_version, self.is_asleep = policy_version, False
+
+    async def _fall_asleep(self) -> None:
+        async with self._changing():
+            await self._sleep()
+            self.is_asleep = True
+
+    @asynccontextmanager
+    async def _changing(self) -> AsyncIterator[None]:
+        """Blocks new samples and waits for running ones. Raises `EngineError` if they do not end in time."""
+        seconds = self.retry_policy.total_timeout_seconds
+        give_up_at = time.monotonic() + seconds
+        self.is_changing = True
+        try:
+            while self._num_sampling:
+                if time.monotonic() > give_up_at:
+                    raise EngineError(f"the weights cannot be changed: samples were still running after {seconds:g} s")
+                await asyncio.sleep(_POLL_SECONDS)
+            yield
+        finally:
+            self.is_changing = False
 
     # -- one kind of engine ------------------------------------------------------------------------------------
 
-    @abstractmethod
-    async def check(self) -> None:
+    def check(self) -> None:
         """Checks that it can be used. Raises `EngineError` or `SettingsError`."""
+        self._loop.run(self._check())
+
+    @abstractmethod
+    async def _check(self) -> None:
+        """See `check`."""
 
     @abstractmethod
     async def _complete(self, episode: int, draft: PartialCompletion) -> None:
@@ -191,54 +225,3 @@ class ExternalEngine(ABC):
 
     async def _sleep(self) -> None:  # noqa: B027  # most engines keep their memory
         """Releases its memory; nothing is sampled meanwhile."""
-
-
-class UpdateLock:
-    """Allows many concurrent samples or one weight update, which has priority over new samples. Works across event loops and
-    threads."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._num_sampling = 0
-        self.is_shut = False
-        """An update runs, or waits for running samples."""
-
-    @asynccontextmanager
-    async def sampling(self) -> AsyncIterator[None]:
-        """Waits until no update is running; no update runs inside."""
-        while not self._enter():
-            await asyncio.sleep(_POLL_SECONDS)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._num_sampling -= 1
-                self._changed.notify_all()
-
-    def _enter(self) -> bool:
-        with self._changed:
-            self._num_sampling += not self.is_shut
-            return not self.is_shut
-
-    @contextmanager
-    def changing(self, timeout_seconds: float) -> Iterator[None]:
-        """Blocks new samples and waits for running ones. Raises `EngineError` if they do not end in time."""
-        deadline = time.monotonic() + timeout_seconds
-
-        def wait_until(is_due: Callable[[], bool]) -> None:
-            if not self._changed.wait_for(is_due, deadline - time.monotonic()):
-                raise EngineError(
-                    f"the weights cannot be changed: samples were still running after {timeout_seconds:g} s"
-                )
-
-        with self._changed:
-            wait_until(lambda: not self.is_shut)
-            self.is_shut = True
-        try:
-            with self._changed:
-                wait_until(lambda: not self._num_sampling)
-            yield
-        finally:
-            with self._changed:
-                self.is_shut = False
-                self._changed.notify_all()

@@ -127,7 +127,7 @@ class VLLMInProcessEngine(ExternalEngine):
         self._end = weakref.finalize(self, _end, self._loop, self._llm)
         self.max_seq_len = self._llm.model_config.max_model_len
 
-    async def check(self) -> None:
+    async def _check(self) -> None:
         """Raises `EngineError` if vLLM is not running."""
         self._running_llm()
 
@@ -201,7 +201,6 @@ class VLLMInProcessEngine(ExternalEngine):
             await llm.remove_lora(old.lora_int_id)
 
     async def _complete(self, episode: int, draft: PartialCompletion) -> None:
-        """Runs on vLLM's event loop; the stopper is called there, too."""
         llm = self._running_llm()
         vocab_size = llm.model_config.get_vocab_size()
         if wrong := [token_id for token_id in draft.prompt if not 0 <= token_id < vocab_size]:
@@ -212,16 +211,8 @@ class VLLMInProcessEngine(ExternalEngine):
         if room <= 0:
             draft.finish = Finish.LENGTH
             return
-        try:
-            await asyncio.wrap_future(self._loop.start(self._request(llm, episode, draft, self._params(draft, room))))
-        except asyncio.CancelledError:
-            if self._llm is None:
-                raise EngineError(f"episode {episode}: the engine was shut down") from None
-            raise
-
-    async def _request(self, llm: AsyncLLM, episode: int, draft: PartialCompletion, params: SamplingParams) -> None:
-        """Runs one request on vLLM's event loop; cancelling aborts it."""
-        name, seconds = f"midthought-{next(self._numbers)}", self.retry_policy.first_token_timeout_seconds
+        params, name = self._params(draft, room), f"midthought-{next(self._numbers)}"
+        seconds = self.retry_policy.first_token_timeout_seconds
         try:
             async with self._places, asyncio.timeout(seconds) as deadline:
                 prompt = {"type": "token", "prompt_token_ids": list(draft.prompt)}
@@ -244,6 +235,10 @@ class VLLMInProcessEngine(ExternalEngine):
             if not deadline.expired():
                 raise
             raise EngineError(f"episode {episode}: vLLM returned no token for {seconds:g} s") from None
+        except asyncio.CancelledError:
+            if self._llm is None:
+                raise EngineError(f"episode {episode}: the engine was shut down") from None
+            raise
 
     def _params(self, draft: PartialCompletion, room: int) -> SamplingParams:
         from vllm import SamplingParams

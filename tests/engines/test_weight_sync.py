@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -19,7 +20,6 @@ from small_decoders import small_model
 from transformers import AutoModelForCausalLM
 
 from midthought.engines.engine import Sampling
-from midthought.engines.external_engine import UpdateLock
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS
@@ -229,7 +229,7 @@ def test_no_completion_mixes_two_versions(policy, kind, follow):
         while server.num_running < 3:
             await asyncio.sleep(0.005)
         updating = asyncio.ensure_future(asyncio.to_thread(engine.update_weights))
-        while not engine.update_lock.is_shut:  # until it waits for the early samples
+        while not engine.is_changing:  # until it waits for the early samples
             await asyncio.sleep(0.005)
         late = [asyncio.ensure_future(engine.sample(9 + n, PROMPT, Sampling(max_tokens=5))) for n in range(3)]
         await updating
@@ -262,21 +262,19 @@ def test_sglang_is_flushed_only_once_it_has_ended_every_request(policy, follow):
     assert difference(engine, policy) < logit_tolerance(policy)
 
 
-def test_a_sample_that_does_not_end_is_not_waited_for_without_end():
-    async def run() -> None:
-        gate = UpdateLock()
-        async with gate.sampling():
-            with pytest.raises(EngineError, match=r"still running after 0.05 s"), gate.changing(0.05):
-                raise AssertionError
-            async with gate.sampling():  # open again
-                pass
-        with gate.changing(0.05), pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), gate.sampling():
-                raise AssertionError
-        with gate.changing(0.05):
-            pass
+def test_a_sample_that_does_not_end_is_not_waited_for_without_end(policy, follow):
+    async def run() -> list[Completion]:
+        early = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=60)))
+        while not server.num_running:
+            await asyncio.sleep(0.005)
+        engine.retry_policy = dataclasses.replace(engine.retry_policy, total_timeout_seconds=0.05)
+        with pytest.raises(EngineError, match=r"still running after 0.05 s"):
+            await asyncio.to_thread(engine.update_weights)
+        engine.retry_policy = RetryPolicy(**IMPATIENT)
+        return [await engine.sample(1, PROMPT, Sampling(max_tokens=1)), await early]  # open again
 
-    asyncio.run(run())
+    (server,), engine = follow(policy, token_seconds=0.01)
+    assert [completion.policy_version for completion in asyncio.run(run())] == [0, 0]
 
 
 # -- servers that come and go --------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ class ServerEngine(ExternalEngine):
         if self._process is not None:
             self._process.stop()
 
-    async def check(self) -> None:
+    async def _check(self) -> None:
         """Checks the model and the tokenizer of all servers concurrently.
 
         Raises `EngineError` if no server answers (if only some do, warns, and checks the others when they answer),
@@ -251,7 +251,7 @@ class ServerEngine(ExternalEngine):
 
     async def _request(self, server: Server, draft: PartialCompletion) -> None:
         """Runs one request: finishes the draft, adds to it, or raises `RetryableError` and pauses the server."""
-        async with server.session().slots:
+        async with server.slots:
             started_at = time.monotonic()
             if not self._servers.is_free(server):
                 return

@@ -31,7 +31,7 @@ async def prepare(server: Server, publication: Publication | None) -> None:
     """Checks the server and makes it load the published weights, each once."""
     if server.model is not None and server.loaded is publication:
         return
-    async with server.session().lock:
+    async with server.lock:
         if server.model is None:
             await identify(server)
         if publication is not None and server.loaded is not publication:
@@ -103,7 +103,7 @@ async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: 
     """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not."""
     if LogprobMode().covers(draft.sampling):
         return True
-    async with server.session().lock:
+    async with server.lock:
         is_exact = await _is_exact(server, draft.sampling, draft.prompt, adapter)
         if not is_exact and not server.has_warned:
             server.has_warned = True
