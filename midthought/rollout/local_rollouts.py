@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
-from midthought.rollout.in_flight import InFlightEpisodes, seed_of, silent_engine
+from midthought.rollout.groups import seed_of
+from midthought.rollout.in_flight import InFlightEpisodes, silent_engine
 from midthought.tools.background_loop import BackgroundLoop, SilenceError, silence_check
 from midthought.tools.executor import ToolExecutor
 from midthought.types import RolloutData, Task, Trajectory
@@ -105,7 +104,7 @@ class LocalRollouts(Rollouts):
     """Runs episodes with one engine of this process.
 
     `loop`: the event loop on which the `stream` and everything else samples. Sources that share an engine must share the
-    loop. None: each rollout creates its own loop.
+    loop. None: an own one.
     `silence_seconds`: a rollout on this loop raises `EngineError` if the engine makes no progress for so long.
     """
 
@@ -120,37 +119,21 @@ class LocalRollouts(Rollouts):
         silence_seconds: float = math.inf,
     ) -> None:
         super().__init__(parts, engine, seed=seed, stream=stream)
-        self._loop = loop
+        self._loop = loop or BackgroundLoop("midthought-rollout")
         self._silence_seconds = silence_seconds
 
     def close(self) -> None:
         """Drops the stream's episodes, stops the loop, and shuts the engine down, for all sources that share it."""
         if self.stream is not None:
             self.stream.drop()
-        if self._loop is not None:
-            self._loop.close()
+        self._loop.close()
         self._engine.shutdown()
 
     def _run(
         self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         episodes = run_episodes(parts, starts, on_finished=on_finished)
-        if self._loop is None:
-            return wait_for(episodes)
         try:
             return self._loop.run(episodes, silence_check(lambda: self._engine.progress, self._silence_seconds))
         except SilenceError:
             raise silent_engine(self._silence_seconds) from None
-
-
-def wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
-    """Runs the episodes in this thread, or in a new thread if a loop is running here already (notebooks)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(episodes)
-    loop = BackgroundLoop("midthought-rollout")
-    try:
-        return loop.run(episodes)
-    finally:
-        loop.close()

@@ -42,7 +42,7 @@ class Run:
     """
 
     folder: RunFolder | None = None
-    journal: Journal | None = None
+    journal = Journal(None)
     """Of the episodes since the newest checkpoint."""
     newest: Path | None = None
     """The checkpoint that a resumed run continues from; None: it starts at iteration 0."""
@@ -140,7 +140,7 @@ class Run:
 
     def clear_journal(self) -> None:
         """Drops the journal if the run was resumed with changes that alter what it learns."""
-        if self.journal is not None and not all(change.is_harmless for change in self._changes):
+        if not all(change.is_harmless for change in self._changes):
             self.journal.clear()
 
     def record_settings(self, stage: str, step: int) -> list[Change]:

@@ -445,7 +445,7 @@ class Trainer:
                             self._last = bar.total = self._end_schedule(self._last, max_seconds)
                         is_best = self._validation_is_due() and self._is_best(self.evaluate())
                         is_needed = is_best or stop.requested or self.iteration == self._last
-                        is_needed |= stream is not None and stream.needs_checkpoint
+                        is_needed |= stream is not None and stream.journal.needs_checkpoint
                         if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
                             self.save_checkpoint()
                     except LearnerLostError as lost:
@@ -647,8 +647,8 @@ class Trainer:
         target = self._run.checkpoints.save(
             self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best
         )
-        if stream is not None and stream.journal is not None and (number := state["stream"]["journal"]) is not None:
-            stream.journal.keep(number)
+        if stream is not None:
+            stream.journal.keep(state["stream"]["journal"])
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
