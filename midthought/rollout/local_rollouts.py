@@ -27,19 +27,12 @@ class Rollouts(ABC):
     An episode's seed depends only on `seed`, the purpose, and the episode's number.
     """
 
-    def __init__(
-        self,
-        parts: RolloutParts,
-        engine: TrainedEngine,
-        *,
-        seed: int,
-        stream: InFlightEpisodes | None = None,
-    ) -> None:
-        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration."""
-        self.parts = parts
-        self.stream = stream
-        self._engine = engine
-        self._seed = seed
+    stream: InFlightEpisodes | None = None
+    """Episodes that may outlive an iteration."""
+
+    def __init__(self, parts: RolloutParts, engine: TrainedEngine, *, seed: int) -> None:
+        """`engine` counts the policy versions."""
+        self.parts, self._engine, self._seed = parts, engine, seed
 
     @property
     def policy_version(self) -> int:
@@ -118,7 +111,8 @@ class LocalRollouts(Rollouts):
         loop: BackgroundLoop | None = None,
         silence_seconds: float = math.inf,
     ) -> None:
-        super().__init__(parts, engine, seed=seed, stream=stream)
+        super().__init__(parts, engine, seed=seed)
+        self.stream = stream
         self._loop = loop or BackgroundLoop("midthought-rollout")
         self._silence_seconds = silence_seconds
 

@@ -12,7 +12,7 @@ from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
 
 from midthought import RayPPOTrainer, TrainerCallback
 from midthought.models.small_model import make_policy
-from midthought.trainer import learners, stages
+from midthought.trainer import stages
 from midthought.trainer.stages import Stages, forecast
 
 
@@ -88,7 +88,7 @@ class Modes(TrainerCallback):
 @pytest.mark.parametrize(("least", "last"), [(0.0, (True, 1)), (1e9, (False, 2))], ids=["it gains", "it does not"])
 def test_two_batches_are_in_turn_three_overlap_and_then_the_gain_decides(least, last, tokenizer, monkeypatch, capsys):
     monkeypatch.setattr(stages, "MIN_GAIN", least)
-    monkeypatch.setattr(learners, "num_cores", lambda: 2)
+    monkeypatch.setattr(stages, "num_cores", lambda: 2)
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     model = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
     config, modes = settings(num_iters=12, deterministic=False, overlap="auto"), Modes()
