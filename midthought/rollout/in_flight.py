@@ -86,12 +86,12 @@ class InFlightEpisodes:
         self._deterministic = deterministic
         self._silence_seconds, self._is_silent = silence_seconds, False
         self._change = asyncio.Event()
-        self._pausable_engine = PausableEngine(
+        self.engine = PausableEngine(
             parts.engine,
             tokens_per_round=parts.inference.max_segment_length if deterministic else None,
             on_waiting=self._change.set,
         )
-        self._parts = replace(parts, engine=self._pausable_engine)
+        self._parts = replace(parts, engine=self.engine)
         self._groups: dict[int, Group] = {}
         self._taken: list[Group] = []
         """Groups of the last batch, until `begin_batch`."""
@@ -99,10 +99,6 @@ class InFlightEpisodes:
         """Finished groups, in the order in which `take` returns them."""
         self._running: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
-
-    @property
-    def policy_version(self) -> int:
-        return self._pausable_engine.policy_version
 
     @property
     def num_open(self) -> int:
@@ -125,16 +121,6 @@ class InFlightEpisodes:
         """Episodes that have not ended."""
         return len(self._running)
 
-    @property
-    def busy_seconds(self) -> float:
-        """Seconds in which at least one episode was sampled."""
-        return self._pausable_engine.busy_seconds
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens sampled."""
-        return self._pausable_engine.num_tokens
-
     def use_threads(self, number: int) -> None:
         """Sets the number of threads with which an engine of this process computes."""
 
@@ -146,7 +132,7 @@ class InFlightEpisodes:
     def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
         seconds = 0.0 if self._is_silent else self._silence_seconds
         try:
-            return self._loop.run(coroutine, silence_check(lambda: self._pausable_engine.progress, seconds))
+            return self._loop.run(coroutine, silence_check(lambda: self.engine.progress, seconds))
         except SilenceError:
             self._is_silent = True
             raise silent_engine(self._silence_seconds) from None
@@ -176,7 +162,7 @@ class InFlightEpisodes:
         position = self._postponed[0] if self._postponed else self.next_position
         task = draw(position)
         episodes = fresh_episodes(self._parts, task, position, group_size, self._seed)
-        group = Group(position, self.policy_version, episodes)
+        group = Group(position, self.engine.policy_version, episodes)
         parts = {member: with_environment(self._parts, task) for member in range(group_size)}
         if self._postponed:
             self._postponed.pop(0)
@@ -265,7 +251,7 @@ class InFlightEpisodes:
 
     async def _resume(self) -> None:
         if not self._deterministic:
-            self._pausable_engine.resume()
+            self.engine.resume()
 
     async def _go_on(self) -> None:
         """Samples until something changes; in deterministic mode, samples one round."""
@@ -276,20 +262,20 @@ class InFlightEpisodes:
                 await asyncio.wait_for(self._change.wait(), _POLL_SECONDS)
             return
         await self._settle()
-        self._pausable_engine.resume()
+        self.engine.resume()
         await self._settle()
-        await self._pausable_engine.pause()
+        await self.engine.pause()
 
     async def _settle(self) -> None:
         """Waits until every unfinished episode waits for the engine, then sorts the groups that finished meanwhile by number."""
         num_before = len(self._ready)
-        while self._pausable_engine.num_waiting < len(self._running):
+        while self.engine.num_waiting < len(self._running):
             self._change.clear()
             await self._change.wait()
         self._ready[num_before:] = sorted(self._ready[num_before:], key=lambda group: group.position)
 
     async def _pause(self) -> None:
-        await self._pausable_engine.pause()
+        await self.engine.pause()
         if self._deterministic:
             await self._settle()
 
@@ -336,7 +322,7 @@ class InFlightEpisodes:
         self._postponed, self.num_dropped = list(state["postponed"]), 0
         for group in sorted((each for each in groups.values() if not each.taken), key=lambda group: group.version):
             deadlines = [*self.deadlines, self.pace.deadline(group.version)]
-            if self.pace.is_kept(deadlines, self.policy_version, self.pace.num_groups):
+            if self.pace.is_kept(deadlines, self.engine.policy_version, self.pace.num_groups):
                 self._groups[group.position] = group
                 self._loop.run(self._begin(group, group.start_again(self._parts, self._seed, draw)))
             else:
@@ -357,7 +343,7 @@ class InFlightEpisodes:
         whose tokens those weights sampled start again."""
         if not self.journal.is_open:
             return
-        version, checksum, num_before = self.policy_version, self._checksum(), self.num_dropped
+        version, checksum, num_before = self.engine.policy_version, self._checksum(), self.num_dropped
         if self._checksums.get(version, checksum) == checksum:
             self.journal.write({"version": version, "checksum": checksum})
         else:

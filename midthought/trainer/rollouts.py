@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -33,9 +33,6 @@ from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
-
-if TYPE_CHECKING:
-    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
 MAX_LENGTH = 4096
 """Maximum tokens of a sequence if the model does not define it, and of a small model that is created here."""
@@ -146,20 +143,6 @@ def check_source(inference: InferenceConfig, ray: RayConfig, max_staleness: int 
         )
 
 
-def make_worker_group(
-    policy: Any, renderer: Renderer, inference: InferenceConfig, ray: RayConfig, *, max_seq_len: int
-) -> RolloutWorkerGroup | None:
-    """Creates Ray workers with copies of the policy, which is trained in place. Returns None if `use_ray` is not set."""
-    if not ray.use_ray:
-        return None
-    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
-
-    engine = functools.partial(
-        policy_engine, trained=None, renderer=renderer, inference=inference, model_path="", max_seq_len=max_seq_len
-    )
-    return RolloutWorkerGroup(ray, policy, engine, is_deterministic=inference.deterministic)
-
-
 def _checksum(policy: Any) -> int:
     """Returns the sum of the trained weights, read as integers of 16 bits. It does not depend on the order of summation."""
     trained = [weights.data for weights in policy.parameters() if weights.requires_grad]
@@ -189,7 +172,13 @@ def open_sources(
     max_seq_len = longest_sequence(longest, inference, policy.config)
     sampling = inference.changed(backend="local") if ray.use_ray else inference
     engine = policy_engine(policy, learned, renderer, sampling, model_path=model_path, max_seq_len=max_seq_len)
-    workers = make_worker_group(policy, renderer, inference, ray, max_seq_len=max_seq_len)
+    workers = None
+    if ray.use_ray:
+        from midthought.cluster.ray.ray_rollouts import RayRollouts, RolloutWorkerGroup
+
+        given: dict[str, Any] = {"renderer": renderer, "inference": inference, "max_seq_len": max_seq_len}
+        of_worker = functools.partial(policy_engine, trained=None, model_path="", **given)
+        workers = RolloutWorkerGroup(ray, policy, of_worker, is_deterministic=inference.deterministic)
     is_stream = learned is not None and config.training.max_staleness > 0
     loop = BackgroundLoop("midthought-rollout")
     silence_seconds = (
@@ -207,8 +196,6 @@ def open_sources(
             inference=inference.changed(max_seq_len=engine.max_seq_len),
         )
         if workers is not None:
-            from midthought.cluster.ray.ray_rollouts import RayRollouts
-
             return RayRollouts(parts, engine, workers, seed=seed)
         stream = None
         if is_stream:

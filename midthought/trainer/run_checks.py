@@ -8,14 +8,12 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Monitor, Setup, examine
 from midthought.checks.registry import Finding
 from midthought.config import RecipeConfig, settled
 from midthought.errors import TrainingStoppedError
-from midthought.plan.choices import Choice
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.rollout.trajectory_json import save_trajectories
@@ -34,31 +32,19 @@ FOLDER = "not_finite"
 """Folder in a run folder with the episodes of iterations whose gradient was not finite."""
 
 
-def setup_of(
-    settings: RecipeConfig,
-    choice: Choice,
-    policy: TrainedPolicy,
-    tasks: TrainingTasks,
-    path: Path | None,
-    source: Rollouts | None,
-    *,
-    why_not_sampled: str = "",
-) -> Setup:
+def setup_of(settings: RecipeConfig, policy: TrainedPolicy, tasks: TrainingTasks, source: Rollouts | None) -> Setup:
     """Returns what the checks before a run look at. `settings`: frozen. `source`: of training episodes, if it is open."""
     prompts, allowed = policy.prompts, getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
     inference = settings.inference if source is None else source.parts.inference
     known = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else []
     return Setup(
         config=settings,
-        choice=choice,
-        path=path,
         tasks=known[:: max(1, len(known) // MAX_TASKS)][:MAX_TASKS],
         all_tasks=known,
         held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
         draw=functools.partial(tasks.stream.draw, 0),
         has_replies=isinstance(tasks, EnvironmentTasks),
         source=source,
-        why_not_sampled=why_not_sampled,
         policy=PolicyParts(
             model=policy.model,
             renderer=policy.renderer,

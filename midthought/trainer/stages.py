@@ -80,7 +80,8 @@ class Stages:
 
     def start(self) -> None:
         """Starts the clock of the next batch."""
-        self._last = time.perf_counter(), self._stream.busy_seconds, self._stream.num_tokens
+        engine = self._stream.engine
+        self._last = time.perf_counter(), engine.busy_seconds, engine.num_tokens
 
     def end_batch(self, metrics: Metrics) -> dict[str, float]:
         """Returns the seconds since the last batch, those in which engine or learner was idle, and the engine's tokens per second

@@ -269,8 +269,8 @@ class Trainer:
         """What the checks before a run look at."""
         is_untaught = self._is_created and not self._run.has_sft and not self.iteration
         source = None if self._workers is None else self._workers.source
-        given = self._settings, self._choice, self._policy, self._tasks, self._run.path, source
-        return setup_of(*given, why_not_sampled=UNTAUGHT if is_untaught else "")
+        known = {"choice": self._choice, "path": self._run.path, "why_not_sampled": UNTAUGHT if is_untaught else ""}
+        return replace(setup_of(self._settings, self._policy, self._tasks, source), **known)
 
     def sft(self, demonstrations: Any = None, *, max_seconds: float | None = None, **settings: Any) -> SupervisedResult:
         """Trains on demonstrations before `fit`: minimizes the negative log-likelihood of what they show the policy to write.
@@ -339,7 +339,7 @@ class Trainer:
             examine_before_start(self.setup)
         self._num_iters_per_epoch = num_iters_per_epoch
         with self._run.disk():
-            self._checks.restart(self.config, self._run.rows() or self._history_rows())
+            self._restart_checks()
             self._settings = self.config.frozen()
             self._opened().follow(self._settings, is_new=not self.iteration)
             self._train(self.num_iters(num_epochs), max_seconds)
@@ -400,7 +400,7 @@ class Trainer:
         self._lost_at, self._is_open_iteration = self.iteration, False
         _log.warning("%s: a new one starts at %s", lost, path)
         self.load_checkpoint(path)
-        self._checks.restart(self.config, self._run.rows() or self._history_rows())
+        self._restart_checks()
 
     def _end_schedule(self, num_iters: int, max_seconds: float | None) -> int:
         """Ends the learning rate's schedule with the last iteration, and returns its number: `num_iters`, or the one that is
@@ -435,8 +435,9 @@ class Trainer:
             self._best = metrics[self._tasks.best_by], self.iteration
         return is_best
 
-    def _history_rows(self) -> list[dict[str, Any]]:
-        return [{"stage": ITERATION, "step": row["iteration"], **row} for row in self.metrics_history]
+    def _restart_checks(self) -> None:
+        rows = ({"stage": ITERATION, "step": row["iteration"], **row} for row in self.metrics_history)
+        self._checks.restart(self.config, self._run.rows() or rows)
 
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again.

@@ -64,12 +64,13 @@ def test_batches_of_given_episodes_have_no_waiting():
 
 def test_batches_with_episodes_from_before_a_restart_are_not_measured():
     """Their groups were sampled before, so they take less time."""
-    stream = SimpleNamespace(busy_seconds=0.0, num_tokens=0, overlaps=False)
+    engine = SimpleNamespace(busy_seconds=0.0, num_tokens=0)
+    stream = SimpleNamespace(engine=engine, overlaps=False)
     told, modes = [], []
     measured = Stages(stream, None, "auto", told.append)
     for is_restored in (True, True, False, True, False, False, True, False, False):
-        stream.is_restored, stream.busy_seconds = is_restored, time.perf_counter()
-        stream.num_tokens += 9
+        stream.is_restored, engine.busy_seconds = is_restored, time.perf_counter()
+        engine.num_tokens += 9
         measured.end_batch({**batch(), "time/update_seconds": 1.0})
         modes.append((stream.overlaps, len(told)))
     assert modes[:-1] == [(False, 0)] * 4 + [(True, 0)] * 4 and modes[-1][1] == 1
