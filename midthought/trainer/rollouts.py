@@ -49,6 +49,8 @@ class PromptBuilder:
     registry: ToolRegistry
     call_format: ToolCallFormat
     describes_tools: bool = True
+    is_native: bool = False
+    """Whether `in_model_format` replaces `call_format` if there are tools."""
 
     def instructions(self) -> str:
         """Returns the tool descriptions and call instructions; empty if the prompt does not describe tools."""
@@ -65,7 +67,7 @@ AUTO_CALL_FORMAT = "auto"
 
 def as_call_format(given: str | ActionParser) -> ToolCallFormat:
     """Returns the call format of a name or a parser, or the given call format; for `auto`, what is used until the tokenizer is
-    known (`native_prompts`). Raises SettingsError for anything else."""
+    known (`in_model_format`). Raises SettingsError for anything else."""
     if given == AUTO_CALL_FORMAT:
         return InThoughtFormat()
     if isinstance(given, str):
@@ -77,9 +79,12 @@ def as_call_format(given: str | ActionParser) -> ToolCallFormat:
     return given.call_format
 
 
-def native_prompts(prompts: PromptBuilder, renderer: Renderer) -> tuple[PromptBuilder, Renderer, str]:
-    """Returns the prompts in the model's own call format, the renderer that describes the tools, and a line for the user."""
+def in_model_format(prompts: PromptBuilder, renderer: Renderer) -> tuple[PromptBuilder, Renderer, str]:
+    """Returns the prompts in the model's own call format, the renderer that describes the tools, and a line for the user; both
+    unchanged and no line unless `is_native`, and without tools."""
     definitions = prompts.registry.definitions()
+    if not prompts.is_native or not definitions:
+        return prompts, renderer, ""
     chosen = choose_call_format(renderer, definitions, describe_tools=prompts.describes_tools)
     return dataclasses.replace(prompts, call_format=chosen.call_format), chosen.renderer, chosen.reason
 

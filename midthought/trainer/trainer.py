@@ -166,8 +166,7 @@ class Trainer:
         self._tasks = make_tasks(*given) if agent is None else agent_tasks(agent, *given, **said)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
-        is_format_auto = call_format == AUTO_CALL_FORMAT
-        self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks, is_format_auto)
+        self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks)
         self._choice = choose_settings(config, model, self._longest_prompt)
         self.config = self._choice.config
         console = Console(quiet=not progress)
@@ -188,7 +187,6 @@ class Trainer:
             tasks=self._tasks,
             demonstrations=demonstrations,
             run=self._run,
-            is_format_auto=is_format_auto,
         )
         learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
         self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
@@ -237,7 +235,7 @@ class Trainer:
         if self._workers is None:
             self._require_open()
             given = self.config, self._settings, self._policy, self._tasks, self._run
-            known = {"longest_prompt": self._longest_prompt, "place": self._place}
+            known: dict[str, Any] = {"longest_prompt": self._longest_prompt, "place": self._place}
             self._workers = Workers(*given, num_iters=self.num_iters(), **known)
         return self._workers
 
@@ -269,7 +267,11 @@ class Trainer:
         """What the checks before a run look at."""
         is_untaught = self._is_created and not self._run.has_sft and not self.iteration
         source = None if self._workers is None else self._workers.source
-        known = {"choice": self._choice, "path": self._run.path, "why_not_sampled": UNTAUGHT if is_untaught else ""}
+        known: dict[str, Any] = {
+            "choice": self._choice,
+            "path": self._run.path,
+            "why_not_sampled": UNTAUGHT if is_untaught else "",
+        }
         return replace(setup_of(self._settings, self._policy, self._tasks, source), **known)
 
     def sft(self, demonstrations: Any = None, *, max_seconds: float | None = None, **settings: Any) -> SupervisedResult:
