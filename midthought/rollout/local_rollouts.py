@@ -127,7 +127,10 @@ class LocalRollouts(Rollouts):
         self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         episodes = run_episodes(parts, starts, on_finished=on_finished)
+        check, seconds = None, self._silence_seconds
+        if seconds < math.inf:
+            check = silence_check(lambda: self._engine.progress, seconds)
         try:
-            return self._loop.run(episodes, silence_check(lambda: self._engine.progress, self._silence_seconds))
+            return self._loop.run(episodes, check)
         except SilenceError:
-            raise silent_engine(self._silence_seconds) from None
+            raise silent_engine(seconds) from None
