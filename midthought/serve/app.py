@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midthought.memory.service.auth import AccessPolicy, authorization_of, token_of
+from midthought.memory.service.auth import AccessPolicy, tokens_of
 from midthought.memory.service.middleware import SecurityMiddleware
 from midthought.serve.dialects import dialect_of
 from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, model_entry, parsed
@@ -102,7 +102,7 @@ class ChatRoutes:
         )
 
     def _session(self, request: Request, kind: KeyKind = "model") -> Session:
-        return self._sessions.find(token_of(authorization_of(request.headers)), kind)
+        return self._sessions.find(tokens_of(request.headers), kind)
 
     def _model(self, session: Session) -> dict[str, Any]:
         return model_entry(session.client.model, self._created, session.answers.policy.max_seq_len)

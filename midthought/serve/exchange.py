@@ -123,9 +123,19 @@ class Exchange:
             self._write_pieces()
 
     def _write_pieces(self) -> None:
-        while self._inbox:
-            self._write(self.asked.writer.piece, *self._inbox.popleft())
+        """Writes what has arrived; a piece and those that continue it are one event."""
+        parts: list[tuple[int, list[Piece]]] = []
+        for number, piece in sorted(self._arrived(), key=lambda each: each[0]):
+            if piece.is_new or not parts or parts[-1][0] != number:
+                parts.append((number, []))
+            parts[-1][1].append(piece)
+        for number, pieces in parts:
+            whole = dataclasses.replace(pieces[0], text="".join([piece.text for piece in pieces]))
+            self._write(self.asked.writer.piece, number, whole)
         self._tell()
+
+    def _arrived(self) -> list[tuple[int, Piece]]:
+        return [self._inbox.popleft() for _ in range(len(self._inbox))]
 
     def _tell(self) -> None:
         self._changed.set()

@@ -27,6 +27,7 @@ from midthought.tools.schemas import MAX_SCHEMA_CHARS
 from midthought.types.task import with_system
 
 _log = logging.getLogger(__name__)
+_JSON = json.JSONEncoder(ensure_ascii=False)
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_MESSAGES = 4_096
 MAX_TOOLS = 128
@@ -250,4 +251,4 @@ def num_prompt(answer: ChatAnswer) -> int:
 def event(data: Any, name: str | None = None) -> bytes:
     """Returns a server-sent event."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+    return f"{head}data: {_JSON.encode(data)}\n\n".encode()

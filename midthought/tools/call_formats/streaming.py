@@ -109,11 +109,13 @@ class TokenWatch:
         self._renderer = renderer
         self._scanner = call_format.scanner(in_thought=in_thought)
         self._stream = renderer.decode_stream()
+        self.text = ""
+        """The text that the latest token completed."""
 
     def feed(self, token_id: int) -> bool:
         """Processes the next sampled token. Returns True if a call ended inside it."""
-        piece = self._stream.step(token_id)
-        return bool(piece) and self._scanner.feed(piece)
+        self.text = self._stream.step(token_id)
+        return bool(self.text) and self._scanner.feed(self.text)
 
     def take(self) -> list[ParsedAction]:
         """Returns the calls that ended since the last `take`."""
