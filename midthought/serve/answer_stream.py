@@ -64,18 +64,13 @@ class AnswerStream:
 
     def __init__(self, call_format: ToolCallFormat, on_piece: OnPiece, *, stop: Sequence[str] = ()) -> None:
         self.stop_text: str | None = None
-        """The stop text that ended the answer."""
+        """The stop text that ended the answer, if one did."""
         self.pieces: list[Piece] = []
         self._format, self._on_piece, self._stop = call_format, on_piece, tuple(stop)
         self._tags = call_format.think_tags
         self._markers = _call_markers(call_format)
         self._answer_marks = (*self._tags, *self._stop, *(self._markers or ()))
         self._first_letters = frozenset(mark[0] for mark in self._answer_marks)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a stop text ended the answer."""
-        return self.stop_text is not None
 
     def begin_turn(self, *, in_thought: bool) -> None:
         """Starts a new turn; `in_thought` if its prompt opened the thought."""
@@ -164,7 +159,7 @@ class AnswerStream:
         if mark in self._tags:
             self._begin_part(in_thought=mark == self._tags[0])
             self._held = rest
-        elif not self.is_stopped:
+        elif self.stop_text is None:
             self._held, self._waits, self._has_begun = mark + rest, True, False
 
     def _write(self, kind: PieceKind | None = None, *, num_kept: int = 0) -> None:

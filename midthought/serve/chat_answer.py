@@ -146,7 +146,7 @@ class ChatAnswers:
         if stream.stop_text is not None and (text := trajectory.turns[-1].answer) is not None:
             trajectory.turns[-1].answer = text.partition(stream.stop_text)[0].rstrip()
         calls = episode.calls_of_client()
-        is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.is_stopped
+        is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.stop_text is not None
         node.finish = "tool_calls" if calls else "stop" if is_whole else "length"
         answer = ChatAnswer(
             trajectory=trajectory,
@@ -251,7 +251,7 @@ class ChatEpisode(Episode):
 
     def end_text(self) -> None:
         """Passes on the text that was held back, except calls."""
-        if self.held[0] or self._stream.is_stopped:
+        if self.held[0] or self._stream.stop_text is not None:
             return
         self._stream.end_turn(has_calls=bool(self.calls) and not self.unread)
         if self._stream.in_thought:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -64,8 +65,8 @@ class Exchange:
         self.is_over = self.is_delivered = False
         self.ended = asyncio.Event()
         self.num_connections = 0
-        self.left_at = 0.0
-        """Time of the latest end of a connection."""
+        self.left_at = math.inf
+        """Time of the end of the last connection; infinite while there is one."""
         self._parts: list[bytes] = []
         """The events of a stream so far, or the whole body."""
         self._nodes: list[TurnNode] = []
@@ -124,18 +125,16 @@ class Exchange:
 
     def _write_pieces(self) -> None:
         """Writes what has arrived; a piece and those that continue it are one event."""
-        parts: list[tuple[int, list[Piece]]] = []
-        for number, piece in sorted(self._arrived(), key=lambda each: each[0]):
-            if piece.is_new or not parts or parts[-1][0] != number:
-                parts.append((number, []))
-            parts[-1][1].append(piece)
-        for number, pieces in parts:
-            whole = dataclasses.replace(pieces[0], text="".join([piece.text for piece in pieces]))
-            self._write(self.asked.writer.piece, number, whole)
+        parts: list[tuple[int, Piece]] = []
+        arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        for number, piece in sorted(arrived, key=lambda each: each[0]):
+            if not piece.is_new and parts and parts[-1][0] == number:
+                _, last = parts.pop()
+                piece = Piece(last.kind, last.text + piece.text, last.is_new)
+            parts.append((number, piece))
+        for part in parts:
+            self._write(self.asked.writer.piece, *part)
         self._tell()
-
-    def _arrived(self) -> list[tuple[int, Piece]]:
-        return [self._inbox.popleft() for _ in range(len(self._inbox))]
 
     def _tell(self) -> None:
         self._changed.set()
@@ -188,6 +187,7 @@ class Exchange:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends what is written, from its start. Raises `RequestError` if the answers failed before anything was sent."""
         self.num_connections += 1
+        self.left_at = math.inf
         if self._grace is not None:
             self._grace.cancel()
         leaving = asyncio.ensure_future(receive())  # the body has been read: the next message is the end
@@ -200,9 +200,9 @@ class Exchange:
     def leave(self, leaving: asyncio.Future[Any]) -> None:
         """A connection ends."""
         self.num_connections -= 1
-        self.left_at = time.monotonic()
-        if not self.num_connections and not self.is_over:
-            self._grace = self._loop.call_later(self._grace_seconds, self.cancel)
+        if not self.num_connections:
+            self.left_at = time.monotonic()
+            self._grace = None if self.is_over else self._loop.call_later(self._grace_seconds, self.cancel)
         self._tell()
 
     async def _follow(self, leaving: asyncio.Future[Any], send: Send) -> None:

@@ -38,7 +38,8 @@ class Sessions:
         self._open[session.id] = session
 
     def find(self, keys: Sequence[str], kind: KeyKind) -> Session:
-        """Returns the session of the first key that is one. Raises `RequestError`: 401 if it is unknown, 403 if it is closed or the other key."""
+        """Returns the session of the first key that is known. Raises `RequestError`: 401 if none is, 403 if the session is closed
+        or it is the session's other key."""
         if self._shared is not None and kind == "model":
             return self._shared
         if (key := next(filter(self.knows, keys), None)) is None:

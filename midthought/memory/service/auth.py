@@ -62,15 +62,16 @@ class AccessPolicy:
         """Whether the request may proceed: one of its tokens is valid. Compares in constant time."""
         if path in OPEN_PATHS or (self.knows is None and self.token is None):
             return True
-        return any([(self.knows or self._is_token)(given) for given in tokens])
+        is_valid = self.knows or self._is_token
+        return True in [is_valid(given) for given in tokens]
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(errors="surrogateescape"), (self.token or "").encode())
 
 
 def tokens_of(headers: Mapping[str, str]) -> list[str]:
-    """Returns the tokens of a request: `X-Api-Key`, which Anthropic's clients send, then `Authorization: Bearer`. Only one of them
-    has to be ours: a client may send the key of another service, too. `headers`: names in lower case."""
+    """Returns the tokens of a request: `X-Api-Key`, which Anthropic's clients send, then `Authorization: Bearer`. A client may
+    send the key of another service beside ours. `headers`: names in lower case."""
     scheme, _, bearer = headers.get("authorization", "").partition(" ")
     given = [headers.get("x-api-key", ""), bearer if scheme.lower() == "bearer" else ""]
     return [token.strip() for token in given if token.strip()]
