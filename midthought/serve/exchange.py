@@ -70,7 +70,8 @@ class Exchange:
         self._parts: list[bytes] = []
         """The events of a stream so far, or the whole body."""
         self._nodes: list[TurnNode] = []
-        self._num_prompt: int | None = None
+        self._num_prompt = 0
+        """Tokens of the prompt; 0 until they are known."""
         self._dialect, self._grace_seconds, self._on_end = dialect, grace_seconds, on_end
         self._changed = asyncio.Event()
         """Set, and replaced, when there is more to send."""
@@ -140,16 +141,12 @@ class Exchange:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _begin(self) -> None:
-        """Writes the first event of a stream, once the prompt is known."""
-        if self.asked.stream and not self._parts and self._num_prompt is not None:
-            self._parts.append(self.asked.writer.begin(self._num_prompt))
-
     def _write(self, write: Callable[..., bytes], *given: Any) -> None:
-        """Writes a part, unless an earlier one could not be written."""
+        """Writes a part, a stream's first event before the first one, unless an earlier one could not be written."""
         if self.cause is None:
             try:
-                self._begin()
+                if self.asked.stream and not self._parts:
+                    self._parts.append(self.asked.writer.begin(self._num_prompt))
                 self._parts.append(write(*given))
             except Exception as error:
                 self.cause = error
@@ -229,11 +226,8 @@ class Exchange:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                     await changed.wait()
             except TimeoutError:
-                if is_stream and num_sent:
-                    silence = self.asked.writer.keep_alive()
-                    await send({"type": "http.response.body", "body": silence, "more_body": True})
-                else:
-                    self._begin()
+                if is_stream and self._num_prompt and not self.is_over:
+                    self._write(self.asked.writer.keep_alive)
 
     def deliver(self) -> None:
         """The last bytes are written to a socket."""
