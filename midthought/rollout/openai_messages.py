@@ -15,9 +15,8 @@ from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 MAX_DEPTH = 100
 """Levels of lists and objects in arguments and schemas."""
-_OBJECT = (dict, Mapping)
+_OBJECT, _NESTED = (dict, Mapping), (list, dict, Mapping)
 """A dict is recognized first: the check of `Mapping` is slow, and runs for every message of every request."""
-_NESTED = (list, *_OBJECT)
 
 
 def in_one_form(messages: Sequence[Any]) -> list[Any]:
@@ -27,11 +26,13 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
     found = [_in_one_form(given) for given in messages]
     for number, message in enumerate(found):
         calls = message.get("tool_calls") if isinstance(message, dict) else None
-        if not calls or not isinstance(calls, list):
-            continue
-        ids = [str(call.get("id")) for call in calls if isinstance(call, Mapping)]
-        results = list(itertools.takewhile(_is_result, found[number + 1 :]))
-        if len(results) == len(set(ids)) and {str(result.get("tool_call_id")) for result in results} == set(ids):
+        ids = [str(call.get("id")) for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+        results = list(itertools.takewhile(_is_result, found[number + 1 :])) if ids else []
+        if (
+            ids
+            and len(results) == len(set(ids))
+            and {str(result.get("tool_call_id")) for result in results} == set(ids)
+        ):
             results.sort(key=lambda result: ids.index(str(result.get("tool_call_id"))))
             found[number + 1 : number + 1 + len(results)] = results
     return found
@@ -153,16 +154,7 @@ def check_message(place: str, message: Any) -> None:
             '{"role": "user", "content": "…"}'
         )
     if len(message) > 2 or not isinstance(message.get("content"), str):  # most messages are a role and a text
-        _check_parts(place, message)
-    try:
-        for value in message.values():
-            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
-
-
-def _check_parts(place: str, message: Message) -> None:
-    require_shallow(message, f"{place} is")
+        require_shallow(message, f"{place} is")
     if message.get("weight") not in (None, 0, 1):
         raise DataError(f"{place} has the weight {message['weight']!r}; it is 0 (not trained on) or 1")
     if message.get("function_call"):
@@ -174,6 +166,11 @@ def _check_parts(place: str, message: Message) -> None:
         raise DataError(
             f"the content of {place} is {message.get('content')!r:.80}; it must be text, or parts of the type 'text'"
         )
+    try:
+        for value in message.values():
+            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):

@@ -103,14 +103,13 @@ def as_one_result(text: str, marker: re.Pattern[str]) -> str:
 
 
 class TokenWatch:
-    """Stopper of one episode: decodes its sampled tokens, one by one, for the call format's scanner."""
+    """Stopper of one episode: decodes its sampled tokens, one by one, for the call format's scanner. `text`: of the latest."""
 
     def __init__(self, renderer: Renderer, call_format: ToolCallFormat, *, in_thought: bool) -> None:
         self._renderer = renderer
         self._scanner = call_format.scanner(in_thought=in_thought)
         self._stream = renderer.decode_stream()
         self.text = ""
-        """The text that the latest token completed."""
 
     def feed(self, token_id: int) -> bool:
         """Processes the next sampled token. Returns True if a call ended inside it."""
