@@ -28,11 +28,7 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         ids = [str(call.get("id")) for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
         results = list(itertools.takewhile(_is_result, found[number + 1 :])) if ids else []
-        if (
-            ids
-            and len(results) == len(set(ids))
-            and {str(result.get("tool_call_id")) for result in results} == set(ids)
-        ):
+        if ids and sorted(set(ids)) == sorted(str(result.get("tool_call_id")) for result in results):
             results.sort(key=lambda result: ids.index(str(result.get("tool_call_id"))))
             found[number + 1 : number + 1 + len(results)] = results
     return found
