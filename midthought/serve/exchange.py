@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import math
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -126,15 +127,14 @@ class Exchange:
 
     def _write_pieces(self) -> None:
         """Writes what has arrived; a piece and those that continue it are one event."""
-        parts: list[tuple[int, Piece]] = []
+        parts: list[tuple[int, Piece, list[str]]] = []
         arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
-        for number, piece in sorted(arrived, key=lambda each: each[0]):
-            if not piece.is_new and parts and parts[-1][0] == number:
-                _, last = parts.pop()
-                piece = Piece(last.kind, last.text + piece.text, last.is_new)
-            parts.append((number, piece))
-        for part in parts:
-            self._write(self.asked.writer.piece, *part)
+        for number, piece in sorted(arrived, key=operator.itemgetter(0)):
+            if piece.is_new or not parts or parts[-1][0] != number:
+                parts.append((number, piece, []))
+            parts[-1][2].append(piece.text)
+        for number, piece, texts in parts:
+            self._write(self.asked.writer.piece, number, Piece(piece.kind, "".join(texts), piece.is_new))
         self._tell()
 
     def _tell(self) -> None:

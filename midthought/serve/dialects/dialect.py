@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
@@ -116,9 +116,12 @@ class Dialect(Protocol):
 
 
 class Given(BaseModel):
-    """An object of a request."""
+    """An object of a request. It does not change, so that pydantic need not copy the defaults of every request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    def __deepcopy__(self, memo: Any = None) -> Self:
+        return self
 
 
 GivenT = TypeVar("GivenT", bound=Given)
