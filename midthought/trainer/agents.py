@@ -232,7 +232,7 @@ def agent_tasks(
     assert isinstance(config, ConfigStore)
     for (section, name), (why, off) in _EXCLUDED.items():
         if value := getattr(getattr(config, section), name):
-            said = "true" if value is True else f"{value:g}"
-            raise SettingsError(f"{section}.{name}={said} with agent=: {why}; set it to {off}")
+            shown = "true" if value is True else f"{value:g}"
+            raise SettingsError(f"{section}.{name}={shown} with agent=: {why}; set it to {off}")
     require_installed("serve", "fastapi", "uvicorn")
     return AgentTasks(agent, dataset, reward, config, validation=validation, **said)
