@@ -27,15 +27,12 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
     for number, message in enumerate(found):
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         ids = [str(call.get("id")) for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
-        results = list(itertools.takewhile(_is_result, found[number + 1 :])) if ids else []
+        later = found[number + 1 :] if ids else []
+        results = list(itertools.takewhile(lambda each: isinstance(each, dict) and each.get("role") == "tool", later))
         if ids and sorted(set(ids)) == sorted(str(result.get("tool_call_id")) for result in results):
             results.sort(key=lambda result: ids.index(str(result.get("tool_call_id"))))
             found[number + 1 : number + 1 + len(results)] = results
     return found
-
-
-def _is_result(message: Any) -> bool:
-    return isinstance(message, Mapping) and message.get("role") == "tool"
 
 
 def _in_one_form(given: Any) -> Any:
@@ -149,8 +146,16 @@ def check_message(place: str, message: Any) -> None:
             f"{place} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "
             '{"role": "user", "content": "…"}'
         )
-    if len(message) > 2 or not isinstance(message.get("content"), str):  # most messages are a role and a text
+    is_plain = len(message) == 2 and isinstance(message.get("content"), str)  # as most messages are: a role and a text
+    if not is_plain:
         require_shallow(message, f"{place} is")
+    try:
+        for value in message.values():
+            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
+    if is_plain:
+        return
     if message.get("weight") not in (None, 0, 1):
         raise DataError(f"{place} has the weight {message['weight']!r}; it is 0 (not trained on) or 1")
     if message.get("function_call"):
@@ -162,11 +167,6 @@ def check_message(place: str, message: Any) -> None:
         raise DataError(
             f"the content of {place} is {message.get('content')!r:.80}; it must be text, or parts of the type 'text'"
         )
-    try:
-        for value in message.values():
-            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):

@@ -26,7 +26,7 @@ from midthought.types import ParsedAction
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of tools in OpenAI's API. Names become text of the template itself, so they must not contain anything else."""
 _CANONICAL = json.JSONEncoder(sort_keys=True)
-_KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "signature")
+_KEPT = frozenset({"role", "content", "tool_calls", "tool_call_id", "reasoning_content", "signature"})
 
 
 def checked_messages(messages: Sequence[Mapping[str, Any]], places: Sequence[str] | None = None) -> list[Message]:
@@ -38,7 +38,7 @@ def checked_messages(messages: Sequence[Mapping[str, Any]], places: Sequence[str
     found: dict[str, Message] = {}
     places = places or [f"messages.{number}" for number in range(len(messages))]
     for given in in_one_form([{**given, "place": place} for place, given in zip(places, messages, strict=True)]):
-        message = {name: given[name] for name in _KEPT if given.get(name) is not None}
+        message = {name: value for name, value in given.items() if name in _KEPT and value is not None}
         message.setdefault("content", "")
         _check_message(given["place"], message)
         found[given["place"]] = message

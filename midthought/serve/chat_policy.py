@@ -107,9 +107,8 @@ def require_room(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[st
     sequence may have. Takes no longer than a prompt of that length, however long they are: encoding 8 MB would hold up all other
     answers for a minute."""
     texts = [*[message["content"] for message in said], *tools]
-    texts += [
-        str(message[name]) for name in ("reasoning_content", "tool_calls") for message in said if message.get(name)
-    ]
+    others = [message for message in said if len(message) > 2]
+    texts += [str(each[name]) for each in others for name in ("reasoning_content", "tool_calls") if each.get(name)]
     if sum(map(len, texts)) > policy.max_seq_len and policy.renderer.exceed(texts, policy.max_seq_len):
         raise ContextOverflowError(None, policy.max_seq_len)
 
