@@ -162,7 +162,7 @@ class ChatAnswers:
         self.graph.add(node)
         return answer
 
-    def count_tokens(self, request: ChatRequest) -> int:
+    async def count_tokens(self, request: ChatRequest) -> int:
         """Returns the number of tokens of the prompt of `answer`. Raises as `answer`."""
         return len(self._prompt(request)[1].token_ids())
 

@@ -134,11 +134,8 @@ class Session:
         with self._noting(ANTHROPIC, digest):
             asked = ANTHROPIC.read_count(body, training=self.is_training)
             self.require_model(asked.model)
-
-            async def count() -> int:
-                return self.answers.count_tokens(asked.requests[0])
-
-            num_tokens: int = await asyncio.wrap_future(self.start(count()))
+            counting = self.start(self.answers.count_tokens(asked.requests[0]))
+            num_tokens: int = await asyncio.wrap_future(counting)
         self._failures.pop(digest, None)
         return num_tokens
 

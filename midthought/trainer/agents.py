@@ -111,9 +111,8 @@ class AgentTasks(DatasetTasks):
         for name, among in (("continued", "continuable"), ("required_missed", "required")):
             shares |= {name: total[name] / total[among]} if total[among] else {}
         shares |= {f"errors/{name}": number / len(trajectories) for name, number in errors.items()}
-        return {f"agent/{name}": share for name, share in shares.items()} | {
-            "agent/errors": errors.total() / len(trajectories)
-        }
+        shares["errors"] = errors.total() / len(trajectories)
+        return {f"agent/{name}": share for name, share in shares.items()}
 
     def close(self) -> None:
         self.gateway.close()

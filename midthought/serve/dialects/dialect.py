@@ -176,10 +176,9 @@ def asked_of(
     format, and the JSON schema of the answer (empty: any JSON; None: any text); `seeds`: one per choice; `limits`: further fields
     of each `ChatRequest`. Raises `DataError`, `SettingsError`.
     """
-    overridden, (format_name, json_schema) = _overridden(given), schema
+    overridden, (_, json_schema) = _overridden(given), schema
     if not training:
-        names = {"tool_choice"} if required_tool is not None else set()
-        names |= {format_name} if json_schema is not None else set()
+        names = {name for name, value in (("tool_choice", required_tool), schema) if value is not None}
         unserved = {name: value for name, value in overridden.items() if name not in Sampling.__dataclass_fields__}
         for name, value in (unserved | given.model_dump(include=names, exclude_unset=True, by_alias=True)).items():
             words = f"the parameter {name!r} with the value {value!r:.80} is not supported; leave it out"
