@@ -123,8 +123,9 @@ class Session:
             exchange = Exchange(dialect, asked, digest, self.answers, self.start, grace, self._ended)
         self._exchanges.append(exchange)
         self._num_running += len(asked.requests)
-        is_overridden, has_format = bool(asked.overridden), asked.has_response_format
-        self.counts.update(requests=1, overridden=is_overridden, response_format=has_format)
+        self.counts["requests"] += 1
+        self.counts["overridden"] += bool(asked.overridden)
+        self.counts["response_format"] += asked.has_response_format
         self.overridden.update(asked.overridden)
         return exchange
 
