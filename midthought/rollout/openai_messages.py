@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from midthought.errors import DataError
@@ -15,6 +15,8 @@ from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 MAX_DEPTH = 100
 """Levels of lists and objects in arguments and schemas."""
+_OBJECT, _NESTED = (dict, Mapping), (list, dict, Mapping)
+"""A dict is recognized first: the check of `Mapping` is slow, and runs for every message of every request."""
 
 
 def in_one_form(messages: Sequence[Any]) -> list[Any]:
@@ -25,21 +27,18 @@ def in_one_form(messages: Sequence[Any]) -> list[Any]:
     for number, message in enumerate(found):
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         ids = [str(call.get("id")) for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
-        results = list(itertools.takewhile(_is_result, found[number + 1 :])) if ids else []
-        if len(results) == len(set(ids)) and {str(result.get("tool_call_id")) for result in results} == set(ids):
+        later = found[number + 1 :] if ids else []
+        results = list(itertools.takewhile(lambda each: isinstance(each, dict) and each.get("role") == "tool", later))
+        if ids and sorted(set(ids)) == sorted(str(result.get("tool_call_id")) for result in results):
             results.sort(key=lambda result: ids.index(str(result.get("tool_call_id"))))
             found[number + 1 : number + 1 + len(results)] = results
     return found
 
 
-def _is_result(message: Any) -> bool:
-    return isinstance(message, Mapping) and message.get("role") == "tool"
-
-
 def _in_one_form(given: Any) -> Any:
     if callable(dump := getattr(given, "model_dump", None)):
         given = dump(exclude_none=True)
-    if not isinstance(given, Mapping):
+    if not isinstance(given, _OBJECT):
         return given
     message = dict(given)
     parts = message.get("content")
@@ -142,12 +141,21 @@ def result_event(name: str | None, arguments: Mapping[str, Any], result: str) ->
 
 def check_message(place: str, message: Any) -> None:
     """Raises `DataError` if this is no message. The error names `place`, its place in the user's own list."""
-    if not isinstance(message, Mapping) or message.get("role") not in ROLES:
+    if not isinstance(message, _OBJECT) or message.get("role") not in ROLES:
         raise DataError(
             f"{place} is {message!r:.80}; a message has a role ({', '.join(ROLES)}) and a content, such as "
             '{"role": "user", "content": "…"}'
         )
-    require_shallow(message, f"{place} is")
+    is_plain = len(message) == 2 and isinstance(message.get("content"), str)  # as most messages are: a role and a text
+    if not is_plain:
+        require_shallow(message, f"{place} is")
+    try:
+        for value in message.values():
+            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
+    if is_plain:
+        return
     if message.get("weight") not in (None, 0, 1):
         raise DataError(f"{place} has the weight {message['weight']!r}; it is 0 (not trained on) or 1")
     if message.get("function_call"):
@@ -159,11 +167,6 @@ def check_message(place: str, message: Any) -> None:
         raise DataError(
             f"the content of {place} is {message.get('content')!r:.80}; it must be text, or parts of the type 'text'"
         )
-    try:
-        for value in message.values():
-            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -183,18 +186,13 @@ def check_message(place: str, message: Any) -> None:
 
 def require_shallow(value: Any, subject: str) -> None:
     """Raises `DataError` if lists and objects are nested more than `MAX_DEPTH` levels deep: templates write them recursively."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [part for each in level for part in _parts(each)]
+    level = [value] if isinstance(value, _NESTED) else []
+    for _ in range(MAX_DEPTH + 1):
         if not level:
             return
+        inner = [part for each in level for part in (each if isinstance(each, list) else each.values())]
+        level = [part for part in inner if not isinstance(part, str) and isinstance(part, _NESTED)]
     raise DataError(f"{subject} nested more than {MAX_DEPTH} levels deep; write them flatter")
-
-
-def _parts(value: Any) -> Iterable[Any]:
-    """Returns what is in a list or an object, texts and numbers left out."""
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return [part for part in inner if not isinstance(part, str) and isinstance(part, Mapping | list)]
 
 
 def _arguments(given: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from array import array
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -70,7 +70,10 @@ class TurnNode:
 
     def token_ids(self) -> list[int]:
         """Returns all tokens up to the end of this answer."""
-        return [token_id for node in self.path() for token_id in node.record.token_ids]
+        found: list[int] = []
+        for node in self.path():
+            found += node.record.token_ids  # as a whole: it is done for each request
+        return found
 
 
 class TurnGraph:
@@ -109,7 +112,7 @@ class TurnGraph:
     def seed(self, session_seed: int, token_ids: Sequence[int]) -> int:
         """Returns the seed of the next answer to this prompt: it depends on the prompt and the number of earlier answers to it,
         not on other requests."""
-        prompt = hashlib.blake2b(array("i", token_ids).tobytes(), digest_size=16).digest()
+        prompt = hashlib.blake2b(struct.pack(f"{len(token_ids)}i", *token_ids), digest_size=16).digest()
         self._num_asked[prompt] += 1
         return number_of((session_seed, prompt, self._num_asked[prompt]), 7)
 

@@ -1,4 +1,4 @@
-"""Turns the sampled tokens of one answer into pieces of text as they arrive: thoughts, calls, results, the answer.
+"""Turns the sampled text of one answer into pieces of text as they arrive: thoughts, calls, results, the answer.
 
 Does not depend on HTTP, engines or tools.
 """
@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.json_calls import TaggedCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -56,63 +55,54 @@ class TextFields:
 
 
 class AnswerStream:
-    """Reads the tokens of one answer, from `begin_turn` on, and passes pieces of its text to `on_piece`; `pieces` keeps them.
+    """Reads the text of one answer, from `begin_turn` on, and passes pieces of its text to `on_piece`; `pieces` keeps them.
 
     - Tags of thoughts are left out, and so are blanks at both ends of a thought or an answer.
     - In formats whose calls are chat turns, text that is a call or may become one waits for the end of the turn (`end_turn`).
     - `stop`: texts that end the answer before them (`stop_text`); thoughts and calls are not searched for them.
     """
 
-    def __init__(
-        self,
-        renderer: Renderer,
-        call_format: ToolCallFormat,
-        on_piece: OnPiece,
-        *,
-        stop: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, call_format: ToolCallFormat, on_piece: OnPiece, *, stop: Sequence[str] = ()) -> None:
         self.stop_text: str | None = None
-        """The stop text that ended the answer."""
+        """The stop text that ended the answer, if one did."""
         self.pieces: list[Piece] = []
-        self._renderer, self._format, self._on_piece, self._stop = renderer, call_format, on_piece, tuple(stop)
+        self._format, self._on_piece, self._stop = call_format, on_piece, tuple(stop)
         self._tags = call_format.think_tags
         self._markers = _call_markers(call_format)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a stop text ended the answer."""
-        return self.stop_text is not None
+        self._answer_marks = (*self._tags, *self._stop, *(self._markers or ()))
+        self._first_letters = frozenset(mark[0] for mark in self._answer_marks)
 
     def begin_turn(self, *, in_thought: bool) -> None:
         """Starts a new turn; `in_thought` if its prompt opened the thought."""
-        self._decoder = self._renderer.decode_stream()
         self._turn = ""
         self._begin_part(in_thought=in_thought)
 
     def _begin_part(self, *, in_thought: bool) -> None:
         self.in_thought = in_thought
         """Whether a thought is open."""
+        self._kind = PieceKind.THOUGHT if in_thought else PieceKind.ANSWER
         self._held = ""
         """Text that was not passed on: blanks, what may be the beginning of a mark, or what waits for the end of the turn."""
         self._waits = not in_thought and self._markers is None
         self._has_begun = False
+        self._num_undecided = 0
+        """Length of the longest end of the held text with which a mark may begin."""
 
-    def feed(self, token_id: int) -> bool:
-        """Reads the next sampled token, without the one that ends the turn. Returns True if a stop text ended the answer."""
-        text = self._decoder.step(token_id)
-        if text and not self.is_stopped:
+    def feed(self, text: str) -> bool:
+        """Reads the text of the next sampled token, without the one that ends the turn. Returns True if a stop text ended the
+        answer."""
+        if text and self.stop_text is None:
             self._turn += text
             self._held += text
-            while (found := self._next_mark()) is not None:
-                self._pass_mark(*found)
+            if self._waits or self._num_undecided or not self._first_letters.isdisjoint(text):
+                self._find_marks()
             if not self._waits:
-                self._write(num_kept=self._num_undecided())
-        return self.is_stopped
+                self._write(num_kept=self._num_undecided)
+        return self.stop_text is not None
 
     def resume(self, results: str) -> None:
         """Results were inserted into the running turn."""
         self._write()
-        self._decoder = self._renderer.decode_stream()
         self._begin_part(in_thought=self.in_thought)
         self.add(PieceKind.RESULT, results)
 
@@ -147,20 +137,19 @@ class AnswerStream:
     # -- parts of a turn ---------------------------------------------------------------------------------------
 
     @property
-    def _kind(self) -> PieceKind:
-        return PieceKind.THOUGHT if self.in_thought else PieceKind.ANSWER
-
-    @property
     def _marks(self) -> tuple[str, ...]:
         """Texts that end the present part."""
-        return self._tags if self.in_thought or self._waits else (*self._tags, *self._stop, *(self._markers or ()))
+        return self._tags if self.in_thought or self._waits else self._answer_marks
 
-    def _next_mark(self) -> tuple[int, str] | None:
-        """Returns the first mark in the held text, with its position."""
-        if self.is_stopped:
-            return None
-        places = [(place, mark) for mark in self._marks if (place := self._held.find(mark)) >= 0]
-        return min(places, key=lambda found: found[0], default=None)
+    def _find_marks(self) -> None:
+        """Passes the marks in the held text, and looks for the beginning of one at its end."""
+        while places := [(place, mark) for mark in self._marks if (place := self._held.find(mark)) >= 0]:
+            self._pass_mark(*min(places, key=lambda found: found[0]))
+        held, marks = self._held, self._marks
+        first = {mark[0] for mark in marks}
+        starts = range(max(0, len(held) - max(map(len, marks)) + 1), len(held))
+        ends = (held[n:] for n in starts if held[n] in first)
+        self._num_undecided = next((len(end) for end in ends if any(mark.startswith(end) for mark in marks)), 0)
 
     def _pass_mark(self, place: int, mark: str) -> None:
         rest = self._held[place + len(mark) :]
@@ -170,16 +159,8 @@ class AnswerStream:
         if mark in self._tags:
             self._begin_part(in_thought=mark == self._tags[0])
             self._held = rest
-        elif not self.is_stopped:
+        elif self.stop_text is None:
             self._held, self._waits, self._has_begun = mark + rest, True, False
-
-    def _num_undecided(self) -> int:
-        """Returns the length of the longest end of the held text with which a mark may begin."""
-        held, marks = self._held, self._marks
-        first = {mark[0] for mark in marks}
-        starts = range(max(0, len(held) - max(map(len, marks)) + 1), len(held))
-        ends = (held[n:] for n in starts if held[n] in first)
-        return next((len(end) for end in ends if any(mark.startswith(end) for mark in marks)), 0)
 
     def _write(self, kind: PieceKind | None = None, *, num_kept: int = 0) -> None:
         """Passes on the held text, except its last `num_kept` characters and the blanks before them."""

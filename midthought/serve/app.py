@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midthought.memory.service.auth import AccessPolicy, authorization_of, token_of
+from midthought.memory.service.auth import AccessPolicy, tokens_of
 from midthought.memory.service.middleware import SecurityMiddleware
 from midthought.serve.dialects import dialect_of
 from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, model_entry, parsed
@@ -63,10 +63,9 @@ class ChatRoutes:
             await response(scope, receive, send)
         except Exception as error:
             failed = dialect.failure(error)
-            body = dialect.error(failed)
-            headers = _HEADERS.get(failed.status, {}) | (
-                {"request-id": body["request_id"]} if "request_id" in body else {}
-            )
+            body, headers = dialect.error(failed), dict(_HEADERS.get(failed.status, {}))
+            if "request_id" in body:
+                headers["request-id"] = body["request_id"]
             await JSONResponse(body, failed.status, headers)(scope, receive, send)
 
     async def _respond(self, request: Request, path: str, dialect: Dialect) -> ASGIApp:
@@ -74,7 +73,9 @@ class ChatRoutes:
             case "GET", "/healthz":
                 return JSONResponse({"status": "ok"})
             case "POST", "/v1/chat/completions" | "/v1/messages":
-                return await self._answer(request, path, dialect)
+                count = request.headers.get("x-stainless-retry-count", "").strip()
+                body = await request.body()
+                return self._session(request).exchange(dialect, path, body, is_retry=count not in ("", "0"))
             case "POST", "/v1/messages/count_tokens":
                 num_tokens = await self._session(request).count_tokens(path, await request.body())
                 return JSONResponse({"input_tokens": num_tokens})
@@ -88,10 +89,12 @@ class ChatRoutes:
                 return JSONResponse(self._model(session))
             case "GET", "/v1/session":
                 session = self._session(request, "control")
-                counts = dict(session.counts)
-                return JSONResponse({"id": session.id, "reward": session.reward, "counts": counts})
+                return JSONResponse({"id": session.id, "reward": session.reward, "counts": dict(session.counts)})
             case "POST", "/v1/session/reward":
-                return await self._reward(request)
+                session = self._session(request, "control")
+                given = parsed(await request.body(), GivenReward, {})
+                session.give_reward(given.reward, given.response_id)
+                return JSONResponse({"rewarded": True})
             case "POST", "/v1/session/close":
                 await self._session(request, "control").close()
                 return JSONResponse({"closed": True})
@@ -102,17 +105,7 @@ class ChatRoutes:
         )
 
     def _session(self, request: Request, kind: KeyKind = "model") -> Session:
-        return self._sessions.find(token_of(authorization_of(request.headers)), kind)
+        return self._sessions.find(tokens_of(request.headers), kind)
 
     def _model(self, session: Session) -> dict[str, Any]:
         return model_entry(session.client.model, self._created, session.answers.policy.max_seq_len)
-
-    async def _answer(self, request: Request, path: str, dialect: Dialect) -> ASGIApp:
-        session, count = self._session(request), request.headers.get("x-stainless-retry-count", "0")
-        return session.exchange(dialect, path, await request.body(), is_retry=count.strip() not in ("", "0"))
-
-    async def _reward(self, request: Request) -> Response:
-        session = self._session(request, "control")
-        given = parsed(await request.body(), GivenReward, {})
-        session.give_reward(given.reward, given.response_id)
-        return JSONResponse({"rewarded": True})

@@ -17,7 +17,7 @@ from midthought.engines.engine import Sampling
 from midthought.env.episode import QuestionEnvironment
 from midthought.rollout.episode import Episode, RolloutParts, open_tools
 from midthought.rollout.turn_graph import Finished, TurnGraph, TurnNode, append_answer
-from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind, TextFields
+from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind
 from midthought.serve.chat_messages import can_come_back, chained, next_digest
 from midthought.serve.chat_policy import ChatPolicy, prompt_of, require_room
 from midthought.serve.errors import ContextOverflowError
@@ -93,7 +93,8 @@ class ChatAnswer:
         return self._text(of_thoughts=True)
 
     def _text(self, *, of_thoughts: bool) -> str:
-        return "".join(text for is_thought, text in map(TextFields().add, self.pieces) if is_thought == of_thoughts)
+        pieces = [piece for piece in self.pieces if (piece.kind is PieceKind.ANSWER) != of_thoughts]
+        return "".join(["\n" * piece.is_new + piece.text for piece in pieces]).removeprefix("\n")
 
 
 class ChatAnswers:
@@ -131,7 +132,7 @@ class ChatAnswers:
         trajectory.seed = self._seed_of(request, token_ids)
         number, parts = next(_numbers), self._parts(policy, request, messages, len(token_ids))
         tools = open_tools(parts, trajectory, QuestionEnvironment())
-        stream = AnswerStream(policy.renderer, policy.call_format, on_piece, stop=request.stop)
+        stream = AnswerStream(policy.call_format, on_piece, stop=request.stop)
         policy.engine.open(number)
         try:
             names = {tool.name for tool in request.tools}
@@ -145,7 +146,7 @@ class ChatAnswers:
         if stream.stop_text is not None and (text := trajectory.turns[-1].answer) is not None:
             trajectory.turns[-1].answer = text.partition(stream.stop_text)[0].rstrip()
         calls = episode.calls_of_client()
-        is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.is_stopped
+        is_whole = reason is StopReason.ANSWERED or bool(episode.unread) or stream.stop_text is not None
         node.finish = "tool_calls" if calls else "stop" if is_whole else "length"
         answer = ChatAnswer(
             trajectory=trajectory,
@@ -161,7 +162,7 @@ class ChatAnswers:
         self.graph.add(node)
         return answer
 
-    def count_tokens(self, request: ChatRequest) -> int:
+    async def count_tokens(self, request: ChatRequest) -> int:
         """Returns the number of tokens of the prompt of `answer`. Raises as `answer`."""
         return len(self._prompt(request)[1].token_ids())
 
@@ -218,7 +219,7 @@ class ChatEpisode(Episode):
         self._stream.begin_turn(in_thought=self.in_thought)
 
     def feed(self, token_id: int) -> bool:
-        ends, is_stopped = super().feed(token_id), self._stream.feed(token_id)
+        ends, is_stopped = super().feed(token_id), self._stream.feed(self._watch.text)
         if is_stopped and self.answers is not None:
             self.answers = dataclasses.replace(self.answers, max_tokens=0)
         return ends or is_stopped
@@ -250,7 +251,7 @@ class ChatEpisode(Episode):
 
     def end_text(self) -> None:
         """Passes on the text that was held back, except calls."""
-        if self.held[0] or self._stream.is_stopped:
+        if self.held[0] or self._stream.stop_text is not None:
             return
         self._stream.end_turn(has_calls=bool(self.calls) and not self.unread)
         if self._stream.in_thought:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from midthought.types import ParsedAction
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names of tools in OpenAI's API. Names become text of the template itself, so they must not contain anything else."""
 _CANONICAL = json.JSONEncoder(sort_keys=True)
-_KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "signature")
+_KEPT = frozenset({"role", "content", "tool_calls", "tool_call_id", "reasoning_content", "signature"})
 
 
 def checked_messages(messages: Sequence[Mapping[str, Any]], places: Sequence[str] | None = None) -> list[Message]:
@@ -37,7 +38,7 @@ def checked_messages(messages: Sequence[Mapping[str, Any]], places: Sequence[str
     found: dict[str, Message] = {}
     places = places or [f"messages.{number}" for number in range(len(messages))]
     for given in in_one_form([{**given, "place": place} for place, given in zip(places, messages, strict=True)]):
-        message = {name: given[name] for name in _KEPT if given.get(name) is not None}
+        message = {name: value for name, value in given.items() if name in _KEPT and value is not None}
         message.setdefault("content", "")
         _check_message(given["place"], message)
         found[given["place"]] = message
@@ -50,8 +51,8 @@ def checked_messages(messages: Sequence[Mapping[str, Any]], places: Sequence[str
 
 def _check_message(place: str, message: Message) -> None:
     check_message(place, message)
-    for name, _ in calls_of(message):
-        if not TOOL_NAME.fullmatch(name):
+    for call in message.get("tool_calls") or ():
+        if not TOOL_NAME.fullmatch(name := call["function"]["name"]):
             raise DataError(f"{place} calls the tool {name!r:.80}; a name has letters, digits, _ and - only")
 
 
@@ -71,20 +72,18 @@ def chained(messages: Sequence[Message], tools: Sequence[str]) -> list[bytes]:
     Two messages are equal if role, text, and names and arguments of the calls are; ids, thoughts, the spacing and order of
     arguments, and the order of the tools do not matter. A result belongs to the call at its position.
     """
-    digests = [digest_of(b"", sorted(tools))]
-    for message in messages:
-        digests.append(next_digest(digests[-1], message))
-    return digests
+    return list(itertools.accumulate(messages, next_digest, initial=digest_of(b"", sorted(tools))))
 
 
 def next_digest(before: bytes, message: Message) -> bytes:
     """Returns the digest after one more message."""
-    return digest_of(before, [message["role"], message["content"], calls_of(message)])
+    calls = _CANONICAL.encode(calls_of(message)) if message.get("tool_calls") else ""
+    return digest_of(before, (message["role"], message["content"], calls))
 
 
-def digest_of(before: bytes, said: Any) -> bytes:
-    """Returns the digest of a JSON value after the digest of what was before it."""
-    return hashlib.blake2b(before + _CANONICAL.encode(said).encode(), digest_size=16).digest()
+def digest_of(before: bytes, texts: Sequence[str]) -> bytes:
+    """Returns the digest of texts after the digest of what was before them."""
+    return hashlib.blake2b(before + repr(texts).encode(), digest_size=16).digest()
 
 
 def issued_ids(messages: Sequence[Message]) -> set[str]:

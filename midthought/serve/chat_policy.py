@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from midthought.config import InferenceConfig
@@ -106,16 +106,11 @@ def require_room(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[st
     """Raises `ContextOverflowError` if the messages and the descriptions of the client's tools alone have more tokens than a
     sequence may have. Takes no longer than a prompt of that length, however long they are: encoding 8 MB would hold up all other
     answers for a minute."""
-    if sum(map(len, texts := [*_texts(said), *tools])) <= policy.max_seq_len:
-        return
-    if policy.renderer.exceed(texts, policy.max_seq_len):
+    texts = [*[message["content"] for message in said], *tools]
+    others = [message for message in said if len(message) > 2]
+    texts += [str(each[name]) for each in others for name in ("reasoning_content", "tool_calls") if each.get(name)]
+    if sum(map(len, texts)) > policy.max_seq_len and policy.renderer.exceed(texts, policy.max_seq_len):
         raise ContextOverflowError(None, policy.max_seq_len)
-
-
-def _texts(said: Sequence[Message]) -> Iterator[str]:
-    for message in said:
-        yield message["content"]
-        yield from (str(message[name]) for name in ("reasoning_content", "tool_calls") if message.get(name))
 
 
 def _rendered(policy: ChatPolicy, said: Sequence[Message], tools: Sequence[ToolDefinition]) -> TurnNode:

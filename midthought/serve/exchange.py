@@ -12,6 +12,8 @@ import contextlib
 import dataclasses
 import functools
 import json
+import math
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -64,12 +66,13 @@ class Exchange:
         self.is_over = self.is_delivered = False
         self.ended = asyncio.Event()
         self.num_connections = 0
-        self.left_at = 0.0
-        """Time of the latest end of a connection."""
+        self.left_at = math.inf
+        """Time of the end of the last connection; infinite while there is one."""
         self._parts: list[bytes] = []
         """The events of a stream so far, or the whole body."""
         self._nodes: list[TurnNode] = []
-        self._num_prompt: int | None = None
+        self._num_prompt = 0
+        """Tokens of the prompt; 0 until they are known."""
         self._dialect, self._grace_seconds, self._on_end = dialect, grace_seconds, on_end
         self._changed = asyncio.Event()
         """Set, and replaced, when there is more to send."""
@@ -123,24 +126,27 @@ class Exchange:
             self._write_pieces()
 
     def _write_pieces(self) -> None:
-        while self._inbox:
-            self._write(self.asked.writer.piece, *self._inbox.popleft())
+        """Writes what has arrived; a piece and those that continue it are one event."""
+        parts: list[tuple[int, Piece, list[str]]] = []
+        arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        for number, piece in sorted(arrived, key=operator.itemgetter(0)):
+            if piece.is_new or not parts or parts[-1][0] != number:
+                parts.append((number, piece, []))
+            parts[-1][2].append(piece.text)
+        for number, piece, texts in parts:
+            self._write(self.asked.writer.piece, number, Piece(piece.kind, "".join(texts), piece.is_new))
         self._tell()
 
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _begin(self) -> None:
-        """Writes the first event of a stream, once the prompt is known."""
-        if self.asked.stream and not self._parts and self._num_prompt is not None:
-            self._parts.append(self.asked.writer.begin(self._num_prompt))
-
     def _write(self, write: Callable[..., bytes], *given: Any) -> None:
-        """Writes a part, unless an earlier one could not be written."""
+        """Writes a part, a stream's first event before the first one, unless an earlier one could not be written."""
         if self.cause is None:
             try:
-                self._begin()
+                if self.asked.stream and not self._parts:
+                    self._parts.append(self.asked.writer.begin(self._num_prompt))
                 self._parts.append(write(*given))
             except Exception as error:
                 self.cause = error
@@ -178,6 +184,7 @@ class Exchange:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends what is written, from its start. Raises `RequestError` if the answers failed before anything was sent."""
         self.num_connections += 1
+        self.left_at = math.inf
         if self._grace is not None:
             self._grace.cancel()
         leaving = asyncio.ensure_future(receive())  # the body has been read: the next message is the end
@@ -190,9 +197,9 @@ class Exchange:
     def leave(self, leaving: asyncio.Future[Any]) -> None:
         """A connection ends."""
         self.num_connections -= 1
-        self.left_at = time.monotonic()
-        if not self.num_connections and not self.is_over:
-            self._grace = self._loop.call_later(self._grace_seconds, self.cancel)
+        if not self.num_connections:
+            self.left_at = time.monotonic()
+            self._grace = None if self.is_over else self._loop.call_later(self._grace_seconds, self.cancel)
         self._tell()
 
     async def _follow(self, leaving: asyncio.Future[Any], send: Send) -> None:
@@ -219,11 +226,8 @@ class Exchange:
                 async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                     await changed.wait()
             except TimeoutError:
-                if is_stream and num_sent:
-                    silence = self.asked.writer.keep_alive()
-                    await send({"type": "http.response.body", "body": silence, "more_body": True})
-                else:
-                    self._begin()
+                if is_stream and self._num_prompt and not self.is_over:
+                    self._write(self.asked.writer.keep_alive)
 
     def deliver(self) -> None:
         """The last bytes are written to a socket."""

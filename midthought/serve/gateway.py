@@ -8,6 +8,7 @@ import contextlib
 import resource
 import secrets
 import threading
+from collections.abc import Awaitable
 from typing import Any
 
 from midthought.config.references import require_installed
@@ -56,8 +57,11 @@ class Gateway:
             model=self.name,
         )
         answers = ChatAnswers(policy, TurnGraph(), seed=seed)
-        how: dict[str, Any] = {"limits": self._limits, "close": self._close_session}
-        session = Session(answers, start, client, session_id=session_id, is_training=True, **how)
+
+        def close() -> Awaitable[None]:
+            return asyncio.wrap_future(self._loop.start(self.sessions.close(session)))
+
+        session = Session(answers, start, client, session_id=session_id, limits=self._limits, close=close)
         self.sessions.add(session)
         return session
 
@@ -70,9 +74,6 @@ class Gateway:
                 concurrent.futures.wait([self._serving], 3 * STOP_SECONDS)
                 self._loop.close()
             self._server = None
-
-    async def _close_session(self, session: Session) -> None:
-        await asyncio.wrap_future(self._loop.start(self.sessions.close(session)))
 
     def _url(self) -> str:
         from midthought.memory.service.auth import AccessPolicy

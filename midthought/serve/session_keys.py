@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from midthought.serve.errors import RequestError
@@ -36,11 +37,12 @@ class Sessions:
         """From now on the session is found by its keys."""
         self._open[session.id] = session
 
-    def find(self, key: str, kind: KeyKind) -> Session:
-        """Returns the session of a key. Raises `RequestError`: 401 if it is unknown, 403 if it is closed or the other key."""
+    def find(self, keys: Sequence[str], kind: KeyKind) -> Session:
+        """Returns the session of the first key that is known. Raises `RequestError`: 401 if none is, 403 if the session is closed
+        or it is the session's other key."""
         if self._shared is not None and kind == "model":
             return self._shared
-        if not self.knows(key):
+        if (key := next(filter(self.knows, keys), None)) is None:
             raise RequestError("the key is not that of a session", status=401)
         _, found, session_id, _ = key.split("-")
         if session_id not in self._open:

@@ -66,7 +66,7 @@ class AgentClient:
 class Session:
     """Requests of one agent, or, of `midthought serve`, of everybody. `start` starts coroutines on the engine's event loop.
 
-    `is_training`: the client's sampling options have no effect, and what is needed for rewards is kept. `close` closes it.
+    `close` closes it, in training: the client's sampling options have no effect, and what is needed for rewards is kept.
     """
 
     def __init__(
@@ -76,11 +76,10 @@ class Session:
         client: AgentClient,
         *,
         session_id: str = "",
-        is_training: bool = False,
         limits: SessionLimits | None = None,
-        close: Callable[[Session], Awaitable[None]] | None = None,
+        close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.answers, self.start, self.client, self.is_training = answers, start, client, is_training
+        self.answers, self.start, self.client, self.is_training = answers, start, client, close is not None
         self.id, self.limits = session_id, limits or SessionLimits()
         self.counts: Counter[str] = Counter()
         self.overridden: set[str] = set()
@@ -111,11 +110,7 @@ class Session:
         `is_retry`: the client says that it has sent the request before. Raises `RequestError`.
         """
         self._last_active = now = time.monotonic()
-        self._exchanges = [
-            each
-            for each in self._exchanges
-            if not each.is_over or each.num_connections or now - each.left_at < RETRY_SECONDS
-        ]
+        self._exchanges = [each for each in self._exchanges if not each.is_over or now - each.left_at < RETRY_SECONDS]
         digest = _digest(path, body)
         if (found := self._same(digest, is_retry=is_retry)) is not None:
             self.counts["retried"] += 1
@@ -140,11 +135,8 @@ class Session:
         with self._noting(ANTHROPIC, digest):
             asked = ANTHROPIC.read_count(body, training=self.is_training)
             self.require_model(asked.model)
-
-            async def count() -> int:
-                return self.answers.count_tokens(asked.requests[0])
-
-            num_tokens: int = await asyncio.wrap_future(self.start(count()))
+            counting = self.start(self.answers.count_tokens(asked.requests[0]))
+            num_tokens: int = await asyncio.wrap_future(counting)
         self._failures.pop(digest, None)
         return num_tokens
 
@@ -196,7 +188,7 @@ class Session:
     async def close(self) -> None:
         """Ends the session, on any event loop. What a client has received is marked as delivered when this returns."""
         assert self._close is not None, "a shared session is not closed"
-        await self._close(self)
+        await self._close()
 
     async def end(self) -> None:
         """Ends the session: nothing is delivered any more; answers in progress are cancelled and awaited."""
@@ -226,17 +218,14 @@ class Session:
     def _ended(self, exchange: Exchange) -> None:
         self._last_active = time.monotonic()
         self._num_running -= len(exchange.asked.requests)
-        answers, asked = exchange.answers, exchange.asked
-        self.counts["answers"] += len(answers)
-        self.counts["continued"] += sum(answer.node.parent is not None for answer in answers)
+        answers, asked, num = exchange.answers, exchange.asked, len(exchange.answers)
+        num_continued = sum(answer.node.parent is not None for answer in answers)
         has_answer = any(message["role"] == "assistant" for message in asked.requests[0].messages)
-        self.counts["continuable"] += has_answer * len(answers)
+        self.counts.update(answers=num, continued=num_continued, continuable=has_answer * num)
         self._num_tokens += sum(len(answer.node.record.token_ids) for answer in answers)
         if (name := asked.required_tool) is not None:
-            self.counts["required"] += len(answers)
-            self.counts["required_missed"] += sum(
-                not any(name in ("", call.name) for call in answer.calls) for answer in answers
-            )
+            num_called = sum(any(name in ("", call.name) for call in answer.calls) for answer in answers)
+            self.counts.update(required=num, required_missed=num - num_called)
         if not self.is_training:
             return
         self._nodes[asked.writer.response_id] = [answer.node for answer in answers]

@@ -88,13 +88,12 @@ class EpisodeTools:
         return bound
 
     async def close(self) -> None:
-        """Closes the opened tools, each within the tool executor's deadline.
-
-        Never raises: what a tool's `close` raises is logged. Cancelling does not interrupt it.
-        """
+        """Closes the opened tools, each within the tool executor's deadline. Never raises: what a tool's `close` raises is
+        logged. Cancelling does not interrupt it."""
         self._is_closed = True
         opened, self._opened = self._opened, {}
-        await asyncio.shield(asyncio.gather(*(self._end(*each) for each in opened.values())))
+        if opened:
+            await asyncio.shield(asyncio.gather(*(self._end(*each) for each in opened.values())))
 
     async def _end(self, tool: Tool, opened: asyncio.Future[Tool]) -> None:
         if not opened.done():  # when it is done, it closes what it opened

@@ -38,6 +38,12 @@ MODEL = "policy"
 _CANCEL_SECONDS = 0.5
 _HINT = "the agent made no request that was answered; its model needs client.base_url, client.api_key and client.model"
 _NO_REWARD = "returns None, and there is no other reward: return a number or a Reward, or give the trainer rewards=[…]"
+_EXCLUDED = {
+    ("ray", "use_ray"): ("an agent runs in this process", "false"),
+    ("inference", "deterministic"): ("when an agent sends its requests depends on time", "false"),
+    ("training", "overlong_buffer_tokens"): ("inference.max_tokens limits each answer, not the episode", "0"),
+}
+"""Settings that exclude an agent, why, and their values with one."""
 _log = logging.getLogger(__name__)
 _threads, _loop = DaemonThreads("midthought-agent"), BackgroundLoop("midthought-agents")
 """Plain agents have a thread for each episode, coroutines share one event loop."""
@@ -47,20 +53,13 @@ class AgentTasks(DatasetTasks):
     """The tasks of a data set, each played by an agent with a session of its own in the gateway."""
 
     def __init__(
-        self,
-        agent: Agent,
-        dataset: Any,
-        reward: WeightedReward | None,
-        config: ConfigStore,
-        *,
-        validation: Any = None,
-        **said: Any,
+        self, agent: Agent, dataset: Any, reward: WeightedReward | None, config: ConfigStore, **options: Any
     ) -> None:
-        """`said`: `system_prompt` and `describes_tools` of the policy."""
+        """`options`: `validation` of `DatasetTasks`; `system_prompt` and `describes_tools` of the policy."""
         from midthought.serve.gateway import Gateway
 
-        super().__init__(dataset, reward or WeightedReward({}), config, validation=validation)
-        self._said = said
+        super().__init__(dataset, reward or WeightedReward({}), config, validation=options.pop("validation", None))
+        self._said = options
         self.agent, self.gateway = agent, Gateway(MODEL)
         self.has_rewards = reward is not None
         self.settings = config.environment
@@ -112,9 +111,8 @@ class AgentTasks(DatasetTasks):
         for name, among in (("continued", "continuable"), ("required_missed", "required")):
             shares |= {name: total[name] / total[among]} if total[among] else {}
         shares |= {f"errors/{name}": number / len(trajectories) for name, number in errors.items()}
-        return {f"agent/{name}": share for name, share in shares.items()} | {
-            "agent/errors": errors.total() / len(trajectories)
-        }
+        shares["errors"] = errors.total() / len(trajectories)
+        return {f"agent/{name}": share for name, share in shares.items()}
 
     def close(self) -> None:
         self.gateway.close()
@@ -231,16 +229,9 @@ def agent_tasks(
     if (reward := make_reward(reward_fn, rewards)) is None and signature.return_annotation in (None, "None"):
         raise SettingsError(f"agent={getattr(agent, '__name__', agent)!s:.80} {_NO_REWARD}")
     assert isinstance(config, ConfigStore)
-    if config.ray.use_ray:
-        raise SettingsError("ray.use_ray=true with agent=: an agent runs in this process; set it to false")
-    if config.inference.deterministic:
-        raise SettingsError(
-            "inference.deterministic=true with agent=: when an agent sends its requests depends on time; set it to false"
-        )
-    if config.training.overlong_buffer_tokens:
-        raise SettingsError(
-            f"training.overlong_buffer_tokens={config.training.overlong_buffer_tokens:g} with agent=: inference.max_tokens "
-            "limits each answer, not the episode; set it to 0"
-        )
+    for (section, name), (why, off) in _EXCLUDED.items():
+        if value := getattr(getattr(config, section), name):
+            shown = "true" if value is True else f"{value:g}"
+            raise SettingsError(f"{section}.{name}={shown} with agent=: {why}; set it to {off}")
     require_installed("serve", "fastapi", "uvicorn")
     return AgentTasks(agent, dataset, reward, config, validation=validation, **said)

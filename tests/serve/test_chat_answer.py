@@ -298,7 +298,7 @@ def test_tokens_are_counted_as_the_answer_has_them_and_a_conversation_without_ro
     chat = Chat("hermes", "<think>Hm.</think>" + "No. " * 20, None, "Yes.", None)
     first = chat.answer(user("a"))
     messages = [user("a"), said(first), user("b")]
-    counted = chat.answers.count_tokens(chat.request(*messages))
+    counted = asyncio.run(chat.answers.count_tokens(chat.request(*messages)))
     assert not first.node.is_delivered
     second = chat.answer(*messages)
     assert counted == second.trajectory.segments[0].spans[0].end and first.node.is_delivered

@@ -345,7 +345,11 @@ def test_keys_of_others_are_unknown(one):
         for path in (CHAT, MESSAGES, "/v1/session/reward"):
             response = httpx.post(url + path, json=asks(), headers=headers)
             assert response.status_code == 401 and "missing or is none of this" in response.json()["error"]["message"]
-    assert httpx.get(f"{url}/v1/models", headers={"x-api-key": session.client.api_key}).status_code == 200
+    ours, other = session.client.api_key, "sk-of-another-service"
+    for api_key, bearer in ((ours, ""), (ours, f"Bearer {other}"), (other, f"Bearer {ours}")):
+        headers = {"x-api-key": api_key, "Authorization": bearer}
+        assert httpx.get(f"{url}/v1/models", headers=headers).status_code == 200
+        assert httpx.post(f"{url}/v1/session/close", json={}, headers=headers).status_code == 403
     assert one.engine.sampled == []
 
 

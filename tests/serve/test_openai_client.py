@@ -186,7 +186,7 @@ def test_own_tools_run_in_the_server_and_the_clients_come_back():
         calls = [call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
         thought = "".join(getattr(chunk.choices[0].delta, "reasoning_content", None) or "" for chunk in streamed)
         assert [each.function.name for each in calls] == ["weather"] and thought.startswith("I look.")
-        assert streamed[-1].choices[0].finish_reason == "tool_calls" and len(streamed) > 10
+        assert streamed[-1].choices[0].finish_reason == "tool_calls" and len(streamed) >= 4
         results = [{"role": "tool", "tool_call_id": calls[0].id, "content": "sun"}]
         asked = [*messages[:1], {"role": "assistant", "content": "", "tool_calls": [calls[0].model_dump()]}, *results]
         assert client.chat.completions.create(model=NAME, messages=asked, tools=[WEATHER]).choices[0].message.content

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -58,25 +58,23 @@ class AccessPolicy:
         name = _host_name(header)
         return name is not None and (name == self.host.lower() or is_loopback(name))
 
-    def is_authorized(self, path: str, authorization: str) -> bool:
-        """Whether the request may proceed. Compares in constant time."""
-        if path in OPEN_PATHS:
+    def is_authorized(self, path: str, tokens: Sequence[str]) -> bool:
+        """Whether the request may proceed: one of its tokens is valid. Compares in constant time."""
+        if path in OPEN_PATHS or (self.knows is None and self.token is None):
             return True
-        given = token_of(authorization)
-        if self.knows is not None:
-            return self.knows(given)
-        return self.token is None or hmac.compare_digest(given.encode(errors="surrogateescape"), self.token.encode())
+        is_valid = self.knows or self._is_token
+        return True in [is_valid(given) for given in tokens]
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(errors="surrogateescape"), (self.token or "").encode())
 
 
-def authorization_of(headers: Mapping[str, str]) -> str:
-    """Returns the `Authorization` of a request. Anthropic's clients send `X-Api-Key`. `headers`: names in lower case."""
-    return f"Bearer {headers['x-api-key']}" if "x-api-key" in headers else headers.get("authorization", "")
-
-
-def token_of(authorization: str) -> str:
-    """Returns the token in the value of an `Authorization` header; empty if there is none."""
-    scheme, _, token = authorization.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+def tokens_of(headers: Mapping[str, str]) -> list[str]:
+    """Returns the tokens of a request: `X-Api-Key`, which Anthropic's clients send, then `Authorization: Bearer`. A client may
+    send the key of another service beside ours. `headers`: names in lower case."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    given = [headers.get("x-api-key", ""), bearer if scheme.lower() == "bearer" else ""]
+    return [token.strip() for token in given if token.strip()]
 
 
 def is_valid_token(token: str) -> bool:

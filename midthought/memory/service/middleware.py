@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from midthought.memory.service.auth import AccessPolicy, authorization_of, is_same_origin
+from midthought.memory.service.auth import AccessPolicy, is_same_origin, tokens_of
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class SecurityMiddleware:
         origin = headers.get("origin")
         if origin is not None and not is_same_origin(origin, host):
             raise _Refused(403, "requests from pages of other origins are not allowed")
-        if not self._access.is_authorized(scope["path"], authorization_of(headers)):
+        if not self._access.is_authorized(scope["path"], tokens_of(headers)):
             words = (
                 "the token is missing or is none of this service; send it as Authorization: Bearer … or as X-Api-Key"
             )

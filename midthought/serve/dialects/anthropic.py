@@ -123,6 +123,9 @@ PARAMETERS = dialect.effects(
 def _in_openai_form(path: str, role: str, content: Any) -> Iterator[tuple[str, Message]]:
     """Yields the place and the form of a message; with results of calls, first one for each, and its text if it has one.
     `path`: of the content in the request. Raises `DataError`."""
+    if isinstance(content, str):
+        yield path.removesuffix(".content"), {"role": role, "content": content}
+        return
     require_shallow(content, f"{path} is")
     message: dict[str, Any] = {"role": role, "content": ""}
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]

@@ -113,8 +113,7 @@ class ChatWriter:
             choices.append(self._choice(number, answer, message=message))
         found = {**self._head, "object": "chat.completion", "choices": choices, "usage": _usage(answers)}
         if self._has_ids:
-            prompt = answers[0].trajectory
-            found["prompt_token_ids"] = prompt.token_ids[: dialect.num_prompt(answers[0])]
+            found["prompt_token_ids"] = answers[0].trajectory.token_ids[: dialect.num_prompt(answers[0])]
         return found
 
     def begin(self, num_prompt: int) -> bytes:

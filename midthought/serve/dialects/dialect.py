@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
@@ -27,6 +27,7 @@ from midthought.tools.schemas import MAX_SCHEMA_CHARS
 from midthought.types.task import with_system
 
 _log = logging.getLogger(__name__)
+_JSON = json.JSONEncoder(ensure_ascii=False)
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_MESSAGES = 4_096
 MAX_TOOLS = 128
@@ -115,9 +116,12 @@ class Dialect(Protocol):
 
 
 class Given(BaseModel):
-    """An object of a request."""
+    """An object of a request. It does not change, so that pydantic need not copy the defaults of every request."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    def __deepcopy__(self, memo: Any = None) -> Self:
+        return self
 
 
 GivenT = TypeVar("GivenT", bound=Given)
@@ -172,10 +176,9 @@ def asked_of(
     format, and the JSON schema of the answer (empty: any JSON; None: any text); `seeds`: one per choice; `limits`: further fields
     of each `ChatRequest`. Raises `DataError`, `SettingsError`.
     """
-    overridden, (format_name, json_schema) = _overridden(given), schema
+    overridden, (_, json_schema) = _overridden(given), schema
     if not training:
-        names = {"tool_choice"} if required_tool is not None else set()
-        names |= {format_name} if json_schema is not None else set()
+        names = {name for name, value in (("tool_choice", required_tool), schema) if value is not None}
         unserved = {name: value for name, value in overridden.items() if name not in Sampling.__dataclass_fields__}
         for name, value in (unserved | given.model_dump(include=names, exclude_unset=True, by_alias=True)).items():
             words = f"the parameter {name!r} with the value {value!r:.80} is not supported; leave it out"
@@ -250,4 +253,4 @@ def num_prompt(answer: ChatAnswer) -> int:
 def event(data: Any, name: str | None = None) -> bytes:
     """Returns a server-sent event."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+    return f"{head}data: {_JSON.encode(data)}\n\n".encode()

@@ -103,17 +103,18 @@ def as_one_result(text: str, marker: re.Pattern[str]) -> str:
 
 
 class TokenWatch:
-    """Stopper of one episode: decodes its sampled tokens, one by one, for the call format's scanner."""
+    """Stopper of one episode: decodes its sampled tokens, one by one, for the call format's scanner. `text`: of the latest."""
 
     def __init__(self, renderer: Renderer, call_format: ToolCallFormat, *, in_thought: bool) -> None:
         self._renderer = renderer
         self._scanner = call_format.scanner(in_thought=in_thought)
         self._stream = renderer.decode_stream()
+        self.text = ""
 
     def feed(self, token_id: int) -> bool:
         """Processes the next sampled token. Returns True if a call ended inside it."""
-        piece = self._stream.step(token_id)
-        return bool(piece) and self._scanner.feed(piece)
+        self.text = self._stream.step(token_id)
+        return bool(self.text) and self._scanner.feed(self.text)
 
     def take(self) -> list[ParsedAction]:
         """Returns the calls that ended since the last `take`."""
