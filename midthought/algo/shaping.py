@@ -40,10 +40,9 @@ def rollout_weights(
     recomputed_logprobs: Tensor,
     sampled_logprobs: Tensor,
     mask: Tensor,
-    kind: Literal["truncated", "masked"],
+    kind: Literal["truncated", "masked", "sequence_truncated", "sequence_masked"],
     *,
     episodes: Tensor,
-    level: Literal["token", "sequence"] = "token",
     max_weight: float = 2.0,
     min_weight: float = 0.0,
 ) -> tuple[Tensor, dict[str, float]]:
@@ -56,22 +55,21 @@ def rollout_weights(
     - `masked`: `ρ` if `min ≤ ρ ≤ max`, else 0. IcePop (Ring-1T, arXiv 2510.18855); without `min`: Liu et al. 2025, "When
       Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch".
 
-    Levels: one ratio per token, or one per episode (`sequence`), the product over its policy tokens. Log-ratios are clamped to
-    ± 20. Weights multiply the token losses; the denominator of the loss also counts tokens of weight 0. Metrics, over policy
-    tokens: `rollout_weight_mean`, and `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction` (`masked`). Raises
-    ValueError for different shapes.
+    With `sequence_`, ρ is one ratio per episode, the product over its policy tokens. Log-ratios are clamped to ± 20. Weights
+    multiply the token losses; the denominator of the loss also counts tokens of weight 0. Metrics, over policy tokens:
+    `rollout_weight_mean`, and `rollout_truncated_fraction` or `rollout_masked_fraction`. Raises ValueError for different shapes.
     """
     mask = as_mask(mask)
     logprobs = {"recomputed_logprobs": recomputed_logprobs, "sampled_logprobs": sampled_logprobs}
     require_one_shape(mask, episodes=episodes, **logprobs)
     log_ratios = torch.where(mask, recomputed_logprobs - sampled_logprobs, 0.0).detach()
-    if level == "sequence":
+    if kind.startswith("sequence_"):
         _, part = torch.unique(episodes, return_inverse=True)
         sums = log_ratios.new_zeros(int(part.max()) + 1).index_add(0, part.flatten(), log_ratios.flatten())
         log_ratios = sums[part]
     ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     outside = ratios > max_weight
-    if kind == "truncated":
+    if kind.endswith("truncated"):
         weights, name = ratios.clamp(max=max_weight), "rollout_truncated_fraction"
     else:
         outside = outside | (ratios < min_weight)

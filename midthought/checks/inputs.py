@@ -245,7 +245,7 @@ def movement(setup: Setup) -> Iterator[Finding]:
     training = setup.config.training
     weights = [(each.numel(), each.requires_grad) for each in getattr(setup.parts.model, "parameters", list)()]
     trained, total = sum(number for number, learns in weights if learns), sum(number for number, _ in weights)
-    schedule = TrainingSchedule.from_config(training, training.num_iters(len(setup.all_tasks) or None))
+    schedule = TrainingSchedule.from_config(setup.config, training.num_iters(len(setup.all_tasks) or None))
     steps = range(0, schedule.total_steps or 1, max(1, (schedule.total_steps or 1) // 100))
     factor = fmean(learning_rate_factor(step, training, schedule.total_steps) for step in steps)
     history = History(setup.config.to_dict())

@@ -97,12 +97,7 @@ def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBat
     """
     assert batch.old_logprobs is not None and training.correction != "none"
     weights, metrics = rollout_weights(
-        batch.old_logprobs,
-        batch.sampled_logprobs,
-        batch.loss_mask,
-        training.correction,
-        level=training.rollout_correction_level,
-        episodes=batch.token_episodes,
+        batch.old_logprobs, batch.sampled_logprobs, batch.loss_mask, training.correction, episodes=batch.token_episodes
     )
     of_tokens = weights[batch.loss_mask]
     ess = float(of_tokens.sum() ** 2 / (len(of_tokens) * of_tokens.square().sum()).clamp(min=1e-30))

@@ -21,7 +21,7 @@ from midthought.plan.choices import word
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.trainer.checkpoint import vocabulary_digest
 
-ALONE = {"optimizer": "adamw", "offload_optimizer": False, "offload_reference": False}
+ALONE = {"optimizer": "adamw", "offload": "none"}
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 
@@ -78,7 +78,7 @@ def make_learner(
     ray, teacher = config.ray, load_teacher(config, policy, tokenizer)
     models = Models.from_config(policy, config, teacher)
     training = config.frozen().training
-    schedule = TrainingSchedule.from_config(training, num_iters)
+    schedule = TrainingSchedule.from_config(config, num_iters)
     if apart:
         from midthought.cluster.child import ChildGroup
 

@@ -381,8 +381,8 @@ class Trainer:
         """Trains until `num_epochs` epochs are done; epochs of earlier calls and of a loaded checkpoint count. Returns the
         metrics of all iterations as a `TrainingResult`, which is a list.
 
-        An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment;
-        `num_iters_per_epoch` replaces that length. None: the number in `training`. With `max_seconds` it trains for about that
+        An epoch is a pass over the data set, or 100 iterations in an environment; `num_iters_per_epoch` replaces that length.
+        `num_epochs` None: the number in `training`. With `max_seconds` it trains for about that
         many seconds instead (the sum of `time/seconds`: rollouts and updates, no validation; with `training.max_staleness` that
         of `time/wall`, validation included): the number of iterations, and with it the learning rate's schedule, follows from the
         mean seconds of the iterations so far. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run
@@ -488,7 +488,7 @@ class Trainer:
             left = max(0.0, max_seconds - math.fsum(seconds))
             num_iters = self.iteration + round(left * len(seconds) / math.fsum(seconds))
         training = self._settings.training
-        self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
+        self.learner.set_training(training, TrainingSchedule.from_config(self._settings, num_iters))
         return num_iters
 
     def _complete(self, metrics: Mapping[str, float], episodes: RolloutData) -> None:

@@ -188,6 +188,7 @@ def test_rollout_weights_agree(kind, threshold, level):
     theirs, _ = correction.compute_rollout_correction_weights(
         recomputed - sampled, mask.float(), rollout_is=level, rollout_is_threshold=threshold
     )
-    options = {"level": level, "episodes": rows_of(mask), "max_weight": 1.5, "min_weight": 0.6}
-    ours, _ = rollout_weights(recomputed, sampled, mask, kind, **options)
+    ours_of = {"token": "", "sequence": "sequence_"}[level] + kind
+    options = {"episodes": rows_of(mask), "max_weight": 1.5, "min_weight": 0.6}
+    ours, _ = rollout_weights(recomputed, sampled, mask, ours_of, **options)
     torch.testing.assert_close(ours, theirs)

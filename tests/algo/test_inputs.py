@@ -54,7 +54,7 @@ def test_a_mask_of_any_type_is_the_same_mask(name: str, dtype: torch.dtype) -> N
         lambda wrong: apply_kl_penalty(A, B, wrong, MASK, 0.1),
         lambda wrong: kl_divergence(A, wrong),
         lambda wrong: rollout_weights(A, wrong, MASK, "masked", episodes=rows_of(MASK)),
-        lambda wrong: rollout_weights(A, B, MASK, "masked", level="sequence", episodes=wrong),
+        lambda wrong: rollout_weights(A, B, MASK, "sequence_masked", episodes=wrong),
         lambda wrong: loss_weights(MASK, wrong, "seq-mean-token-mean"),
     ],
 )

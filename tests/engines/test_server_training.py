@@ -30,7 +30,7 @@ def settings(*servers: FakeServer, max_staleness: int = 0, **inference: Any) -> 
         **inference,
     }
     training = {"adv_estimator": "grpo", "group_size": 4, "batch_size": 8, "mini_batch_size": 8, "learning_rate": 3e-3}
-    training |= {"num_train_iters_per_epoch": 1, "num_epochs": 2, "validate_every": 0, "max_staleness": max_staleness}
+    training |= {"num_train_iters": 2, "validate_every": 0, "max_staleness": max_staleness}
     return create_default_config(
         model={"hidden_size": 32, "num_layers": 1, "vocab_size": 300}, inference=inference, training=training
     )
