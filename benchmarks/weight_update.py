@@ -19,9 +19,8 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought.engines.shared_tensors import SharedTensors
-from midthought.engines.synced_engine import SyncedEngine
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
-from midthought.engines.weight_publication import write_model
+from midthought.engines.weight_publication import PublishedPolicy, write_model
 from midthought.models.peft_folders import merged_tensors
 
 MODELS = {"100 MB": (512, 8), "1 GB": (1280, 14)}
@@ -55,7 +54,7 @@ def measure(name: str, num_rounds: int, disk: Path) -> str:
             Path(folder) / "start", eos_token_ids=[], max_seq_len=512, max_num_seqs=8, dtype="float32"
         )
         engine.start()
-        synced = SyncedEngine(engine, policy, probe_ids=range(3, 300), max_seq_len=512)
+        engine.follow(PublishedPolicy(policy, probe_ids=range(3, 300)))
 
         def call(method: str, *arguments: Any) -> None:
             engine._loop.run(engine._running_llm().collective_rpc(method, args=arguments))
@@ -70,14 +69,14 @@ def measure(name: str, num_rounds: int, disk: Path) -> str:
             write_model(policy, Path(folder) / "update")
             call("reload_weights", None, str(Path(folder) / "update"))
 
-        ways = {"shared memory": through_memory, "disk": through_disk, "whole update": synced.update_weights}
+        ways = {"shared memory": through_memory, "disk": through_disk, "whole update": engine.update_weights}
         for number in range(num_rounds + 1):
             for way, update in ways.items():
                 began = time.perf_counter()
                 update()
                 if number:  # the first round allocates
                     seconds[way].append(time.perf_counter() - began)
-        synced.shutdown()
+        engine.shutdown()
     found = {way: f"{statistics.median(each):.2f} ({min(each):.2f} … {max(each):.2f})" for way, each in seconds.items()}
     return f"| {num_bytes / 1e6:,.0f} MB | {' | '.join(found[way] for way in ways)} |"
 

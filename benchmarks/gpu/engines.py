@@ -28,8 +28,8 @@ from benchmarks.gpu.models import (
 )
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.synced_engine import SyncedEngine
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
+from midthought.engines.weight_publication import PublishedPolicy
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.models.peft_folders import save_config
@@ -118,12 +118,7 @@ def _vllm(
             engine_args=arguments,
         )
         started, _ = machine.wall_seconds(engine.start)
-    synced = SyncedEngine(
-        engine,
-        policy,
-        probe_ids=range(3, NUM_PROMPT_TOKENS + 3),
-        max_seq_len=NUM_PROMPT_TOKENS + num_tokens,
-    )
+    synced = engine.follow(PublishedPolicy(policy, probe_ids=range(3, NUM_PROMPT_TOKENS + 3)))
     try:
         report.figure(setting, "start", started, "s")
         complete(synced, prompts, num_tokens)
@@ -139,7 +134,7 @@ def _vllm(
         synced.shutdown()
 
 
-def _released(machine: Machine, report: Report, setting: str, synced: SyncedEngine, free: list[int]) -> None:
+def _released(machine: Machine, report: Report, setting: str, synced: VLLMInProcessEngine, free: list[int]) -> None:
     if machine.is_cuda:
         free.append(machine.free_bytes)
     synced.sleep()
@@ -169,7 +164,9 @@ def _learn(machine: Machine, policy: Any, prompts: list[list[int]], completions:
     machine.clean()
 
 
-def _first_token(machine: Machine, report: Report, setting: str, synced: SyncedEngine, prompt: list[int]) -> None:
+def _first_token(
+    machine: Machine, report: Report, setting: str, synced: VLLMInProcessEngine, prompt: list[int]
+) -> None:
     """The update wakes vLLM, sends the weights, and checks that vLLM computes with them."""
 
     def update_and_sample() -> None:

@@ -16,11 +16,11 @@ from statistics import fmean
 from midthought.checks.examination import History, Setup, SkippedError
 from midthought.checks.registry import Finding, check
 from midthought.engines.create import check_backend
+from midthought.engines.external_engine import ExternalEngine
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.preparation import probe_text
-from midthought.engines.synced_engine import SyncedEngine
 from midthought.env.answer_matching import normalised
 from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError, SettingsError
@@ -31,7 +31,6 @@ from midthought.models.pretrained import is_on_this_machine
 from midthought.plan.hardware import GIB
 from midthought.rollout.written import example_calls, play, written
 from midthought.tokenization import Renderer
-from midthought.tools.background_loop import BackgroundLoop
 from midthought.types import Task, ToolOutcome, Trajectory
 
 MIN_TASKS = 4
@@ -220,7 +219,7 @@ def servers(setup: Setup) -> Iterator[Finding]:
     check_backend(inference)
     if inference.engine not in SERVERS or inference.in_process or not inference.base_url:
         return
-    if setup.source is not None and isinstance(setup.source.parts.engine, SyncedEngine):
+    if setup.source is not None and isinstance(setup.source.parts.engine, ExternalEngine):
         return  # the run's own engine has passed the same checks
     if not (name := inference.served_model_name or setup.config.model.local_path):
         raise SkippedError("inference.served_model_name does not name the model of the servers")
@@ -235,8 +234,9 @@ def servers(setup: Setup) -> Iterator[Finding]:
         retry_policy=RetryPolicy(connect_timeout_seconds=5.0, next_token_timeout_seconds=5.0),
         training_temperature=inference.temperature,
     )
-    with contextlib.closing(BackgroundLoop("midthought-checks")) as loop, warnings.catch_warnings(action="ignore"):
-        loop.run(engine.check())
+    with contextlib.ExitStack() as stack, warnings.catch_warnings(action="ignore"):
+        stack.callback(engine.shutdown)
+        engine.check()
 
 
 @check("movement", "fit")

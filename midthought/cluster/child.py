@@ -11,7 +11,6 @@ import functools
 import math
 import os
 import pickle
-import shutil
 import signal
 import socket
 import struct
@@ -28,7 +27,7 @@ import torch
 
 from midthought.cluster.process import ProcessSettings, deserialize, pack_learner, serialize, unpack_learner
 from midthought.config import TrainingConfig
-from midthought.engines.shared_tensors import MEMORY_FOLDER, SharedTensors, read_shared_tensors
+from midthought.engines.shared_tensors import SharedTensors, memory_folder, read_shared_tensors
 from midthought.errors import EngineError, LearnerLostError
 from midthought.learning.model import Models
 from midthought.learning.optimizer import TrainingSchedule
@@ -155,8 +154,7 @@ class _Messages:
 
         data = serialize(message, "what the learner needs", place)
         num_bytes = sum(tensor.nbytes for tensor in tensors.values())
-        has_room = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free > num_bytes
-        folder = str(MEMORY_FOLDER) if has_room else tempfile.gettempdir()
+        folder = str(memory_folder(num_bytes) or tempfile.gettempdir())
         return data, SharedTensors(((str(name), tensor) for name, tensor in tensors.items()), folder)
 
     def send(self, packed: tuple[bytes, SharedTensors]) -> None:

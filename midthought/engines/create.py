@@ -11,6 +11,7 @@ from typing import Any
 
 from midthought.config import InferenceConfig, settled
 from midthought.engines.engine import TrainedEngine
+from midthought.engines.external_engine import ExternalEngine
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.inference_engines import (
     LocalInferenceEngine,
@@ -19,17 +20,15 @@ from midthought.engines.inference_engines import (
     VLLMInferenceEngine,
     VLLMInProcessInferenceEngine,
 )
-from midthought.engines.reloadable_engine import ReloadableEngine
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS, start_server
 from midthought.engines.servers.preparation import probe_text
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import max_lora_rank
-from midthought.engines.synced_engine import SyncedEngine
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.engines.vllm_setup import import_vllm
-from midthought.engines.weight_publication import has_loadable_adapters, probe_token_ids, write_model
+from midthought.engines.weight_publication import PublishedPolicy, has_loadable_adapters, probe_token_ids, write_model
 from midthought.errors import SettingsError, near_names
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of
@@ -189,20 +188,19 @@ def policy_engine(
             deterministic=inference.deterministic,
         )
     followed = policy if trained is None else trained
-    engine: ReloadableEngine
+    engine: ExternalEngine
     if inference.in_process:
         engine = _vllm_in_process(followed, renderer, inference, max_seq_len)
     else:
         engine = _servers(followed, renderer, inference, model_path, max_seq_len)
-    return SyncedEngine(
-        engine,
+    published = PublishedPolicy(
         followed,
-        probe_ids=probe_token_ids(renderer),
-        max_seq_len=max_seq_len,
+        probe_ids=probe_token_ids(renderer, max_seq_len),
         folder=inference.weights_path,
-        in_memory=inference.in_process or not inference.base_url,
+        keeps_in_memory=not inference.base_url,
         tolerance=inference.sync_tolerance,
     )
+    return engine.follow(published)
 
 
 def _servers(

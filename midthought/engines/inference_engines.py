@@ -169,7 +169,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
             undo.callback(core.shutdown)
             super().__init__(core, renderer, **sampling)
             undo.callback(super().shutdown)
-            self.run(core.check())
+            core.check()
             undo.pop_all()
 
     def shutdown(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -107,6 +108,13 @@ class WeightReceiver:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             torch.cuda.ipc_collect()
+
+
+def memory_folder(num_bytes: int) -> Path | None:
+    """Returns a folder in memory with room for `num_bytes`; None if there is none."""
+    if not MEMORY_FOLDER.is_dir() or shutil.disk_usage(MEMORY_FOLDER).free < num_bytes:
+        return None
+    return MEMORY_FOLDER
 
 
 def _is_readable_by_others(path: str, descriptor: int) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from midthought.engines.engine import Sampling
-from midthought.engines.reloadable_engine import ReloadableEngine
+from midthought.engines.external_engine import ExternalEngine
 from midthought.engines.servers.connection import RetryPolicy, named
 from midthought.engines.servers.server import ServerOptions, request_seed
 from midthought.engines.servers.streams import Chunk, PartialCompletion
@@ -43,7 +43,7 @@ _SAID_OF_SAMPLING = (
 """Names that `VLLMServer.body` and vLLM's `SamplingParams` share."""
 
 
-class VLLMInProcessEngine(ReloadableEngine):
+class VLLMInProcessEngine(ExternalEngine):
     """Samples from one model with vLLM's `AsyncLLM`.
 
     May be used from several event loops: vLLM runs on its own loop. It computes in child processes, which `shutdown` ends.
@@ -52,9 +52,9 @@ class VLLMInProcessEngine(ReloadableEngine):
 
     Args:
         model_path: a folder or Hugging Face name; safetensors only, code that comes with a model is never run.
-        eos_token_ids, max_seq_len, max_num_seqs: see `ReloadableEngine`.
+        eos_token_ids, max_seq_len, max_num_seqs: see `ExternalEngine`.
         dtype: type of the weights.
-        follows_policy: whether the weights come from `publish` only; the folder then needs no weights.
+        follows_policy: whether the weights come from a policy (`follow`) only; the folder then needs no weights.
         engine_args: further fields of vLLM's `AsyncEngineArgs`. `enable_sleep_mode` makes `sleep` release GPU memory.
 
     Raises `MissingExtraError` without vLLM, `SettingsError` for an argument that is unknown to vLLM or fixed here.
@@ -75,10 +75,7 @@ class VLLMInProcessEngine(ReloadableEngine):
         retry_policy: RetryPolicy | None = None,
     ) -> None:
         super().__init__(
-            eos_token_ids=eos_token_ids,
-            max_seq_len=max_seq_len,
-            max_num_seqs=max_num_seqs,
-            retry_policy=retry_policy or RetryPolicy(),
+            eos_token_ids=eos_token_ids, max_seq_len=max_seq_len, max_num_seqs=max_num_seqs, retry_policy=retry_policy
         )
         model_path = model_folder(model_path)
         words, self._environment = VLLMServer.command(str(model_path), ServerOptions())
@@ -102,14 +99,13 @@ class VLLMInProcessEngine(ReloadableEngine):
         self._environment |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_HOST_IP": "127.0.0.1"}
         if Path(model_path).is_dir():
             self._environment["HF_HUB_OFFLINE"] = "1"
-        self.max_seq_len = 0
+        self.can_sleep = bool(self._arguments.get("enable_sleep_mode"))
         self._released: list[str] = []
         """Parts of vLLM's memory that `sleep` released, by vLLM's names."""
         self._adapter: LoRARequest | None = None
         self._num_adapters = 0
         self._places = asyncio.Semaphore(max_num_seqs)
         self._numbers = itertools.count()
-        self._loop = BackgroundLoop("midthought-vllm")
         self._llm: AsyncLLM | None = None
         self._end: weakref.finalize[..., VLLMInProcessEngine] | None = None
 
@@ -131,15 +127,16 @@ class VLLMInProcessEngine(ReloadableEngine):
         self._end = weakref.finalize(self, _end, self._loop, self._llm)
         self.max_seq_len = self._llm.model_config.max_model_len
 
-    async def check(self) -> None:
+    async def _check(self) -> None:
         """Raises `EngineError` if vLLM is not running."""
         self._running_llm()
 
     def shutdown(self) -> None:
-        """Stops vLLM and its processes; running samples fail. May be called twice."""
+        """Also stops vLLM and its processes; running samples fail."""
         self._llm = None
         if self._end is not None:
             self._end()
+        super().shutdown()
 
     def _running_llm(self) -> AsyncLLM:
         if self._llm is None:
@@ -152,26 +149,17 @@ class VLLMInProcessEngine(ReloadableEngine):
         """After `sleep` vLLM first takes the memory of its weights again, then loads them, then takes the memory of its cache."""
         llm = self._running_llm()
         try:
-            await asyncio.wrap_future(self._loop.start(self._replace_weights(llm, publication)))
+            await self._replace_weights(llm, publication)
         except Exception as error:
             raise EngineError(f"vLLM does not take new weights ({named(error)}); its log says more") from error
-        lengths = [length for length in publication.proof.lengths if length < self.max_seq_len]
-        prefixes = [publication.proof.token_ids[:length] for length in lengths]
-        sampled = await asyncio.gather(*(self._next_token(*each) for each in enumerate(prefixes)))
-        publication.proof.check("vLLM", sampled, publication.likely_cause)
+        prefixes = publication.prefixes_within(self.max_seq_len)
+        publication.check("vLLM", await asyncio.gather(*(self._next_token(*each) for each in enumerate(prefixes))))
 
-    async def sleep(self) -> None:
-        """Releases vLLM's GPU memory until the next `publish`. Does nothing without `enable_sleep_mode`.
-
-        Waits for running samples. The weights are dropped, because `publish` sends new ones; a base model under an adapter,
-        which is sent only once, is kept in the memory of the CPU.
-        """
-        llm = self._running_llm()
-        if self._arguments.get("enable_sleep_mode") and not self.is_asleep:
-            async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
-                level = 2 if self._adapter is None else 1
-                await asyncio.wrap_future(self._loop.start(llm.sleep(level=level)))
-                self._released, self.is_asleep = ["weights", "kv_cache"], True
+    async def _sleep(self) -> None:
+        """Drops the weights, because the next update sends new ones; a base model under an adapter, which is sent only once, is
+        kept in the memory of the CPU."""
+        await self._running_llm().sleep(level=2 if self._adapter is None else 1)
+        self._released = ["weights", "kv_cache"]
 
     async def _next_token(self, seed: int, token_ids: Sequence[int]) -> tuple[int, float]:
         """Returns a sampled token and its log-probability, while the weights are being changed."""
@@ -180,7 +168,7 @@ class VLLMInProcessEngine(ReloadableEngine):
         return draft.token_ids[0], draft.logprobs[0]
 
     async def _replace_weights(self, llm: AsyncLLM, new: Publication) -> None:
-        """Loads the weights on vLLM's event loop, and drops what it computed with older ones."""
+        """Loads the weights, and drops what it computed with older ones."""
         if not self._released:
             await llm.pause_generation(mode="abort")
         try:
@@ -213,7 +201,6 @@ class VLLMInProcessEngine(ReloadableEngine):
             await llm.remove_lora(old.lora_int_id)
 
     async def _complete(self, episode: int, draft: PartialCompletion) -> None:
-        """Runs on vLLM's event loop; the stopper is called there, too."""
         llm = self._running_llm()
         vocab_size = llm.model_config.get_vocab_size()
         if wrong := [token_id for token_id in draft.prompt if not 0 <= token_id < vocab_size]:
@@ -224,16 +211,8 @@ class VLLMInProcessEngine(ReloadableEngine):
         if room <= 0:
             draft.finish = Finish.LENGTH
             return
-        try:
-            await asyncio.wrap_future(self._loop.start(self._request(llm, episode, draft, self._params(draft, room))))
-        except asyncio.CancelledError:
-            if self._llm is None:
-                raise EngineError(f"episode {episode}: the engine was shut down") from None
-            raise
-
-    async def _request(self, llm: AsyncLLM, episode: int, draft: PartialCompletion, params: SamplingParams) -> None:
-        """Runs one request on vLLM's event loop; cancelling aborts it."""
-        name, seconds = f"midthought-{next(self._numbers)}", self.retry_policy.first_token_timeout_seconds
+        params, name = self._params(draft, room), f"midthought-{next(self._numbers)}"
+        seconds = self.retry_policy.first_token_timeout_seconds
         try:
             async with self._places, asyncio.timeout(seconds) as deadline:
                 prompt = {"type": "token", "prompt_token_ids": list(draft.prompt)}
@@ -256,6 +235,10 @@ class VLLMInProcessEngine(ReloadableEngine):
             if not deadline.expired():
                 raise
             raise EngineError(f"episode {episode}: vLLM returned no token for {seconds:g} s") from None
+        except asyncio.CancelledError:
+            if self._llm is None:
+                raise EngineError(f"episode {episode}: the engine was shut down") from None
+            raise
 
     def _params(self, draft: PartialCompletion, room: int) -> SamplingParams:
         from vllm import SamplingParams

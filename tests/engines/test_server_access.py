@@ -112,7 +112,7 @@ def test_a_socket_is_an_address_like_any_other(short_folder):
         engine = ServerEngine(VLLMServer, [first.url, second.url], "tiny", eos_token_ids=[], retry_policy=PATIENCE)
 
         async def sample_all() -> list[list[int]]:
-            await engine.check()
+            engine.check()
             found = [engine.sample(number, PROMPT, Sampling(max_tokens=4)) for number in range(4)]
             return [list(completion.token_ids) for completion in await asyncio.gather(*found)]
 
@@ -120,7 +120,7 @@ def test_a_socket_is_an_address_like_any_other(short_folder):
         assert first.requests and second.requests
     gone = ServerEngine(VLLMServer, f"unix:{short_folder}/gone.sock", "tiny", eos_token_ids=[], retry_policy=PATIENCE)
     with pytest.raises(EngineError, match=r"gone\.sock: ConnectError"):
-        asyncio.run(gone.check())
+        gone.check()
 
 
 def test_a_socket_where_others_could_reach_it_is_refused(short_folder):

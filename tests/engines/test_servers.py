@@ -279,7 +279,7 @@ def test_a_dead_server_is_tried_again_after_a_rest_that_grows():
     async def outage() -> Completion:
         with FakeServer(port=port) as server:
             engine = engine_for(server, max_attempts=1000)
-            await engine.check()
+            engine.check()
         sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=12)))
         await asyncio.sleep(0.3)
         assert not sampling.done()

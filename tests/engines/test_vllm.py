@@ -1,6 +1,5 @@
 """vLLM: what is asked of it, and what is made of its answers. A real server: test_real_vllm.py."""
 
-import asyncio
 import math
 import sys
 import warnings
@@ -160,10 +159,10 @@ def test_a_prompt_that_leaves_no_doubt_is_no_reason_to_distrust_a_server():
 def test_the_model_is_found_by_its_name_or_by_the_folder_it_came_from(tmp_path):
     with FakeServer(root=str(tmp_path)) as server:
         for model in ("tiny", str(tmp_path), str(tmp_path / "x" / "..")):
-            asyncio.run(engine(server, model).check())
+            engine(server, model).check()
             assert len(sample(engine(server, model), 6).token_ids) == 6
         with pytest.raises(SettingsError, match=r"does not serve 'tinny' but 'tiny'; .*served_model_name"):
-            asyncio.run(engine(server, "tinny").check())
+            engine(server, "tinny").check()
         with pytest.raises(SettingsError, match="tinny"):
             sample(engine(server, "tinny"))
 
@@ -171,39 +170,39 @@ def test_the_model_is_found_by_its_name_or_by_the_folder_it_came_from(tmp_path):
 def test_a_server_that_does_not_say_how_long_a_sequence_may_be_needs_a_limit():
     with FakeServer(max_model_len=None) as server:
         with pytest.raises(SettingsError, match="set max_seq_len"):
-            asyncio.run(engine(server).check())
-        asyncio.run(engine(server, max_seq_len=9).check())
+            engine(server).check()
+        engine(server, max_seq_len=9).check()
 
 
 def test_another_tokenizer_is_an_error_and_an_unknown_one_a_warning():
     with FakeServer(tokenize=lambda text: [ord(letter) for letter in text]) as server:
-        asyncio.run(engine(server, probe=("abc", [97, 98, 99])).check())
+        engine(server, probe=("abc", [97, 98, 99])).check()
         for ids, place in [([97, 98], 2), ([97, 90, 99], 1), ([], 0)]:
             with pytest.raises(
                 SettingsError, match=f"another tokenizer than ours.* first difference is at token {place}"
             ):
-                asyncio.run(engine(server, probe=("abc", ids)).check())
+                engine(server, probe=("abc", ids)).check()
         server.tokenize = None
         with pytest.warns(UserWarning, match="does not report its tokenization"):
-            asyncio.run(engine(server, probe=("abc", [1])).check())
+            engine(server, probe=("abc", [1])).check()
 
 
 def test_silent_servers_are_named_and_asked_when_they_answer():
     port = free_port()
     silent = f"http://127.0.0.1:{port}"
     with pytest.raises(EngineError, match=f"no server answers.*{silent}"):
-        asyncio.run(ServerEngine(VLLMServer, silent, "tiny", eos_token_ids=[]).check())
+        ServerEngine(VLLMServer, silent, "tiny", eos_token_ids=[]).check()
     with FakeServer() as server:
         patience = RetryPolicy(**IMPATIENT, max_attempts=2)
         both = ServerEngine(VLLMServer, [silent, server.url], "tiny", eos_token_ids=[], retry_policy=patience)
         with pytest.warns(UserWarning, match=f"continuing without {silent}"):
-            asyncio.run(both.check())
+            both.check()
         assert len(sample(both).token_ids) == 12
         with FakeServer(model="another", port=port):  # what answers there at last is not ours
             both = ServerEngine(VLLMServer, [silent, server.url], "tiny", eos_token_ids=[], retry_policy=patience)
             assert len(sample(both).token_ids) == 12
     with FakeServer() as server, pytest.raises(EngineError, match="refuses the request"):
-        asyncio.run(ServerEngine(VLLMServer, f"{server.url}/elsewhere", "tiny", eos_token_ids=[]).check())
+        ServerEngine(VLLMServer, f"{server.url}/elsewhere", "tiny", eos_token_ids=[]).check()
 
 
 # -- the engine that users hold ------------------------------------------------------------------------------------

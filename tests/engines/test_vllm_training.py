@@ -23,8 +23,8 @@ from midthought.engines import shared_tensors
 from midthought.engines.create import check_backend, policy_engine, vllm_arguments
 from midthought.engines.engine import Sampling
 from midthought.engines.shared_tensors import SharedTensors, read_shared_tensors
-from midthought.engines.synced_engine import SyncedEngine
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
+from midthought.engines.weight_publication import PublishedPolicy
 from midthought.errors import EngineError, MissingExtraError, SettingsError, StorageError
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of
@@ -42,16 +42,16 @@ def with_lora(policy: Any, **options: Any) -> Any:
     return peft.get_peft_model(policy, peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, **options))
 
 
-def synced(policy: Any, folder: Path, **engine_args: Any) -> SyncedEngine:
+def synced(policy: Any, folder: Path, **engine_args: Any) -> VLLMInProcessEngine:
     save_config(base_of(policy), folder, policy.dtype, is_tied=False)
     engine = VLLMInProcessEngine(
         folder, eos_token_ids=[], max_seq_len=256, max_num_seqs=4, follows_policy=True, engine_args=engine_args
     )
     engine.start()
-    return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256)
+    return engine.follow(PublishedPolicy(policy, probe_ids=PROBE))
 
 
-def difference(engine: SyncedEngine, policy: Any) -> float:
+def difference(engine: VLLMInProcessEngine, policy: Any) -> float:
     """Largest difference between what was recorded and what the policy computes for the same tokens."""
     sampled = asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=6, temperature=0.7)))
     return off_by(sampled, policy, temperature=0.7)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -19,14 +20,12 @@ from small_decoders import small_model
 from transformers import AutoModelForCausalLM
 
 from midthought.engines.engine import Sampling
-from midthought.engines.reloadable_engine import UpdateLock
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.process import free_port
-from midthought.engines.shared_tensors import MEMORY_FOLDER
-from midthought.engines.synced_engine import SyncedEngine, memory_folder
-from midthought.engines.weight_publication import perturbed, write_model
+from midthought.engines.shared_tensors import MEMORY_FOLDER, memory_folder
+from midthought.engines.weight_publication import PublishedPolicy, write_model
 from midthought.errors import EngineError
 from midthought.types import Completion
 
@@ -86,7 +85,7 @@ def serving(policy: Any, kind: Any = "vllm", num_servers: int = 1, **options: An
 
 
 @pytest.fixture
-def follow() -> Iterator[Callable[..., tuple[list[FakeServer], SyncedEngine]]]:
+def follow() -> Iterator[Callable[..., tuple[list[FakeServer], ServerEngine]]]:
     """Servers, and an engine over them that follows the policy; both end with the test."""
     with contextlib.ExitStack() as stack:
 
@@ -99,11 +98,12 @@ def follow() -> Iterator[Callable[..., tuple[list[FakeServer], SyncedEngine]]]:
         yield start
 
 
-def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedEngine:
+def synced(servers: list[FakeServer], policy: Any, **options: Any) -> ServerEngine:
     retry_policy = RetryPolicy(**IMPATIENT, max_attempts=50)
     urls = [server.url for server in servers]
-    engine = ServerEngine(SERVERS[servers[0].kind], urls, "tiny", eos_token_ids=[], retry_policy=retry_policy)
-    return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
+    kind, limits = SERVERS[servers[0].kind], {"max_seq_len": 256, "retry_policy": retry_policy}
+    engine = ServerEngine(kind, urls, "tiny", eos_token_ids=[], **limits)
+    return engine.follow(PublishedPolicy(policy, probe_ids=PROBE, **options))
 
 
 def off_by(completion: Completion, policy: Any, prompt: list[int] = PROMPT, temperature: float = 1.0) -> float:
@@ -115,7 +115,7 @@ def off_by(completion: Completion, policy: Any, prompt: list[int] = PROMPT, temp
     return float((torch.tensor(completion.sampled_logprobs) - expected).abs().max())
 
 
-def difference(engine: SyncedEngine, policy: Any, num_episodes: int = 1, prompt: list[int] = PROMPT) -> float:
+def difference(engine: ServerEngine, policy: Any, num_episodes: int = 1, prompt: list[int] = PROMPT) -> float:
     """`off_by` of some episodes, which are all of the engine's version."""
 
     async def sample() -> list[Completion]:
@@ -144,7 +144,7 @@ def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied):
     model = make_model(tied=tied)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plain = model(torch.tensor([PROMPT])).logits
-    with perturbed(model):
+    with PublishedPolicy(model, probe_ids=PROBE).perturbed():
         assert (model(torch.tensor([PROMPT])).logits - plain).abs().mean() > 0.1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -224,19 +224,13 @@ def test_a_server_that_does_not_take_weights_is_named_with_its_words_and_the_rem
 
 @KIND
 def test_no_completion_mixes_two_versions(policy, kind, follow):
-    async def run(engine: SyncedEngine, server: FakeServer) -> list[Completion]:
+    async def run(engine: ServerEngine, server: FakeServer) -> list[Completion]:
         early = [asyncio.ensure_future(engine.sample(n, PROMPT, Sampling(max_tokens=30))) for n in range(3)]
         while server.num_running < 3:
             await asyncio.sleep(0.005)
-        publish, is_waiting = engine.engine.publish, threading.Event()
-
-        async def observed(*args: Any) -> None:
-            asyncio.get_running_loop().call_soon(is_waiting.set)  # as soon as `publish` waits for the early samples
-            await publish(*args)
-
-        engine.engine.publish = observed  # type: ignore[method-assign]
         updating = asyncio.ensure_future(asyncio.to_thread(engine.update_weights))
-        await asyncio.to_thread(is_waiting.wait)
+        while not engine.is_changing:  # until it waits for the early samples
+            await asyncio.sleep(0.005)
         late = [asyncio.ensure_future(engine.sample(9 + n, PROMPT, Sampling(max_tokens=5))) for n in range(3)]
         await updating
         return [*await asyncio.gather(*early), *await asyncio.gather(*late)]
@@ -268,23 +262,19 @@ def test_sglang_is_flushed_only_once_it_has_ended_every_request(policy, follow):
     assert difference(engine, policy) < logit_tolerance(policy)
 
 
-def test_a_sample_that_does_not_end_is_not_waited_for_without_end():
-    async def run() -> None:
-        gate = UpdateLock()
-        async with gate.sampling():
-            with pytest.raises(EngineError, match=r"still running after 0.05 s"):
-                async with gate.changing(0.05):
-                    raise AssertionError
-            async with gate.sampling():  # open again
-                pass
-        async with gate.changing(0.05):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05), gate.sampling():
-                    raise AssertionError
-        async with gate.changing(0.05):
-            pass
+def test_a_sample_that_does_not_end_is_not_waited_for_without_end(policy, follow):
+    async def run() -> list[Completion]:
+        early = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=60)))
+        while not server.num_running:
+            await asyncio.sleep(0.005)
+        engine.retry_policy = dataclasses.replace(engine.retry_policy, total_timeout_seconds=0.05)
+        with pytest.raises(EngineError, match=r"still running after 0.05 s"):
+            await asyncio.to_thread(engine.update_weights)
+        engine.retry_policy = RetryPolicy(**IMPATIENT)
+        return [await engine.sample(1, PROMPT, Sampling(max_tokens=1)), await early]  # open again
 
-    asyncio.run(run())
+    (server,), engine = follow(policy, token_seconds=0.01)
+    assert [completion.policy_version for completion in asyncio.run(run())] == [0, 0]
 
 
 # -- servers that come and go --------------------------------------------------------------------------------------
@@ -323,7 +313,7 @@ def test_a_server_whose_connections_broke_proves_itself_anew(policy, kind, follo
 def test_no_server_at_all_is_an_error(policy):
     with serving(policy) as servers:
         engine = synced(servers, policy)
-    engine.engine.retry_policy = RetryPolicy(**IMPATIENT, max_outage_seconds=0.1)
+    engine.retry_policy = RetryPolicy(**IMPATIENT, max_outage_seconds=0.1)
     with pytest.raises(EngineError, match="no server takes the new weights"):
         engine.update_weights()
     assert engine.policy_version == 0
@@ -410,7 +400,7 @@ def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy, is_st
         paths.append(path)
         return load(path)
 
-    _, engine = follow(policy, load=load_from, engine={"in_memory": is_started_here})
+    _, engine = follow(policy, load=load_from, engine={"keeps_in_memory": is_started_here})
     engine.shutdown()
     assert len(paths) == 2
     assert {Path(path).is_relative_to(MEMORY_FOLDER) for path in paths} == {is_started_here}

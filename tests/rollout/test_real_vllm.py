@@ -20,7 +20,7 @@ from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMServer
-from midthought.engines.synced_engine import SyncedEngine
+from midthought.engines.weight_publication import PublishedPolicy
 from midthought.errors import EngineError
 from midthought.models.pretrained import save_model
 from midthought.tokenization import Renderer
@@ -74,9 +74,9 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
     server = start_server(VLLMServer, tmp_path / "model", options, python=PYTHON)
     probe_ids = renderer.control("Who found the tide clock? " * 40)[:320]
 
-    def synced() -> SyncedEngine:
-        servers = ServerEngine(VLLMServer, server.url, str(tmp_path / "model"), eos_token_ids=[])
-        return SyncedEngine(servers, policy, probe_ids=probe_ids, max_seq_len=512, tolerance=1e-4)
+    def synced() -> ServerEngine:
+        servers = ServerEngine(VLLMServer, server.url, str(tmp_path / "model"), eos_token_ids=[], max_seq_len=512)
+        return servers.follow(PublishedPolicy(policy, probe_ids=probe_ids, tolerance=1e-4))
 
     assert server.url.startswith("unix:")  # its weight routes ask for no key: this user alone may reach them
     try:
@@ -88,7 +88,7 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
         assert engine.policy_version == 1
         engine.shutdown()
         monkeypatch.setattr(
-            "midthought.engines.synced_engine.write_model", lambda model, path: model.save_pretrained(path)
+            "midthought.engines.weight_publication.write_model", lambda model, path: model.save_pretrained(path)
         )
         with pytest.raises(EngineError, match="tied to its embedding"):
             synced()

@@ -13,7 +13,7 @@ from small_qwen import make_model, vllm_settings
 from small_tokenizer import small_tokenizer
 
 from midthought import RayPPOTrainer
-from midthought.engines import synced_engine
+from midthought.engines import weight_publication
 from midthought.errors import EngineError
 
 CASES: dict[str, dict[str, Any]] = {
@@ -68,8 +68,8 @@ def train(num_iters: int, **case: Any) -> dict[str, Any]:
 
 def update_that_loses_a_tensor() -> str:
     """Returns the error if one tensor of a whole model is not sent."""
-    complete = synced_engine.merged_tensors
-    synced_engine.merged_tensors = lambda *arguments, **options: (
+    complete = weight_publication.merged_tensors
+    weight_publication.merged_tensors = lambda *arguments, **options: (
         pair for pair in complete(*arguments, **options) if "layers.1.mlp.down_proj" not in pair[0]
     )
     try:
@@ -77,7 +77,7 @@ def update_that_loses_a_tensor() -> str:
     except EngineError as error:
         return str(error)
     finally:
-        synced_engine.merged_tensors = complete
+        weight_publication.merged_tensors = complete
     return ""
 
 

@@ -197,12 +197,10 @@ class ForwardPasses:
     def _logits(self, batch: _Batch) -> Tensor:
         """Returns logits `[n, V]` after the last token of each request."""
         if batch.steps is None:
-            rows = [self._cache_manager.row(request) for request in batch.requests]
-            if any(len(request.token_ids) - request.num_cached > 1 for request in batch.requests):
-                return self._cache_manager.runner.forward(
-                    rows, room_for=self._cache_manager.length, groups=batch.groups
-                )
-            batch.steps = self._cache_manager.runner.steps(rows, groups=batch.groups)
+            runner, rows = self._cache_manager.runner, [self._cache_manager.row(each) for each in batch.requests]
+            if not runner.keeps_cache or any(len(row.token_ids) - row.num_cached > 1 for row in rows):
+                return runner.forward(rows, room_for=self._cache_manager.length, groups=batch.groups)
+            batch.steps = runner.steps(rows, groups=batch.groups)
         return batch.steps(batch.token_ids)
 
     def _append(

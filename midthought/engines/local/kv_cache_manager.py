@@ -172,5 +172,5 @@ class KVCacheManager:
 
     def clear(self) -> None:
         """Releases all memory; it is allocated again when needed."""
-        self.slots.clear()
-        self._runner, self.length = None, 0
+        self.release_cache()
+        self._runner = None

@@ -57,7 +57,7 @@ class CachedRunner:
     """Computes only new tokens; keys and values of earlier tokens are read from their slots, in place."""
 
     keeps_cache = True
-    """False: every row is computed from its first token; `num_cached` and slots are ignored."""
+    """False: every row is computed from its first token; `num_cached` and slots are ignored, and there is no `steps`."""
 
     def __init__(self, model: PreTrainedModel, *, decoder: Decoder | None = None) -> None:
         """`decoder`: replaces the model's own forward pass."""
@@ -221,16 +221,6 @@ class RecomputingRunner:
         rows_per_chunk = max(1, MAX_RECOMPUTED_TOKENS // max(len(row.token_ids) for row in rows))
         chunks = [rows[start : start + rows_per_chunk] for start in range(0, len(rows), rows_per_chunk)]
         return torch.cat([self._forward_chunk(chunk) for chunk in chunks])
-
-    def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
-        sequences = [list(row.token_ids[:-1]) for row in rows]
-
-        def step(token_ids: TokenIds) -> Tensor:
-            for sequence, token_id in zip(sequences, token_ids, strict=True):
-                sequence.append(token_id)
-            return self.forward([Row(sequence, 0, row.slot) for sequence, row in zip(sequences, rows, strict=True)])
-
-        return step
 
     def _forward_chunk(self, rows: Sequence[Row]) -> Tensor:
         """Pads on the right: causal models, including recurrent ones, never read the padding."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from midthought.engines.servers.streams import words
@@ -47,22 +46,11 @@ class RetryPolicy:
                 raise SettingsError(f"{limit.name}={value!r}: give a finite number above 0")
 
 
-class Session(NamedTuple):
-    """Client and locks of one event loop."""
-
-    client: httpx.AsyncClient
-    """Sends requests to paths below the server's address."""
-    slots: asyncio.Semaphore
-    """Limits the completions that run at once."""
-    lock: asyncio.Lock
-    """Held while the server is checked or loads weights."""
-
-
 def http_client(url: str, key: str, retry_policy: RetryPolicy) -> httpx.AsyncClient:
     """Returns a client for `http://HOST:PORT`, or `unix:/PATH` of a socket. `key`: the API key; empty for none."""
     import httpx
 
-    # No idle connections: nothing would close them when the loop ends.
+    # No idle connections: nothing would close them when the engine is no longer used.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     path, options = socket_path(url), client_options(url)
     return httpx.AsyncClient(

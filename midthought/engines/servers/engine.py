@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 
 from midthought.config.references import require_installed
-from midthought.engines.reloadable_engine import ReloadableEngine
+from midthought.engines.external_engine import ExternalEngine
 from midthought.engines.servers.connection import RetryPolicy, clean_addresses
 from midthought.engines.servers.preparation import has_exact_logprobs, identify, prepare
 from midthought.engines.servers.process import ServerProcess
@@ -94,7 +94,7 @@ class ServerPool:
         server.free_at = server.failed_at + (min(fault.wait_seconds, longest) or pause)
 
 
-class ServerEngine(ReloadableEngine):
+class ServerEngine(ExternalEngine):
     """Samples from one model on one or several servers.
 
     Each token that arrives is kept and passed to the stopper at once. After a failed request the next one, to the same server
@@ -139,10 +139,7 @@ class ServerEngine(ReloadableEngine):
     ) -> None:
         require_installed(kind.name, "httpx")
         super().__init__(
-            eos_token_ids=eos_token_ids,
-            max_seq_len=max_seq_len,
-            max_num_seqs=max_num_seqs,
-            retry_policy=retry_policy or RetryPolicy(),
+            eos_token_ids=eos_token_ids, max_seq_len=max_seq_len, max_num_seqs=max_num_seqs, retry_policy=retry_policy
         )
         self.model = model
         if process is None:
@@ -170,11 +167,12 @@ class ServerEngine(ReloadableEngine):
         super().close(episode)
 
     def shutdown(self) -> None:
-        """Stops the server if it was started for this engine."""
+        """Also stops the server if it was started for this engine."""
+        super().shutdown()
         if self._process is not None:
             self._process.stop()
 
-    async def check(self) -> None:
+    async def _check(self) -> None:
         """Checks the model and the tokenizer of all servers concurrently.
 
         Raises `EngineError` if no server answers (if only some do, warns, and checks the others when they answer),
@@ -253,7 +251,7 @@ class ServerEngine(ReloadableEngine):
 
     async def _request(self, server: Server, draft: PartialCompletion) -> None:
         """Runs one request: finishes the draft, adds to it, or raises `RetryableError` and pauses the server."""
-        async with server.session().slots:
+        async with server.slots:
             started_at = time.monotonic()
             if not self._servers.is_free(server):
                 return

@@ -31,7 +31,7 @@ async def prepare(server: Server, publication: Publication | None) -> None:
     """Checks the server and makes it load the published weights, each once."""
     if server.model is not None and server.loaded is publication:
         return
-    async with server.session().lock:
+    async with server.lock:
         if server.model is None:
             await identify(server)
         if publication is not None and server.loaded is not publication:
@@ -54,11 +54,9 @@ async def identify(server: Server) -> None:
     server.model, server.max_seq_len = name, min(lengths)
     if needed.training_temperature is not None and needed.probe is not None:
         sampling = Sampling(max_tokens=1, temperature=needed.training_temperature)
-        if not LogprobMode().covers(sampling):
-            server.logprob_mode = await _probe_logprob_mode(server, needed.probe[1], None)
-            if not server.logprob_mode.covers(sampling):
-                server.model = None
-                raise SettingsError(_why_not_exact(server.url, sampling))
+        if not await _is_exact(server, sampling, needed.probe[1], None):
+            server.model = server.logprob_mode = None
+            raise SettingsError(_why_not_exact(server.url, sampling))
 
 
 async def _find_model(server: Server, model: str) -> tuple[str, int | None]:
@@ -102,16 +100,11 @@ async def _compare_tokenizers(server: Server, model: str, text: str, token_ids: 
 
 
 async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: str | None) -> bool:
-    """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not.
-
-    Probes the server once, if that matters.
-    """
+    """Whether this server's log-probabilities refer to the draft's sampling distribution. Warns once if not."""
     if LogprobMode().covers(draft.sampling):
         return True
-    async with server.session().lock:
-        if server.logprob_mode is None:
-            server.logprob_mode = await _probe_logprob_mode(server, draft.prompt, adapter)
-        is_exact = server.logprob_mode.covers(draft.sampling)
+    async with server.lock:
+        is_exact = await _is_exact(server, draft.sampling, draft.prompt, adapter)
         if not is_exact and not server.has_warned:
             server.has_warned = True
             warnings.warn(
@@ -119,6 +112,15 @@ async def has_exact_logprobs(server: Server, draft: PartialCompletion, adapter: 
                 stacklevel=2,
             )
     return is_exact
+
+
+async def _is_exact(server: Server, sampling: Sampling, prompt: Sequence[int], adapter: str | None) -> bool:
+    """Whether the log-probabilities refer to the sampling distribution. Probes the server once, if that matters."""
+    if LogprobMode().covers(sampling):
+        return True
+    if server.logprob_mode is None:
+        server.logprob_mode = await _probe_logprob_mode(server, prompt, adapter)
+    return server.logprob_mode.covers(sampling)
 
 
 async def _probe_logprob_mode(server: Server, prompt: Sequence[int], adapter: str | None) -> LogprobMode:
@@ -163,13 +165,11 @@ async def _load(server: Server, new: Publication) -> None:
             await server.load_weights(str(new.path))
     except EngineError as error:
         raise EngineError(f"{server.url} does not take new weights: {error}") from None
-    proof = new.proof
     sampled = [
-        await server.next_token(proof.token_ids[:length], Sampling(max_tokens=1, seed=number), new.adapter)
-        for number, length in enumerate(proof.lengths)
-        if length < server.max_seq_len
+        await server.next_token(prefix, Sampling(max_tokens=1, seed=number), new.adapter)
+        for number, prefix in enumerate(new.prefixes_within(server.max_seq_len))
     ]
-    proof.check(server.url, sampled, new.likely_cause)
+    new.check(server.url, sampled)
     server.loaded = new
     if old is not None and old.adapter is not None:
         with contextlib.suppress(EngineError):  # it may have unloaded it itself

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.connection import RetryPolicy, Session, http_client, named
+from midthought.engines.servers.connection import RetryPolicy, http_client, named
 from midthought.engines.servers.streams import (
     Chunk,
     EventSplitter,
@@ -84,7 +84,7 @@ class Requirements:
 class Server(ABC):
     """A server's properties and state, and the protocol of its kind. Times are from `time.monotonic`.
 
-    Several event loops may use it, one after the other.
+    One event loop uses it.
 
     Args:
         url: `http://HOST:PORT`, or `unix:/PATH` of its socket.
@@ -105,8 +105,11 @@ class Server(ABC):
         self, url: str, needed: Requirements, retry_policy: RetryPolicy, *, key: str = "", max_num_seqs: int = 128
     ) -> None:
         self.url, self.needed, self.retry_policy = url, needed, retry_policy
-        self._key, self._max_num_seqs = key, max_num_seqs
-        self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
+        self._client = http_client(url, key, retry_policy)
+        self.slots = asyncio.Semaphore(max_num_seqs)
+        """Limits the completions that run at once."""
+        self.lock = asyncio.Lock()
+        """Held while the server is checked or loads weights."""
         self.model: str | None = None
         """Its name of our model; None before the first check."""
         self.max_seq_len = 0
@@ -129,15 +132,6 @@ class Server(ABC):
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def session(self) -> Session:
-        """Returns the session of the running event loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._sessions:
-            self._sessions = {each: session for each, session in self._sessions.items() if not each.is_closed()}
-            client = http_client(self.url, self._key, self.retry_policy)
-            self._sessions[loop] = Session(client, asyncio.Semaphore(self._max_num_seqs), asyncio.Lock())
-        return self._sessions[loop]
-
     async def ask(self, method: str, path: str, body: Any = None, *, seconds: float | None = None) -> httpx.Response:
         """Sends a request and returns the whole response. Raises `RetryableError` if there is none."""
         import httpx
@@ -145,7 +139,7 @@ class Server(ABC):
         seconds = self.retry_policy.next_token_timeout_seconds if seconds is None else seconds
         try:
             async with asyncio.timeout(seconds):
-                return await self.session().client.request(method, path, json=body)
+                return await self._client.request(method, path, json=body)
         except TimeoutError:
             raise RetryableError(f"no response for {seconds:g} s") from None
         except httpx.HTTPError as error:
@@ -185,7 +179,7 @@ class Server(ABC):
         try:
             async with (
                 asyncio.timeout(seconds) as deadline,
-                self.session().client.stream("POST", self.path, json=body) as response,
+                self._client.stream("POST", self.path, json=body) as response,
                 contextlib.aclosing(response.aiter_bytes()) as pieces,  # type: ignore[type-var]
             ):
                 if response.status_code != 200:

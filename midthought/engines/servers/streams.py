@@ -106,9 +106,10 @@ class PartialCompletion:
     def _add_token(self, token_id: int, logprob: float) -> None:
         self.token_ids.append(token_id)
         self.logprobs.append(logprob if self.is_exact else math.nan)
+        stopper = self.stopper  # another thread may remove it
         if token_id in self.eos_token_ids:
             self.finish = Finish.END
-        elif self.stopper is not None and self.stopper.feed(token_id):
+        elif stopper is not None and stopper.feed(token_id):
             self.finish = Finish.CALL
         elif len(self.token_ids) >= self.sampling.max_tokens:
             self.finish = Finish.LENGTH
