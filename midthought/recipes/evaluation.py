@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -18,13 +18,12 @@ from midthought.config import RecipeConfig
 from midthought.data.final_answers import is_answerable
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder, open_sources
-from midthought.trainer.tasks import TrainingTasks
+from midthought.trainer.tasks import ListedTasks
 from midthought.types import ParsedAction, Task, ToolOutcome, Trajectory
 
 Proof = Callable[[Task], str]
@@ -33,12 +32,12 @@ IsRight = Callable[[Trajectory], float]
 """1 if the answer is right, else 0."""
 
 
-class RecipeTasks(TrainingTasks):
+class RecipeTasks(ListedTasks):
     """Questions by part (`train`, `validation`, `test`, …), all with one environment."""
 
-    has_held_out = True
     best_by = "exact_match"
     renderer: Renderer
+    """Of the policy, when it is loaded."""
 
     def __init__(
         self,
@@ -47,24 +46,8 @@ class RecipeTasks(TrainingTasks):
         prompts: PromptBuilder,
         environment: EpisodeEnvironment,
     ) -> None:
-        self.config, self.parts, self.prompts, self.environment = config, parts, prompts, environment
-        self.num_tasks = len(parts["train"])
-        self.stream = ShuffledTasks(parts["train"], config.training.seed)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Returns the state that another process needs to run episodes: the environment, not the tasks."""
-        return {"environment": self.environment}
-
-    def texts(self) -> Iterable[str]:
-        return [f"{task.prompt}\n{task.answer}" for task in self.parts["train"]]
-
-    def open(self, renderer: Renderer) -> None:
-        self.renderer = renderer
-
-    def episode(self, task: Task) -> EpisodeEnvironment:
-        return self.environment
-
-    held_out_episode = episode
+        super().__init__(parts["train"], parts["validation"], environment, config.training.seed)
+        self.config, self.parts, self.prompts = config, parts, prompts
 
     def held_out(self, count: int) -> list[Task]:
         return list(self.parts["validation"])

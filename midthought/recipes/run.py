@@ -301,7 +301,7 @@ class RecipeRun(ABC):
         else:
             policy, tokenizer = self.make_policy()
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
-        self.tasks.open(Renderer(tokenizer, model.template_arguments))
+        self.tasks.renderer = Renderer(tokenizer, model.template_arguments)
         return placed(policy, self.device), tokenizer
 
     @property

@@ -182,8 +182,7 @@ class Episode:
         self.calls: list[ParsedAction] = []
         """Calls of the latest turn that were not run yet."""
         self._parts = parts
-        self._number = number
-        self._tools = tools
+        self.number, self.tools = number, tools
         self._replay = None if parts.record is None else Replay(parts.record)
         self.answers = parts.answers
         """Sampling options of the next answer; None: as the settings say."""
@@ -374,7 +373,7 @@ class Episode:
                 return recorded
         started = time.perf_counter()
         try:
-            return await engine.sample(self._number, trajectory.token_ids, sampling, stopper=self)
+            return await engine.sample(self.number, trajectory.token_ids, sampling, stopper=self)
         finally:
             trajectory.engine_seconds += time.perf_counter() - started
 
@@ -390,7 +389,7 @@ class Episode:
         if not events:
             executor, started = self._parts.executor, time.perf_counter()
             try:
-                events = await executor.run(calls, trajectory.task, calls_left=calls_left, tools=self._tools)
+                events = await executor.run(calls, trajectory.task, calls_left=calls_left, tools=self.tools)
             finally:
                 trajectory.tool_seconds += time.perf_counter() - started
         return [bounded(event, self._parts.renderer, inference.max_result_tokens) for event in events]

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
-from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, run_episode
+from midthought.rollout.episode import RolloutParts, run_episode
+from midthought.rollout.groups import Group, fresh_episodes, with_environment
 from midthought.rollout.journal import Journal
 from midthought.rollout.pace import Pace
-from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop, SilenceError, silence_check
-from midthought.types import StopReason, Task, Trajectory
-from midthought.types.task import number_of
+from midthought.types import Task, Trajectory
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -32,34 +30,6 @@ _log = logging.getLogger(__name__)
 _MAX_GROUP_SIZE = 1 << 20
 _POLL_SECONDS = 0.5
 """Time after which `take` sees that the run is stopping."""
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Episodes of one task that were started and not yet taken."""
-
-    position: int
-    """Number of the group in the whole run."""
-    version: int
-    """Version of the policy at its start: no token of it is older."""
-    episodes: list[Trajectory]
-    num_running: int = 0
-    taken: tuple[int, int] | None = None
-    """Iteration and version of the batch that takes it, if that has done it before: in a process that was killed, or
-    interrupted."""
-    newest: int | None = None
-    """Newest version of a token when it was restored, -1 without one; None: it was started here."""
-
-    def to_json(self) -> dict[str, Any]:
-        episodes = [trajectory_to_json(trajectory) for trajectory in self.episodes]
-        return {"position": self.position, "version": self.version, "episodes": episodes}
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> _Group:
-        episodes = [trajectory_from_json(episode) for episode in row["episodes"]]
-        versions = (segment.policy_versions for trajectory in episodes for segment in trajectory.segments)
-        newest = max(map(max, filter(None, versions)), default=-1)
-        return cls(row["position"], row["version"], episodes, newest=newest)
 
 
 class InFlightEpisodes:
@@ -105,9 +75,9 @@ class InFlightEpisodes:
         """Whether `take` no longer waits."""
         self.num_dropped = 0
         """Groups that start again because they were too old, or because the weights that sampled them are lost."""
-        self.journal, self._checksum = None if deterministic else journal, checksum
-        self._written: Journal | None = None
-        """The journal, from `restore` to `drop`, but after groups had to start again only from the next checkpoint on."""
+        self.journal = Journal(None) if deterministic or journal is None else journal
+        """Open from `restore` to `drop`, but after groups had to start again only from the next checkpoint on."""
+        self._checksum = checksum
         self._checksums: dict[int, int] = {}
         """Of the weights by version, as in the journal."""
         self._iteration = 0
@@ -116,28 +86,19 @@ class InFlightEpisodes:
         self._deterministic = deterministic
         self._silence_seconds, self._is_silent = silence_seconds, False
         self._change = asyncio.Event()
-        self._pausable_engine = PausableEngine(
+        self.engine = PausableEngine(
             parts.engine,
             tokens_per_round=parts.inference.max_segment_length if deterministic else None,
             on_waiting=self._change.set,
         )
-        self._parts = replace(parts, engine=self._pausable_engine)
-        self._groups: dict[int, _Group] = {}
-        self._taken: list[_Group] = []
+        self._parts = replace(parts, engine=self.engine)
+        self._groups: dict[int, Group] = {}
+        self._taken: list[Group] = []
         """Groups of the last batch, until `begin_batch`."""
-        self._ready: list[_Group] = []
+        self._ready: list[Group] = []
         """Finished groups, in the order in which `take` returns them."""
         self._running: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
-
-    @property
-    def policy_version(self) -> int:
-        return self._pausable_engine.policy_version
-
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether the journal cannot be written before there is a checkpoint."""
-        return self.journal is not None and self._written is None
 
     @property
     def num_open(self) -> int:
@@ -160,16 +121,6 @@ class InFlightEpisodes:
         """Episodes that have not ended."""
         return len(self._running)
 
-    @property
-    def busy_seconds(self) -> float:
-        """Seconds in which at least one episode was sampled."""
-        return self._pausable_engine.busy_seconds
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens sampled."""
-        return self._pausable_engine.num_tokens
-
     def use_threads(self, number: int) -> None:
         """Sets the number of threads with which an engine of this process computes."""
 
@@ -181,7 +132,7 @@ class InFlightEpisodes:
     def _wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
         seconds = 0.0 if self._is_silent else self._silence_seconds
         try:
-            return self._loop.run(coroutine, silence_check(lambda: self._pausable_engine.progress, seconds))
+            return self._loop.run(coroutine, silence_check(lambda: self.engine.progress, seconds))
         except SilenceError:
             self._is_silent = True
             raise silent_engine(self._silence_seconds) from None
@@ -210,8 +161,9 @@ class InFlightEpisodes:
         """
         position = self._postponed[0] if self._postponed else self.next_position
         task = draw(position)
-        group = _Group(position, self.policy_version, self._fresh(task, position, group_size))
-        parts = {member: self._with_environment(task) for member in range(group_size)}
+        episodes = fresh_episodes(self._parts, task, position, group_size, self._seed)
+        group = Group(position, self.engine.policy_version, episodes)
+        parts = {member: with_environment(self._parts, task) for member in range(group_size)}
         if self._postponed:
             self._postponed.pop(0)
         else:
@@ -242,7 +194,7 @@ class InFlightEpisodes:
         if self.overlaps and self._groups:
             self.resume()
 
-    async def _begin(self, group: _Group, parts: Mapping[int, RolloutParts]) -> None:
+    async def _begin(self, group: Group, parts: Mapping[int, RolloutParts]) -> None:
         """Starts the episodes of the group's members in `parts`; the others have ended."""
         group.num_running = len(parts)
         if not parts:
@@ -253,13 +205,13 @@ class InFlightEpisodes:
             self._running.add(task)
             task.add_done_callback(self._look_at)
 
-    async def _run(self, group: _Group, member: int, parts: RolloutParts) -> None:
+    async def _run(self, group: Group, member: int, parts: RolloutParts) -> None:
         await run_episode(parts, group.episodes[member], group.position * _MAX_GROUP_SIZE + member)
         group.num_running -= 1
         if not group.num_running:
             self._ready.append(group)
-            if self._written is not None:
-                self._write(group.to_json())
+            if self.journal.is_open:
+                self.journal.write(group.to_json())
 
     def _look_at(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -293,22 +245,13 @@ class InFlightEpisodes:
         self._write_taken(found)
         return [group.episodes for group in found]
 
-    def _write_taken(self, groups: list[_Group]) -> None:
+    def _write_taken(self, groups: list[Group]) -> None:
         for group in groups:
-            self._write({"position": group.position, "taken": group.taken})
-
-    def _write(self, event: Mapping[str, Any]) -> None:
-        """Writes an event. After an error the journal lacks it, so nothing follows until the next checkpoint."""
-        try:
-            if self._written is not None:
-                self._written.write(event)
-        except BaseException:
-            self._written = None
-            raise
+            self.journal.write({"position": group.position, "taken": group.taken})
 
     async def _resume(self) -> None:
         if not self._deterministic:
-            self._pausable_engine.resume()
+            self.engine.resume()
 
     async def _go_on(self) -> None:
         """Samples until something changes; in deterministic mode, samples one round."""
@@ -319,20 +262,20 @@ class InFlightEpisodes:
                 await asyncio.wait_for(self._change.wait(), _POLL_SECONDS)
             return
         await self._settle()
-        self._pausable_engine.resume()
+        self.engine.resume()
         await self._settle()
-        await self._pausable_engine.pause()
+        await self.engine.pause()
 
     async def _settle(self) -> None:
         """Waits until every unfinished episode waits for the engine, then sorts the groups that finished meanwhile by number."""
         num_before = len(self._ready)
-        while self._pausable_engine.num_waiting < len(self._running):
+        while self.engine.num_waiting < len(self._running):
             self._change.clear()
             await self._change.wait()
         self._ready[num_before:] = sorted(self._ready[num_before:], key=lambda group: group.position)
 
     async def _pause(self) -> None:
-        await self._pausable_engine.pause()
+        await self.engine.pause()
         if self._deterministic:
             await self._settle()
 
@@ -347,9 +290,8 @@ class InFlightEpisodes:
         taken = [*(self._taken if with_taken else []), *(group for group in self._groups.values() if group.taken)]
         unfinished = [group for group in self._groups.values() if group.num_running]
         groups = [*taken, *self._ready, *sorted(unfinished, key=lambda group: group.position)]
-        number = None
-        if in_run and self.journal is not None:
-            self._written, number = self.journal, self.journal.begin()
+        number = self.journal.begin() if in_run else None
+        if number is not None:
             self._write_taken(taken)
         return {
             "next_position": self.next_position,
@@ -369,20 +311,20 @@ class InFlightEpisodes:
         episodes of the group restart from their task; if the task's prompt has changed, the whole group restarts.
         """
         self.drop()
-        groups = {row["position"]: _Group.from_json(row) for row in state["groups"]}
-        for event in self.journal.read(state.get("journal")) if self.journal is not None else ():
+        groups = {row["position"]: Group.from_json(row) for row in state["groups"]}
+        for event in self.journal.read(state.get("journal")):
             if "episodes" in event:
-                groups[event["position"]] = _Group.from_json(event)
+                groups[event["position"]] = Group.from_json(event)
             elif "taken" in event:  # the last one in the dictionary is the last of its batch
                 groups[event["position"]] = replace(groups.pop(event["position"]), taken=tuple(event["taken"]))
             else:
                 self._checksums[event["version"]] = event["checksum"]
-        self._written, self._postponed, self.num_dropped = self.journal, list(state["postponed"]), 0
+        self._postponed, self.num_dropped = list(state["postponed"]), 0
         for group in sorted((each for each in groups.values() if not each.taken), key=lambda group: group.version):
             deadlines = [*self.deadlines, self.pace.deadline(group.version)]
-            if self.pace.is_kept(deadlines, self.policy_version, self.pace.num_groups):
+            if self.pace.is_kept(deadlines, self.engine.policy_version, self.pace.num_groups):
                 self._groups[group.position] = group
-                self._loop.run(self._begin(group, self._again(group, draw)))
+                self._loop.run(self._begin(group, group.start_again(self._parts, self._seed, draw)))
             else:
                 self._start_again(group)
         num_old = self.num_dropped
@@ -392,31 +334,32 @@ class InFlightEpisodes:
         self.next_position = max([first, *(1 + position for position in [*groups, *self._postponed])])
         self._postponed = sorted({*self._postponed, *range(first, self.next_position)} - self._groups.keys())
         if self.num_dropped:
-            self._written = None
+            self.journal.close()
         self._loop.run(self._note_weights())
         return num_old
 
     async def _note_weights(self) -> None:
         """Writes the checksum of a version. If the journal has another one, the batches that followed are forgotten, and groups
         whose tokens those weights sampled start again."""
-        if self._written is None:
+        if not self.journal.is_open:
             return
-        version, checksum, num_before = self.policy_version, self._checksum(), self.num_dropped
+        version, checksum, num_before = self.engine.policy_version, self._checksum(), self.num_dropped
         if self._checksums.get(version, checksum) == checksum:
-            self._write({"version": version, "checksum": checksum})
+            self.journal.write({"version": version, "checksum": checksum})
         else:
             for group in list(self._groups.values()):
                 group.taken = None
                 if group.newest is not None and group.newest >= version:
                     self._start_again(self._groups.pop(group.position))
             self._ready = [group for group in self._groups.values() if not group.num_running]
-            self._written, self._checksums = None, {}
+            self.journal.close()
+            self._checksums = {}
             if num_lost := self.num_dropped - num_before:
                 _log.warning(
                     "%d groups start again: the weights that sampled them, from version %d, are lost", num_lost, version
                 )
 
-    def _start_again(self, group: _Group) -> None:
+    def _start_again(self, group: Group) -> None:
         self._postponed.append(group.position)
         self.num_dropped += 1
 
@@ -428,47 +371,11 @@ class InFlightEpisodes:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        self._written, self._checksums = None, {}
+        self.journal.close()
+        self._checksums = {}
         self._groups.clear()
         self._ready.clear()
         self._taken, self._failure = [], None
-
-    # -- starts ------------------------------------------------------------------------------------------------
-
-    def _fresh(self, task: Task, position: int, group_size: int) -> list[Trajectory]:
-        prompt_ids = self._parts.renderer.prompt(self._parts.messages(task))
-        seeds = [seed_of(self._seed, "group", position, member) for member in range(group_size)]
-        return [Trajectory(task, prompt_ids, seed=seed, group=position) for seed in seeds]
-
-    def _again(self, group: _Group, draw: Callable[[int], Task]) -> dict[int, RolloutParts]:
-        """Returns the parts of a restored group's unfinished episodes, whose records are replaced by new trajectories."""
-        records = dict(enumerate(group.episodes))
-        parts = {
-            member: replace(self._with_environment(record.task), record=record)
-            for member, record in records.items()
-            if record.reward is None and record.stop_reason is not StopReason.FAILED
-        }
-        if all(_follows_from_record(own, records[member]) for member, own in parts.items()):
-            for member in parts:
-                group.episodes[member] = _replayed(records[member])
-            return parts
-        task = draw(group.position)
-        again = list(records if task.prompt != records[0].task.prompt else parts)
-        fresh = self._fresh(task, group.position, len(records))
-        for member in again:
-            group.episodes[member] = fresh[member]
-        return {member: self._with_environment(task) for member in again}
-
-    def _with_environment(self, task: Task) -> RolloutParts:
-        """Returns the parts with an environment that is created now, because some exist only for the newest task.
-
-        If creating it raises, the error is raised when the episode starts, and the episode fails.
-        """
-        try:
-            environment = self._parts.environment(task)
-        except Exception as error:
-            return replace(self._parts, environment=functools.partial(_raise, error))
-        return replace(self._parts, environment=lambda _: environment)
 
 
 def silent_engine(seconds: float) -> EngineError:
@@ -477,34 +384,3 @@ def silent_engine(seconds: float) -> EngineError:
         f"the engine has sampled no token for {seconds:g} s, and episodes wait for one; raise ray.silence_timeout_seconds "
         "if it needs more time"
     )
-
-
-def _raise(error: Exception, task: Task) -> EpisodeEnvironment:
-    raise error
-
-
-def _replayed(record: Trajectory) -> Trajectory:
-    """Returns the trajectory of an unfinished episode at its start, with what its replay does not count again."""
-    first = record.segments[0]
-    trajectory = Trajectory(record.task, first.token_ids[: first.spans[0].end], seed=record.seed, group=record.group)
-    trajectory.num_cut = record.num_cut
-    trajectory.tool_seconds, trajectory.engine_seconds = record.tool_seconds, record.engine_seconds
-    return trajectory
-
-
-def _follows_from_record(parts: RolloutParts, record: Trajectory) -> bool:
-    """Whether the episode can be replayed from its record: neither its environment nor a tool that it called has state."""
-    try:
-        environment = parts.environment(record.task)
-    except Exception:
-        return False
-    called = {event.call.tool_name for event in record.tool_events}
-    registry = parts.executor.registry
-    if any(tool is not None and tool.is_stateful for tool in map(registry.get, filter(None, called))):
-        return False
-    return len(record.segments) == 1 and getattr(environment, "follows_from_record", False)
-
-
-def seed_of(*parts: object) -> int:
-    """Returns a seed that depends only on these values."""
-    return number_of(parts, 8) >> 1

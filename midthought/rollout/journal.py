@@ -14,20 +14,31 @@ from midthought.report.json_lines import JsonLines
 
 
 class Journal:
-    """`FOLDER/NUMBER.jsonl`, …: every checkpoint begins a file, whose number it contains. Numbers ascend and are unique."""
+    """`FOLDER/NUMBER.jsonl`, …: every checkpoint begins a file, whose number it contains. Numbers ascend and are unique. `folder`
+    None: nothing is written."""
 
-    def __init__(self, folder: Path) -> None:
+    is_open = False
+    """Whether events are written: after `begin` or `read`, until `close`. Other events are lost with the process."""
+
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     @property
-    def _numbers(self) -> list[int]:
-        return sorted(int(path.stem) for path in self._folder.glob("*.jsonl"))
+    def needs_checkpoint(self) -> bool:
+        """Whether events cannot be written before a checkpoint begins a file."""
+        return self._folder is not None and not self.is_open
 
-    def begin(self) -> int:
+    @property
+    def _numbers(self) -> list[int]:
+        return [] if self._folder is None else sorted(int(path.stem) for path in self._folder.glob("*.jsonl"))
+
+    def begin(self) -> int | None:
         """Starts an empty file and returns its number. Earlier files remain until `keep`, when the checkpoint is complete."""
+        if self._folder is None:
+            return None
         number = max([time.time_ns(), *(number + 1 for number in self._numbers)])
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._file = self._of(number)
+        self._file, self.is_open = self._of(number), True
         self._file.path.touch()
         return number
 
@@ -39,7 +50,7 @@ class Journal:
             self.keep(self.begin())
             return
         self.keep(number)
-        self._file = self._of(numbers[-1])
+        self._file, self.is_open = self._of(numbers[-1]), True
         for each in self._numbers:
             yield from self._of(each).read()
 
@@ -48,15 +59,29 @@ class Journal:
         for number in self._numbers:
             self._of(number).keep(0)
 
-    def keep(self, number: int) -> None:
-        """Removes the files before this one."""
+    def keep(self, number: int | None) -> None:
+        """Removes the files before this one; None: no file."""
         for other in self._numbers:
-            if other < number:
+            if number is not None and other < number:
                 self._of(other).path.unlink()
 
     def write(self, event: Mapping[str, Any]) -> None:
-        """Appends an event. When this returns, a kill of the process does not lose it."""
+        """Appends an event. When this returns, a kill of the process does not lose it. After an error the journal lacks it, so
+        nothing follows until the next checkpoint."""
+        try:
+            if self.is_open:
+                self._append(event)
+        except BaseException:
+            self.is_open = False
+            raise
+
+    def close(self) -> None:
+        """Writes nothing until `begin` or `read`."""
+        self.is_open = False
+
+    def _append(self, event: Mapping[str, Any]) -> None:
         self._file.append([event])
 
     def _of(self, number: int) -> JsonLines:
+        assert self._folder is not None
         return JsonLines(self._folder / f"{number}.jsonl")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
-from midthought.rollout.in_flight import InFlightEpisodes, seed_of, silent_engine
+from midthought.rollout.groups import seed_of
+from midthought.rollout.in_flight import InFlightEpisodes, silent_engine
 from midthought.tools.background_loop import BackgroundLoop, SilenceError, silence_check
 from midthought.tools.executor import ToolExecutor
 from midthought.types import RolloutData, Task, Trajectory
@@ -28,19 +27,12 @@ class Rollouts(ABC):
     An episode's seed depends only on `seed`, the purpose, and the episode's number.
     """
 
-    def __init__(
-        self,
-        parts: RolloutParts,
-        engine: TrainedEngine,
-        *,
-        seed: int,
-        stream: InFlightEpisodes | None = None,
-    ) -> None:
-        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration."""
-        self.parts = parts
-        self.stream = stream
-        self._engine = engine
-        self._seed = seed
+    stream: InFlightEpisodes | None = None
+    """Episodes that may outlive an iteration."""
+
+    def __init__(self, parts: RolloutParts, engine: TrainedEngine, *, seed: int) -> None:
+        """`engine` counts the policy versions."""
+        self.parts, self._engine, self._seed = parts, engine, seed
 
     @property
     def policy_version(self) -> int:
@@ -105,7 +97,7 @@ class LocalRollouts(Rollouts):
     """Runs episodes with one engine of this process.
 
     `loop`: the event loop on which the `stream` and everything else samples. Sources that share an engine must share the
-    loop. None: each rollout creates its own loop.
+    loop. None: an own one.
     `silence_seconds`: a rollout on this loop raises `EngineError` if the engine makes no progress for so long.
     """
 
@@ -119,38 +111,26 @@ class LocalRollouts(Rollouts):
         loop: BackgroundLoop | None = None,
         silence_seconds: float = math.inf,
     ) -> None:
-        super().__init__(parts, engine, seed=seed, stream=stream)
-        self._loop = loop
+        super().__init__(parts, engine, seed=seed)
+        self.stream = stream
+        self._loop = loop or BackgroundLoop("midthought-rollout")
         self._silence_seconds = silence_seconds
 
     def close(self) -> None:
         """Drops the stream's episodes, stops the loop, and shuts the engine down, for all sources that share it."""
         if self.stream is not None:
             self.stream.drop()
-        if self._loop is not None:
-            self._loop.close()
+        self._loop.close()
         self._engine.shutdown()
 
     def _run(
         self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         episodes = run_episodes(parts, starts, on_finished=on_finished)
-        if self._loop is None:
-            return wait_for(episodes)
+        check, seconds = None, self._silence_seconds
+        if seconds < math.inf:
+            check = silence_check(lambda: self._engine.progress, seconds)
         try:
-            return self._loop.run(episodes, silence_check(lambda: self._engine.progress, self._silence_seconds))
+            return self._loop.run(episodes, check)
         except SilenceError:
-            raise silent_engine(self._silence_seconds) from None
-
-
-def wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
-    """Runs the episodes in this thread, or in a new thread if a loop is running here already (notebooks)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(episodes)
-    loop = BackgroundLoop("midthought-rollout")
-    try:
-        return loop.run(episodes)
-    finally:
-        loop.close()
+            raise silent_engine(seconds) from None

@@ -6,7 +6,6 @@ training reads.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +18,7 @@ from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment, call
 from midthought.errors import EngineError, SettingsError, near_names
 from midthought.rollout.episode import Episode, EpisodeEnvironment, RolloutParts, open_tools, run_episode
 from midthought.tools.call_formats import ActionParser
-from midthought.tools.executor import EpisodeTools, ToolExecutor
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, StopReason, Task, Trajectory
@@ -80,7 +79,9 @@ class MultiTurnInferenceEngine:
             max_result_tokens=max_result_tokens,
             keep_thoughts=keep_thoughts,
         )
-        self._conversation: _Conversation | None = None
+        self._conversation: Episode | None = None
+        """A manual conversation that has not ended."""
+        self._awaits_policy = False
 
     @property
     def trajectory(self) -> Trajectory:
@@ -105,14 +106,14 @@ class MultiTurnInferenceEngine:
         environment = QuestionEnvironment()
         parts, trajectory, number = self._new(opening, environment, self.engine.sampling(), self.max_turns)
         tools = open_tools(parts, trajectory, environment)
-        self._conversation = _Conversation(Episode(parts, trajectory, number, tools), number, tools)
+        self._conversation, self._awaits_policy = Episode(parts, trajectory, number, tools), True
         self._follow(trajectory)
 
     @property
     def awaits_policy(self) -> bool:
         """Whether to call `step()` without a message: the policy has not answered the prompt or the results of its calls
         yet."""
-        return self._conversation is not None and self._conversation.awaits_policy
+        return self._conversation is not None and self._awaits_policy
 
     def step(
         self, user_message: str | None = None, *, environment_obs: str | None = None, **sampling: Any
@@ -140,9 +141,9 @@ class MultiTurnInferenceEngine:
                 f"the conversation has ended after {len(trajectory.turns)} turns ({trajectory.stop_reason}); call "
                 "start_conversation(prompt) for another, with a larger max_turns or max_tokens if that was too soon"
             )
-        if user_message is not None and conversation.awaits_policy:
+        if user_message is not None and self._awaits_policy:
             raise EngineError("the policy has the prompt or results to answer; call step() without a message first")
-        if user_message is None and not conversation.awaits_policy:
+        if user_message is None and not self._awaits_policy:
             raise EngineError("the policy has answered; give step a user_message, or start another conversation")
         how = self._how(sampling)
         outcome = self.engine.run(self._take_turn(conversation, user_message, how, environment_obs))
@@ -150,10 +151,9 @@ class MultiTurnInferenceEngine:
         return outcome
 
     async def _take_turn(
-        self, conversation: _Conversation, message: str | None, how: Sampling, environment_obs: str | None
+        self, episode: Episode, message: str | None, how: Sampling, environment_obs: str | None
     ) -> dict[str, Any]:
         # Never opened in the engine: deterministic waves would wait for a conversation that waits for its user.
-        episode = conversation.episode
         trajectory = episode.trajectory
         num_turns, num_events = len(trajectory.turns), len(trajectory.tool_events)
         episode.answers, trajectory.seed = how, how.seed
@@ -162,14 +162,14 @@ class MultiTurnInferenceEngine:
             if message is not None:
                 episode.reply(message)
             reason = await episode.take_turn()
-            conversation.awaits_policy = bool(episode.calls)
+            self._awaits_policy = bool(episode.calls)
             if episode.calls:
                 await episode.run_calls()
             if reason is None and len(trajectory.turns) >= self.max_turns:
-                reason = StopReason.MAX_TURNS if conversation.awaits_policy else StopReason.ANSWERED
+                reason = StopReason.MAX_TURNS if self._awaits_policy else StopReason.ANSWERED
                 trajectory.turns[-1].done = reason is StopReason.ANSWERED
-            if environment_obs is not None and reason is None and not conversation.awaits_policy:
-                conversation.awaits_policy = episode.reply(environment_obs)
+            if environment_obs is not None and reason is None and not self._awaits_policy:
+                self._awaits_policy = episode.reply(environment_obs)
             stop = reason
         except Exception as error:
             stop, trajectory.error = StopReason.FAILED, f"{type(error).__name__}: {error}"
@@ -177,7 +177,7 @@ class MultiTurnInferenceEngine:
         finally:
             if stop is not None:
                 trajectory.stop_reason, self._conversation = stop, None
-                await self._close(conversation)
+                await self._close(episode)
         if len(trajectory.turns) == num_turns:
             raise EngineError(
                 f"the conversation's {len(trajectory.token_ids)} tokens fill the engine's context; begin another, "
@@ -193,7 +193,7 @@ class MultiTurnInferenceEngine:
         if left is not None:
             self.engine.run(self._close(left))
 
-    async def _close(self, conversation: _Conversation) -> None:
+    async def _close(self, conversation: Episode) -> None:
         self.engine.core.close(conversation.number)
         await conversation.tools.close()
 
@@ -270,16 +270,6 @@ class MultiTurnInferenceEngine:
         self._trajectory = trajectory
         if self._tools is not None:
             self._tools.follow(trajectory.turns, trajectory.tool_events)
-
-
-@dataclasses.dataclass
-class _Conversation:
-    """A manual conversation that has not ended."""
-
-    episode: Episode
-    number: int
-    tools: EpisodeTools
-    awaits_policy: bool = True
 
 
 class _PlayedEnvironment(EnvironmentEpisode):

@@ -161,13 +161,13 @@ def _from_stream(
     `staleness/num_dropped` (groups that start again: too old, or of weights that are lost), `time/waiting` (seconds in which
     nothing was sampled, because every episode waited for a tool or its environment).
     """
-    pace, size, batch = stream.pace, config.training.episodes_per_task, stream.policy_version
+    pace, size, batch = stream.pace, config.training.episodes_per_task, stream.engine.policy_version
     stream.next_position = max(stream.next_position, iteration * pace.num_groups)
     draw = functools.partial(task_of_group, tasks)
 
     data = RolloutData(policy_version=batch)
     num_kept = num_taken = 0
-    started, busy_before = time.perf_counter(), stream.busy_seconds
+    started, busy_before = time.perf_counter(), stream.engine.busy_seconds
     stream.begin_batch(iteration)
     try:
         while True:
@@ -191,7 +191,7 @@ def _from_stream(
             stream.pause()
     data.seconds = time.perf_counter() - started
     metrics: dict[str, float] = {"staleness/num_open": stream.num_open, "staleness/num_dropped": stream.num_dropped}
-    metrics["time/waiting"] = max(0.0, data.seconds - (stream.busy_seconds - busy_before))
+    metrics["time/waiting"] = max(0.0, data.seconds - (stream.engine.busy_seconds - busy_before))
     stream.num_dropped = 0
     chosen = select(data, config.training, RolloutBatch(data=data, metrics=metrics))
     return replace(chosen, metrics=chosen.metrics | staleness(chosen.usable, batch))

@@ -16,10 +16,10 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
 from midthought.rollout.demonstration import demonstration
 from midthought.rollout.episode import EpisodeEnvironment, EpisodeStart, RolloutParts, run_episodes
-from midthought.rollout.local_rollouts import wait_for
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import as_tool_calls
 from midthought.tools.arguments import ArgumentsError
+from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ToolCallFormat, example_parameters
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor
@@ -100,7 +100,8 @@ def play(
         environment=episode,
         inference=inference.changed(**limits, max_turns=max(inference.max_turns, 3), max_tool_calls_per_cot=2),
     )
-    return wait_for(run_episodes(rollout, [EpisodeStart(task=script.task, seed=0)]))[0]
+    with contextlib.closing(BackgroundLoop("midthought-rollout")) as loop:
+        return loop.run(run_episodes(rollout, [EpisodeStart(task=script.task, seed=0)]))[0]
 
 
 def example_calls(registry: ToolRegistry) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -16,7 +16,7 @@ from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.initial_policy import choose_preset
-from midthought.trainer.rollouts import PromptBuilder, as_call_format, check_source
+from midthought.trainer.rollouts import AUTO_CALL_FORMAT, PromptBuilder, as_call_format, check_source
 from midthought.trainer.run import Run
 from midthought.trainer.tasks import TrainingTasks
 
@@ -115,7 +115,8 @@ def make_prompts(
     if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable | None):
         raise SettingsError(f"tools={tools!r:.80}: give a list of Tool objects; @tool makes one from a function")
     registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools or ())
-    return PromptBuilder(system_prompt, registry, as_call_format(call_format), describe_tools)
+    is_native = call_format == AUTO_CALL_FORMAT
+    return PromptBuilder(system_prompt, registry, as_call_format(call_format), describe_tools, is_native)
 
 
 def check_length(num_epochs: int | None, num_iters_per_epoch: int | None, max_seconds: float | None) -> None:

@@ -3,25 +3,20 @@ evaluation on held-out tasks: greedy or sampled; with tools as in training, with
 
 from __future__ import annotations
 
-import functools
 import logging
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
 
 from midthought.errors import SettingsError
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import TaskStream, task_of_group
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, RolloutData, StopReason, Task, ToolOutcome, Trajectory
 
 _log = logging.getLogger(__name__)
-
-NOTHING_OPEN: Mapping[str, Any] = {"next_position": 0, "postponed": [], "groups": [], "journal": 0}
-"""State of a stream at the start of a run; what follows is in the journal."""
 
 
 def as_rollout(data: RolloutData | Iterable[Trajectory], policy_version: int = 0) -> RolloutData:
@@ -41,24 +36,6 @@ def as_rollout(data: RolloutData | Iterable[Trajectory], policy_version: int = 0
     if not len(data):
         raise SettingsError("there is nothing to learn from: the data holds no episode")
     return data
-
-
-def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]) -> None:
-    """Continues the episodes in a checkpoint's state. Without a stream they are dropped, with a warning."""
-    found = state.get("stream")
-    if source.stream is None:
-        if found and found["groups"]:
-            num_dropped = sum(len(group["episodes"]) for group in found["groups"])
-            _log.warning(
-                "%d episodes of the checkpoint that are not trained on yet are dropped; training.max_staleness continues them",
-                num_dropped,
-            )
-        return
-    found = found or {**NOTHING_OPEN, "journal": None}
-    if num_again := source.stream.restore(found, functools.partial(task_of_group, tasks)):
-        _log.warning(
-            "%d groups of the checkpoint start again: they are too old for this training.max_staleness", num_again
-        )
 
 
 def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:

@@ -20,7 +20,7 @@ from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import GIB, find_hardware, require_device
 from midthought.tokenization import Renderer
 from midthought.trainer.demonstrations import demonstrated_words
-from midthought.trainer.rollouts import MAX_LENGTH, PromptBuilder, native_prompts
+from midthought.trainer.rollouts import MAX_LENGTH, PromptBuilder, in_model_format
 from midthought.trainer.run import Run
 from midthought.trainer.tasks import TrainingTasks
 
@@ -77,16 +77,13 @@ def choose_preset(config: RecipeConfig, model: Any) -> tuple[RecipeConfig, str]:
     return chosen, note if values else ""
 
 
-def longest_prompt(
-    config: RecipeConfig, tokenizer: Any, prompts: PromptBuilder, tasks: TrainingTasks, is_format_auto: bool
-) -> int | None:
+def longest_prompt(config: RecipeConfig, tokenizer: Any, prompts: PromptBuilder, tasks: TrainingTasks) -> int | None:
     """Returns the tokens of the longest prompt. None: the tasks do not know it, or there is no tokenizer yet."""
     if tokenizer is None:
         return None
     day = {"strftime_now": settled(config.model.chat_template_date, date.today())}
     renderer = Renderer(tokenizer, {**config.model.template_arguments, **day})
-    if is_format_auto and prompts.registry.definitions():
-        prompts, renderer, _ = native_prompts(prompts, renderer)
+    prompts, renderer, _ = in_model_format(prompts, renderer)
     return tasks.longest_prompt(lambda task: len(renderer.prompt(prompts.messages(task))))
 
 
@@ -167,7 +164,6 @@ def open_policy(
     tasks: TrainingTasks,
     demonstrations: Any,
     run: Run,
-    is_format_auto: bool,
 ) -> TrainedPolicy:
     """Loads or creates the model that a run starts from, or the one that supervised steps of an earlier process have left. A new
     tokenizer is trained on texts of `tasks`, `prompts` and `demonstrations`."""
@@ -187,8 +183,8 @@ def open_policy(
     require_finite(model, "the model that the run starts from", "Give a model whose weights are finite")
     warn_without_template(tokenizer, "the model")
     renderer = Renderer(tokenizer, settings.template_arguments)
-    if is_format_auto and prompts.registry.definitions():
-        prompts, renderer, reason = native_prompts(prompts, renderer)
+    prompts, renderer, reason = in_model_format(prompts, renderer)
+    if reason:
         run.console.note(f"Call format: {reason}")
     return TrainedPolicy(model=model, tokenizer=tokenizer, renderer=renderer, prompts=prompts, path=path)
 

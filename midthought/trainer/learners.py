@@ -3,9 +3,8 @@ distillation."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -18,56 +17,10 @@ from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.float32_head import use_float32_head
 from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.plan.choices import word
-from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.trainer.checkpoint import vocabulary_digest
 
 ALONE = {"optimizer": "adamw", "offload": "none"}
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
-
-
-def beside_engine(policy: Any, config: RecipeConfig) -> Literal["here", "apart"] | None:
-    """Returns where the learner works while the engine samples (`inference.overlap`): in this process beside servers that are
-    given, or `apart` in one of its own, on other cores or another GPU than the engine. None: nothing overlaps.
-
-    Raises SettingsError if overlap is requested, and both would have to share one core or GPU.
-    """
-    inference, requested = config.inference, config.inference.overlap
-    if not config.training.max_staleness or inference.deterministic or requested is False:
-        return None
-    if inference.base_url:
-        return "here"
-    is_on_cpu = next(iter(policy.parameters())).device.type == "cpu"
-    number, what = (num_cores(), "CPU core") if is_on_cpu else (torch.cuda.device_count(), "GPU")
-    if number < 2 and requested is True:
-        raise SettingsError(
-            f"inference.overlap=true with {number} {what}: engine and learner would take turns on it; set inference.overlap to "
-            "false (tools run on while it learns), or give the run another one"
-        )
-    return "apart" if number >= 2 else None
-
-
-def num_cores() -> int:
-    """Returns the number of cores that this process may use, a container's quota included."""
-    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").split()
-        return max(1, min(number, int(quota) // int(period)))
-    except (OSError, ValueError):  # no control groups, or no quota ("max")
-        return number
-
-
-def set_overlap(stream: InFlightEpisodes, learner: AnyLearner, overlaps: bool) -> None:
-    """Lets the stream sample while the learner works, or in turn. A learner in a process of its own and the engine then have half
-    of the cores each, or all of them."""
-    from midthought.cluster.child import ChildGroup
-
-    stream.overlaps = overlaps
-    if isinstance(learner, RemoteLearner) and isinstance(learner.workers, ChildGroup):
-        num_threads = torch.get_num_threads()
-        if overlaps:
-            num_threads = max(1, min(num_threads, num_cores() // 2))
-        learner.workers.num_threads = num_threads
-        stream.use_threads(num_threads)
 
 
 def make_learner(

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -34,9 +34,6 @@ from midthought.tools.registry import ToolRegistry
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
-if TYPE_CHECKING:
-    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
-
 MAX_LENGTH = 4096
 """Maximum tokens of a sequence if the model does not define it, and of a small model that is created here."""
 
@@ -52,6 +49,8 @@ class PromptBuilder:
     registry: ToolRegistry
     call_format: ToolCallFormat
     describes_tools: bool = True
+    is_native: bool = False
+    """Whether `in_model_format` replaces `call_format` if there are tools."""
 
     def instructions(self) -> str:
         """Returns the tool descriptions and call instructions; empty if the prompt does not describe tools."""
@@ -68,7 +67,7 @@ AUTO_CALL_FORMAT = "auto"
 
 def as_call_format(given: str | ActionParser) -> ToolCallFormat:
     """Returns the call format of a name or a parser, or the given call format; for `auto`, what is used until the tokenizer is
-    known (`native_prompts`). Raises SettingsError for anything else."""
+    known (`in_model_format`). Raises SettingsError for anything else."""
     if given == AUTO_CALL_FORMAT:
         return InThoughtFormat()
     if isinstance(given, str):
@@ -80,9 +79,12 @@ def as_call_format(given: str | ActionParser) -> ToolCallFormat:
     return given.call_format
 
 
-def native_prompts(prompts: PromptBuilder, renderer: Renderer) -> tuple[PromptBuilder, Renderer, str]:
-    """Returns the prompts in the model's own call format, the renderer that describes the tools, and a line for the user."""
+def in_model_format(prompts: PromptBuilder, renderer: Renderer) -> tuple[PromptBuilder, Renderer, str]:
+    """Returns the prompts in the model's own call format, the renderer that describes the tools, and a line for the user; both
+    unchanged and no line unless `is_native`, and without tools."""
     definitions = prompts.registry.definitions()
+    if not prompts.is_native or not definitions:
+        return prompts, renderer, ""
     chosen = choose_call_format(renderer, definitions, describe_tools=prompts.describes_tools)
     return dataclasses.replace(prompts, call_format=chosen.call_format), chosen.renderer, chosen.reason
 
@@ -146,20 +148,6 @@ def check_source(inference: InferenceConfig, ray: RayConfig, max_staleness: int 
         )
 
 
-def make_worker_group(
-    policy: Any, renderer: Renderer, inference: InferenceConfig, ray: RayConfig, *, max_seq_len: int
-) -> RolloutWorkerGroup | None:
-    """Creates Ray workers with copies of the policy, which is trained in place. Returns None if `use_ray` is not set."""
-    if not ray.use_ray:
-        return None
-    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
-
-    engine = functools.partial(
-        policy_engine, trained=None, renderer=renderer, inference=inference, model_path="", max_seq_len=max_seq_len
-    )
-    return RolloutWorkerGroup(ray, policy, engine, is_deterministic=inference.deterministic)
-
-
 def _checksum(policy: Any) -> int:
     """Returns the sum of the trained weights, read as integers of 16 bits. It does not depend on the order of summation."""
     trained = [weights.data for weights in policy.parameters() if weights.requires_grad]
@@ -189,7 +177,13 @@ def open_sources(
     max_seq_len = longest_sequence(longest, inference, policy.config)
     sampling = inference.changed(backend="local") if ray.use_ray else inference
     engine = policy_engine(policy, learned, renderer, sampling, model_path=model_path, max_seq_len=max_seq_len)
-    workers = make_worker_group(policy, renderer, inference, ray, max_seq_len=max_seq_len)
+    workers = None
+    if ray.use_ray:
+        from midthought.cluster.ray.ray_rollouts import RayRollouts, RolloutWorkerGroup
+
+        given: dict[str, Any] = {"renderer": renderer, "inference": inference, "max_seq_len": max_seq_len}
+        of_worker = functools.partial(policy_engine, trained=None, model_path="", **given)
+        workers = RolloutWorkerGroup(ray, policy, of_worker, is_deterministic=inference.deterministic)
     is_stream = learned is not None and config.training.max_staleness > 0
     loop = BackgroundLoop("midthought-rollout")
     silence_seconds = (
@@ -207,8 +201,6 @@ def open_sources(
             inference=inference.changed(max_seq_len=engine.max_seq_len),
         )
         if workers is not None:
-            from midthought.cluster.ray.ray_rollouts import RayRollouts
-
             return RayRollouts(parts, engine, workers, seed=seed)
         stream = None
         if is_stream:

@@ -42,14 +42,14 @@ class Run:
     """
 
     folder: RunFolder | None = None
-    journal: Journal | None = None
+    journal = Journal(None)
     """Of the episodes since the newest checkpoint."""
     newest: Path | None = None
     """The checkpoint that a resumed run continues from; None: it starts at iteration 0."""
     newest_sft: Path | None = None
     """The checkpoint that interrupted supervised steps continue from."""
     has_sft = False
-    """Whether an earlier process finished the supervised steps."""
+    """Whether the supervised steps are done, in this process or an earlier one."""
     is_finished = False
 
     def __init__(
@@ -66,6 +66,8 @@ class Run:
         self.is_shared = is_shared
         self._is_recorded = False
         self._learned: LearnedTokens | None = None
+        self.sft_rows: list[dict[str, float]] = []
+        """The metrics of every supervised step."""
         self.console = console or Console()
         self._stop = StopRequest()
         self.path = None if path is None else Path(path)
@@ -108,10 +110,11 @@ class Run:
         recover(self.sft_policy_path)
         self.has_sft = self.sft_policy_path.is_dir()
         self.newest_sft = None if self.has_sft else self.sft_checkpoints.newest()
+        self.sft_rows = self.logged_sft_rows() if self.has_sft else []
         if self.newest is None and self.newest_sft is None:
             position = self.progress.log_position
             if self.has_sft and SFT not in self.progress.done:
-                position = {"num_metric_lines": len(self.sft_rows()), "num_trajectory_lines": 0}
+                position = {"num_metric_lines": len(self.sft_rows), "num_trajectory_lines": 0}
             self.folder.forget_after(position)
 
     @property
@@ -140,7 +143,7 @@ class Run:
 
     def clear_journal(self) -> None:
         """Drops the journal if the run was resumed with changes that alter what it learns."""
-        if self.journal is not None and not all(change.is_harmless for change in self._changes):
+        if not all(change.is_harmless for change in self._changes):
             self.journal.clear()
 
     def record_settings(self, stage: str, step: int) -> list[Change]:
@@ -173,8 +176,8 @@ class Run:
         """Returns what was logged so far."""
         return [] if self.folder is None else [*self.folder.metrics.read()]
 
-    def sft_rows(self) -> list[dict[str, float]]:
-        """Returns the metrics of every supervised step."""
+    def logged_sft_rows(self) -> list[dict[str, float]]:
+        """Returns the metrics of the supervised steps as far as they are logged."""
         rows = (row for row in self.rows() if row["stage"] == "sft")
         return [{name: value for name, value in row.items() if name != "stage"} for row in rows]
 

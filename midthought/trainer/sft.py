@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection, settled
@@ -22,12 +22,13 @@ from midthought.rollout.rollout_batch import TaskStream
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, StepDemonstrations
 from midthought.trainer.initial_policy import TrainedPolicy, generation_values
 from midthought.trainer.progress import SFT
-from midthought.trainer.result import SupervisedResult
 from midthought.trainer.run import Run
 from midthought.types import Trajectory
 
 _log = logging.getLogger(__name__)
 
+OfStep = Callable[[int], Sequence[Trajectory]]
+"""Returns the demonstrations of a step, from 0."""
 STAGE = "sft"
 SMALL_MODEL_RATE = 3e-3
 """Learning rate of a small model with random weights, as in the recipes' preset `tiny`."""
@@ -48,121 +49,102 @@ def _warn_if_cut_off(demonstrations: Sequence[Trajectory], max_tokens: int) -> N
         )
 
 
-class SftStage:
-    """The supervised steps of a trainer. A resumed run continues them, or returns their result if they are done."""
+def supervised_settings(
+    config: RecipeConfig, policy: Any, values: Mapping[str, Any], *, is_created: bool
+) -> SupervisedSection:
+    """Returns the settings with these values. The default learning rate depends on what learns: adapters, all weights (by
+    their number), or a small model that was created with random weights. Raises `SettingsError` for an unknown name or a wrong
+    value."""
+    section = SupervisedSection(**{"learning_rate": "auto", **values})
+    num_parameters = sum(weights.numel() for weights in policy.parameters())
+    given = ADAPTER_RATES[1] if config.model.adapter_rank else supervised_rate(num_parameters)
+    return section.changed(learning_rate=settled(section.learning_rate, SMALL_MODEL_RATE if is_created else given))
 
-    def __init__(self, config: RecipeConfig, run: Run, demonstrations: Any, *, is_created: bool) -> None:
-        """`demonstrations`: what `read` returns if it is given none. `is_created`: whether the model had random weights."""
-        self._config, self._run = config, run
-        self._demonstrations, self._is_created = demonstrations, is_created
-        self.is_done = run.has_sft
-        """Whether all steps were taken, by this process or an earlier one."""
-        self._rows = run.sft_rows() if self.is_done else []
 
-    @property
-    def result(self) -> SupervisedResult:
-        """The metrics of every step."""
-        return SupervisedResult(self._rows, self._run.sft_policy_path)
-
-    def settings(self, values: Mapping[str, Any], policy: Any) -> SupervisedSection:
-        """Returns the settings with these values. The default learning rate depends on what learns: adapters, all weights (by
-        their number), or a small model that was created here. Raises `SettingsError` for an unknown name or a wrong value."""
-        section = SupervisedSection(**{"learning_rate": "auto", **values})
-        num_parameters = sum(weights.numel() for weights in policy.parameters())
-        given = ADAPTER_RATES[1] if self._config.model.adapter_rank else supervised_rate(num_parameters)
-        rate = SMALL_MODEL_RATE if self._is_created else given
-        return section.changed(learning_rate=settled(section.learning_rate, rate))
-
-    def require_finished(self) -> None:
-        """Raises SettingsError if an earlier process was interrupted in these steps and they were not continued."""
-        if self._run.newest_sft is not None and not self.is_done:
-            raise SettingsError("the run was interrupted in its supervised steps; call sft(demonstrations) first")
-
-    def read(
-        self, given: Any, policy: TrainedPolicy, settings: SupervisedSection, stream: TaskStream
-    ) -> StepDemonstrations:
-        """Returns the demonstrations of each step. `given`: as in `Trainer.sft`; a function is called with the tasks of `stream`.
-        Raises SettingsError without demonstrations and for a policy with adapters of its own, DataError for unreadable ones."""
-        if has_adapters(policy.model):
-            raise SettingsError(
-                "sft() of a model with adapters of its own: merge them (model.merge_and_unload()) and set lora_rank, or train "
-                "the adapters on the demonstrations before"
-            )
-        given = self._demonstrations if given is None else given
-        if given is None:
-            raise SettingsError("sft() has no demonstrations: give sft(demonstrations) or Trainer(demonstrations=…)")
-        if isinstance(given, StepDemonstrations):
-            return given
-        longest = getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
-        read = DemonstrationReader(policy.prompts, policy.renderer, longest).read(given, stream)
-        return ShuffledDemonstrations(read, settings.batch_tokens, f"sft-{self._config.training.seed}")
-
-    def train(
-        self,
-        policy: TrainedPolicy,
-        settings: SupervisedSection,
-        demonstrations: StepDemonstrations,
-        max_seconds: float | None,
-    ) -> None:
-        """Trains the policy in place, without critic and reference; adapters (`model.lora_rank`) are merged into its weights. The
-        learning rate falls to 0 at `num_steps`. Ctrl-C takes effect between two steps."""
-        model, tokenizer, run, config = policy.model, policy.tokenizer, self._run, self._config
-        rank = config.model.adapter_rank
-        learned = add_adapters(model, rank, config.model.lora_alpha, config.training.seed) if rank else model
-        training = config.frozen().training.changed(
-            learning_rate=settings.learning_rate, warmup_steps=settings.warmup_steps, lr_schedule="linear"
+def read_demonstrations(given: Any, policy: TrainedPolicy, stream: TaskStream, batch_tokens: int, seed: int) -> OfStep:
+    """Returns the demonstrations of each step. `given`: as in `Trainer.sft`; a function is called with the tasks of `stream`.
+    Raises SettingsError without demonstrations and for a policy with adapters of its own, DataError for unreadable ones."""
+    if has_adapters(policy.model):
+        raise SettingsError(
+            "sft() of a model with adapters of its own: merge them (model.merge_and_unload()) and set lora_rank, or train "
+            "the adapters on the demonstrations before"
         )
-        learner = Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=settings.num_steps))
-        try:
-            start = self._restored(learner, tokenizer, settings)
-            if start < settings.num_steps:
-                _warn_if_cut_off(demonstrations.of_step(start), config.inference.max_tokens)
-            spent = math.fsum(row.get("time/seconds", 0.0) for row in self._rows)
+    if given is None:
+        raise SettingsError("sft() has no demonstrations: give sft(demonstrations) or Trainer(demonstrations=…)")
+    if isinstance(given, StepDemonstrations):
+        return given.of_step
+    longest = getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
+    read = DemonstrationReader(policy.prompts, policy.renderer, longest).read(given, stream)
+    return ShuffledDemonstrations(read, batch_tokens, f"sft-{seed}").of_step
 
-            def after_step(step: int, metrics: Mapping[str, float]) -> None:
-                self._rows.append({"step": step, **metrics})
-                run.log(STAGE, step, metrics)
-                bar.advance(1, loss=metrics["loss"])
-                if run.sft_checkpoints.is_due(step, SAVE_RATIO, is_needed=stop.requested):
-                    run.sft_checkpoints.save(learner, tokenizer, step, {"settings": settings.model_dump()})
-                stop.check()
 
-            title = "Supervised steps (SFT)"
-            with run.stop as stop, run.console.stage(title, total=settings.num_steps, unit="steps") as bar:
-                bar.start_at(start)
-                run_sft(
-                    learner,
-                    demonstrations.of_step,
-                    start=start,
-                    num_steps=settings.num_steps,
-                    mixed_precision=False if config.inference.deterministic else None,
-                    on_step=after_step,
-                    deadline=None if max_seconds is None else time.monotonic() + max_seconds - spent,
-                )
-        finally:
-            if has_adapters(learned):
-                merge(learned)
-        require_finite(model, "the model after the supervised steps")
-        if run.folder is not None:
-            path = run.folder.path / SFT
-            save_model(model, tokenizer, path, in_run=True, generation=generation_values(policy.renderer))
-            run.folder.expect_folder(SFT)
-            run.progress.finish(SFT)
-            model.name_or_path = str(path)  # the base model that new adapters name
-        self.is_done = True
+def train_supervised(
+    policy: TrainedPolicy,
+    config: RecipeConfig,
+    run: Run,
+    settings: SupervisedSection,
+    demonstrations: OfStep,
+    max_seconds: float | None,
+) -> None:
+    """Trains the policy in place, without critic and reference; adapters (`model.lora_rank`) are merged into its weights. The
+    learning rate falls to 0 at `num_steps`. Ctrl-C takes effect between two steps. `Run.sft_rows` gets the metrics."""
+    model, tokenizer, rank = policy.model, policy.tokenizer, config.model.adapter_rank
+    learned = add_adapters(model, rank, config.model.lora_alpha, config.training.seed) if rank else model
+    training = config.frozen().training.changed(
+        learning_rate=settings.learning_rate, warmup_steps=settings.warmup_steps, lr_schedule="linear"
+    )
+    learner = Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=settings.num_steps))
+    try:
+        start = _restored(run, learner, tokenizer, settings)
+        if start < settings.num_steps:
+            _warn_if_cut_off(demonstrations(start), config.inference.max_tokens)
+        spent = math.fsum(row.get("time/seconds", 0.0) for row in run.sft_rows)
 
-    def _restored(self, learner: Learner, tokenizer: Any, settings: SupervisedSection) -> int:
-        """Continues an interrupted stage. Returns the number of steps that are done."""
-        self._rows = []
-        if self._run.newest_sft is None:
-            return 0
-        state = self._run.sft_checkpoints.restore(learner, tokenizer, self._run.newest_sft, "settings")
-        before = state["settings"]
-        for name, value in settings.model_dump().items():
-            if value != before.get(name) and not self._run.allows_changes:
-                raise SettingsError(
-                    f"sft({name}={value!r}): the run was interrupted in supervised steps with {name}={before.get(name)!r}; "
-                    "give the same value, or another run_path"
-                )
-        self._rows = self._run.sft_rows()
-        return int(state["step"])
+        def after_step(step: int, metrics: Mapping[str, float]) -> None:
+            run.sft_rows.append({"step": step, **metrics})
+            run.log(STAGE, step, metrics)
+            bar.advance(1, loss=metrics["loss"])
+            if run.sft_checkpoints.is_due(step, SAVE_RATIO, is_needed=stop.requested):
+                run.sft_checkpoints.save(learner, tokenizer, step, {"settings": settings.model_dump()})
+            stop.check()
+
+        title = "Supervised steps (SFT)"
+        with run.stop as stop, run.console.stage(title, total=settings.num_steps, unit="steps") as bar:
+            bar.start_at(start)
+            run_sft(
+                learner,
+                demonstrations,
+                start=start,
+                num_steps=settings.num_steps,
+                mixed_precision=False if config.inference.deterministic else None,
+                on_step=after_step,
+                deadline=None if max_seconds is None else time.monotonic() + max_seconds - spent,
+            )
+    finally:
+        if has_adapters(learned):
+            merge(learned)
+    require_finite(model, "the model after the supervised steps")
+    if run.folder is not None:
+        path = run.folder.path / SFT
+        save_model(model, tokenizer, path, in_run=True, generation=generation_values(policy.renderer))
+        run.folder.expect_folder(SFT)
+        run.progress.finish(SFT)
+        model.name_or_path = str(path)  # the base model that new adapters name
+    run.has_sft, run.newest_sft = True, None
+
+
+def _restored(run: Run, learner: Learner, tokenizer: Any, settings: SupervisedSection) -> int:
+    """Continues an interrupted stage. Returns the number of steps that are done."""
+    run.sft_rows = []
+    if run.newest_sft is None:
+        return 0
+    state = run.sft_checkpoints.restore(learner, tokenizer, run.newest_sft, "settings")
+    before = state["settings"]
+    for name, value in settings.model_dump().items():
+        if value != before.get(name) and not run.allows_changes:
+            raise SettingsError(
+                f"sft({name}={value!r}): the run was interrupted in supervised steps with {name}={before.get(name)!r}; "
+                "give the same value, or another run_path"
+            )
+    run.sft_rows = run.logged_sft_rows()
+    return int(state["step"])

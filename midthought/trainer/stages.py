@@ -1,21 +1,58 @@
-"""Seconds of sampling and learning in asynchronous training, and whether both overlap (`inference.overlap=auto`)."""
+"""Asynchronous training: where the learner works while the engine samples, the seconds of both, and whether they overlap
+(`inference.overlap`)."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
+from typing import Any, Literal
 
-from midthought.config import Auto
-from midthought.learning.remote_learner import AnyLearner
+import torch
+
+from midthought.config import Auto, RecipeConfig
+from midthought.errors import SettingsError
+from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.rollout.in_flight import InFlightEpisodes
-from midthought.trainer.learners import set_overlap
 
 MIN_GAIN = 1.05
 """Gain from which sampling and learning overlap."""
 NUM_IN_TURN, NUM_AT_ONCE = 2, 3
 """Batches that are measured."""
 Metrics = Mapping[str, float]
+
+
+def beside_engine(policy: Any, config: RecipeConfig) -> Literal["here", "apart"] | None:
+    """Returns where the learner works while the engine samples (`inference.overlap`): in this process beside servers that are
+    given, or `apart` in one of its own, on other cores or another GPU than the engine. None: nothing overlaps.
+
+    Raises SettingsError if overlap is requested, and both would have to share one core or GPU.
+    """
+    inference, requested = config.inference, config.inference.overlap
+    if not config.training.max_staleness or inference.deterministic or requested is False:
+        return None
+    if inference.base_url:
+        return "here"
+    is_on_cpu = next(iter(policy.parameters())).device.type == "cpu"
+    number, what = (num_cores(), "CPU core") if is_on_cpu else (torch.cuda.device_count(), "GPU")
+    if number < 2 and requested is True:
+        raise SettingsError(
+            f"inference.overlap=true with {number} {what}: engine and learner would take turns on it; set inference.overlap to "
+            "false (tools run on while it learns), or give the run another one"
+        )
+    return "apart" if number >= 2 else None
+
+
+def num_cores() -> int:
+    """Returns the number of cores that this process may use, a container's quota included."""
+    number = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").split()
+        return max(1, min(number, int(quota) // int(period)))
+    except (OSError, ValueError):  # no control groups, or no quota ("max")
+        return number
 
 
 class Stages:
@@ -39,11 +76,12 @@ class Stages:
         """Lets both overlap or not. An unchanged `auto` does not measure again."""
         if overlaps != self._overlaps:
             self._overlaps, self._batches = overlaps, [] if overlaps == "auto" else None
-            set_overlap(self._stream, self._learner, overlaps is True)
+            self._set(overlaps is True)
 
     def start(self) -> None:
         """Starts the clock of the next batch."""
-        self._last = time.perf_counter(), self._stream.busy_seconds, self._stream.num_tokens
+        engine = self._stream.engine
+        self._last = time.perf_counter(), engine.busy_seconds, engine.num_tokens
 
     def end_batch(self, metrics: Metrics) -> dict[str, float]:
         """Returns the seconds since the last batch, those in which engine or learner was idle, and the engine's tokens per second
@@ -69,7 +107,20 @@ class Stages:
             self._batches, (gain, sentence) = None, forecast(batches[:NUM_IN_TURN], batches[NUM_IN_TURN:])
             overlaps = gain >= MIN_GAIN
             self._tell(f"{sentence}: they {'overlap' if overlaps else 'work in turn'} (inference.overlap=auto)")
-        set_overlap(self._stream, self._learner, overlaps)
+        self._set(overlaps)
+
+    def _set(self, overlaps: bool) -> None:
+        """Lets the stream sample while the learner works, or in turn. A learner in a process of its own and the engine then have
+        half of the cores each, or all of them."""
+        from midthought.cluster.child import ChildGroup
+
+        self._stream.overlaps = overlaps
+        if isinstance(self._learner, RemoteLearner) and isinstance(self._learner.workers, ChildGroup):
+            num_threads = torch.get_num_threads()
+            if overlaps:
+                num_threads = max(1, min(num_threads, num_cores() // 2))
+            self._learner.workers.num_threads = num_threads
+            self._stream.use_threads(num_threads)
 
 
 def forecast(in_turn: Sequence[Metrics], at_once: Sequence[Metrics]) -> tuple[float, str]:

@@ -24,7 +24,6 @@ from midthought.errors import MissingExtraError, SettingsError, near_names
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
-from midthought.tokenization import Renderer
 from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200
@@ -52,10 +51,6 @@ class TrainingTasks(ABC):
     @abstractmethod
     def texts(self) -> Iterable[str]:
         """Returns some prompts and answers, to train the tokenizer of a model that is created here."""
-
-    @abstractmethod
-    def open(self, renderer: Renderer) -> None:
-        """Receives the tokenizer. Episodes can be created only after this call."""
 
     @abstractmethod
     def episode(self, task: Task) -> EpisodeEnvironment:
@@ -99,24 +94,16 @@ class TrainingTasks(ABC):
         return metrics | ({"exact_match": sum(judged) / len(judged)} if judged else {})
 
 
-class DatasetTasks(TrainingTasks):
-    """The tasks of a data set. Each episode gives one answer, which is scored from its trajectory."""
+class ListedTasks(TrainingTasks):
+    """A list of tasks, all with one environment, and held-out tasks."""
 
     def __init__(
-        self, dataset: Any, reward: WeightedReward | None, config: ConfigStore, *, validation: Any = None
+        self, tasks: Sequence[Task], held_out: Sequence[Task], environment: EpisodeEnvironment, seed: int
     ) -> None:
-        """`reward` None: uses the settings' `reward` section. Then, and if a named reward compares with it, every task needs an
-        answer."""
-        functions = [] if reward is None else [function for _, function in reward.parts.values()]
-        is_compared = reward is None or needs_answers(functions)
-        self._tasks = _load(dataset, "dataset", needs_answer=is_compared)
-        self._held_out = [] if validation is None else _load(validation, "validation", needs_answer=is_compared)
-        self._reward = reward
-        self._config = config
-        self._environment: QuestionEnvironment | None = None
-        self.stream = ShuffledTasks(self._tasks, config.training.seed)
-        self.num_tasks = len(self._tasks)
-        self.has_held_out = bool(self._held_out)
+        self._tasks, self._held_out, self._environment = tasks, held_out, environment
+        self.stream = ShuffledTasks(tasks, seed)
+        self.num_tasks = len(tasks)
+        self.has_held_out = bool(held_out)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles only what another process needs to run episodes: the environment, not the tasks."""
@@ -131,20 +118,32 @@ class DatasetTasks(TrainingTasks):
         )
         return max(map(num_tokens, longest))
 
-    def open(self, renderer: Renderer) -> None:
-        reward = self._reward or answer_reward(self._config.reward)
-        self._environment = QuestionEnvironment(reward, self._config.environment.step_timeout_seconds)
-
     def episode(self, task: Task) -> EpisodeEnvironment:
-        assert self._environment is not None
         return self._environment
 
     def held_out(self, count: int) -> list[Task]:
         if not self._held_out:
             raise SettingsError("there is nothing to evaluate on; give the trainer held-out tasks (validation=)")
-        return self._held_out[:count]
+        return list(self._held_out[:count])
 
     held_out_episode = episode
+
+
+class DatasetTasks(ListedTasks):
+    """The tasks of a data set. Each episode gives one answer, which is scored from its trajectory."""
+
+    def __init__(
+        self, dataset: Any, reward: WeightedReward | None, config: ConfigStore, *, validation: Any = None
+    ) -> None:
+        """`reward` None: uses the settings' `reward` section. Then, and if a named reward compares with it, every task needs an
+        answer."""
+        functions = [] if reward is None else [function for _, function in reward.parts.values()]
+        is_compared = reward is None or needs_answers(functions)
+        tasks = _load(dataset, "dataset", needs_answer=is_compared)
+        held_out = [] if validation is None else _load(validation, "validation", needs_answer=is_compared)
+        scored = reward or answer_reward(config.reward)
+        environment = QuestionEnvironment(scored, config.environment.step_timeout_seconds)
+        super().__init__(tasks, held_out, environment, config.training.seed)
 
 
 class EnvironmentTasks(TrainingTasks):
@@ -182,9 +181,6 @@ class EnvironmentTasks(TrainingTasks):
         ]
         samples.close()
         return [task.prompt for task in tasks if FAILED_RESET not in task.labels]
-
-    def open(self, renderer: Renderer) -> None:
-        """Does nothing: environments read text, not tokens."""
 
     def episode(self, task: Task) -> EnvironmentEpisode:
         return self._stream.episode(task)

@@ -10,70 +10,54 @@ import functools
 import inspect
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine
-from midthought.config import Auto, RecipeConfig, settled
-from midthought.engines.engine import TrainedEngine
+from midthought.checks.examination import ITERATION, VALIDATION, Report, Setup, examine
+from midthought.config import RecipeConfig
 from midthought.env.environment import BaseEnvironment
 from midthought.env.rewards import named_rewards
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.storage_errors import value_errors
 from midthought.learning.learned_tokens import LearnedTokens
-from midthought.learning.model import has_adapters
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.ppo import learn
 from midthought.learning.remote_learner import AnyLearner, RemoteLearner
-from midthought.models.peft_folders import merge
 from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console
-from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.pace import Pace
-from midthought.rollout.rollout_batch import RolloutStopped, ShuffledTasks, collect, select
+from midthought.rollout.rollout_batch import RolloutStopped, collect, select
 from midthought.rollout.rollout_metrics import rollout_metrics
-from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.agents import Agent, AgentTasks, agent_tasks
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.episodes import (
-    NOTHING_OPEN,
     ToolAnswers,
     as_rollout,
     evaluated,
     evaluation_stage,
-    restore_stream,
     tell_failures,
 )
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
-from midthought.trainer.learners import beside_engine, make_learner
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row
-from midthought.trainer.rollouts import AUTO_CALL_FORMAT, open_sources
+from midthought.trainer.rollouts import AUTO_CALL_FORMAT
 from midthought.trainer.run import Run
-from midthought.trainer.run_checks import RunChecks, examine_before_start
-from midthought.trainer.sft import SftStage
-from midthought.trainer.stages import Stages
-from midthought.trainer.tasks import EnvironmentTasks, make_tasks, named_tasks
+from midthought.trainer.run_checks import RunChecks, examine_before_start, setup_of
+from midthought.trainer.sft import read_demonstrations, supervised_settings, train_supervised
+from midthought.trainer.stages import beside_engine
+from midthought.trainer.tasks import make_tasks, named_tasks
+from midthought.trainer.workers import Workers
 from midthought.types import RolloutBatch, RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
 
 UNTAUGHT = "the model has random weights and no supervised steps behind it; call check() after sft()"
-
-
-class _Parts(NamedTuple):
-    learner: AnyLearner
-    engine: TrainedEngine
-    source: Rollouts
-    held_out: Rollouts
 
 
 class Trainer:
@@ -182,8 +166,7 @@ class Trainer:
         self._tasks = make_tasks(*given) if agent is None else agent_tasks(agent, *given, **said)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
-        is_format_auto = call_format == AUTO_CALL_FORMAT
-        self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks, is_format_auto)
+        self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks)
         self._choice = choose_settings(config, model, self._longest_prompt)
         self.config = self._choice.config
         console = Console(quiet=not progress)
@@ -204,11 +187,10 @@ class Trainer:
             tasks=self._tasks,
             demonstrations=demonstrations,
             run=self._run,
-            is_format_auto=is_format_auto,
         )
         learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
         self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
-        self._sft = SftStage(self.config, self._run, demonstrations, is_created=self._is_created)
+        self._demonstrations = demonstrations
         self._begin()
 
     def _begin(self) -> None:
@@ -236,9 +218,8 @@ class Trainer:
         self._is_fitting = self._is_open_iteration = self._is_closed = False
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
-        self._tasks.open(self.renderer)
-        self._parts: _Parts | None = None
-        if not self._run.is_shared or self._sft.is_done:  # a recipe begins with `sft`, which needs neither
+        self._workers: Workers | None = None
+        if not self._run.is_shared or self._run.has_sft:  # a recipe begins with `sft`, which needs neither
             self._opened()
         self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)
         self._run.clear_journal()
@@ -249,24 +230,14 @@ class Trainer:
         for change in changes:
             _log.info("changed at iteration %d: %s", self.iteration, change)
 
-    def _opened(self) -> _Parts:
+    def _opened(self) -> Workers:
         """Returns the learner and the sources, which are created here if there are none."""
-        if self._parts is None:
+        if self._workers is None:
             self._require_open()
-            apart = self._place == "apart"
-            learner = make_learner(self.model, self.tokenizer, self.config, self.num_iters(), apart=apart)
-            given = self._policy.prompts, self._tasks, self._settings
-            options: dict[str, Any] = {"model_path": self._policy.path, "longest_prompt": self._longest_prompt}
-            options["journal"] = self._run.journal
-            sources = open_sources(self.model, learner.policy, self.renderer, *given, **options)
-            self._parts = _Parts(learner, *sources)
-            if (stream := self._parts.source.stream) is not None:
-                self._stages = Stages(stream, learner, self._overlaps, self._run.console.note)
-        return self._parts
-
-    @property
-    def _overlaps(self) -> bool | Auto:
-        return self._settings.inference.overlap if self._place is not None else False
+            given = self.config, self._settings, self._policy, self._tasks, self._run
+            known: dict[str, Any] = {"longest_prompt": self._longest_prompt, "place": self._place}
+            self._workers = Workers(*given, num_iters=self.num_iters(), **known)
+        return self._workers
 
     @property
     def learner(self) -> AnyLearner:
@@ -283,10 +254,6 @@ class Trainer:
         """Runs episodes on held-out tasks."""
         return self._opened().held_out
 
-    @property
-    def _engine(self) -> TrainedEngine:
-        return self._opened().engine
-
     # -- training ----------------------------------------------------------------------------------------------
 
     def check(self) -> Report:
@@ -298,32 +265,14 @@ class Trainer:
     @property
     def setup(self) -> Setup:
         """What the checks before a run look at."""
-        is_untaught = self._is_created and not self._sft.is_done and not self.iteration
-        allowed = getattr(self.model.config, "max_position_embeddings", None) or sys.maxsize
-        longest = settled(self._settings.inference.max_seq_len, allowed)
-        tasks, prompts = self._tasks, self._policy.prompts
-        known = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else []
-        return Setup(
-            config=self._settings,
-            choice=self._choice,
-            path=self._run.path,
-            tasks=known[:: max(1, len(known) // MAX_TASKS)][:MAX_TASKS],
-            all_tasks=known,
-            held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
-            draw=functools.partial(tasks.stream.draw, 0),
-            has_replies=isinstance(tasks, EnvironmentTasks),
-            source=self._parts.source if self._parts else None,
-            why_not_sampled=UNTAUGHT if is_untaught else "",
-            policy=PolicyParts(
-                model=self.model,
-                renderer=self.renderer,
-                call_format=prompts.call_format,
-                registry=prompts.registry,
-                messages=prompts.messages,
-                episode=tasks.judge,
-                max_seq_len=self._parts.engine.max_seq_len if self._parts else longest,
-            ),
-        )
+        is_untaught = self._is_created and not self._run.has_sft and not self.iteration
+        source = None if self._workers is None else self._workers.source
+        known: dict[str, Any] = {
+            "choice": self._choice,
+            "path": self._run.path,
+            "why_not_sampled": UNTAUGHT if is_untaught else "",
+        }
+        return replace(setup_of(self._settings, self._policy, self._tasks, source), **known)
 
     def sft(self, demonstrations: Any = None, *, max_seconds: float | None = None, **settings: Any) -> SupervisedResult:
         """Trains on demonstrations before `fit`: minimizes the negative log-likelihood of what they show the policy to write.
@@ -342,34 +291,28 @@ class Trainer:
         after `fit`; `TrainingStoppedError` if the steps diverge.
         """
         self._require_open()
-        section = self._sft.settings(settings, self.model)
-        if self._sft.is_done:
+        config, run = self.config, self._run
+        section = supervised_settings(config, self.model, settings, is_created=self._is_created)
+        if run.has_sft:
             _log.warning(
                 "sft() takes no further steps: %d are done. For more, train the saved policy in a new Trainer",
-                len(self._sft.result),
+                len(run.sft_rows),
             )
-            return self._sft.result
+            return SupervisedResult(run.sft_rows, run.sft_policy_path)
         if self.iteration:
             raise SettingsError("sft() is called after fit(); call it first, on a new Trainer")
-        given = self._sft.read(demonstrations, self._policy, section, self._tasks.stream)
-        self._close_parts()
+        given = self._demonstrations if demonstrations is None else demonstrations
+        stream, seed = self._tasks.stream, config.training.seed
+        of_step = read_demonstrations(given, self._policy, stream, section.batch_tokens, seed)
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
         self._policy, self._rollouts = replace(self._policy, path=""), None
-        with self._run.disk():
-            self._sft.train(self._policy, section, given, max_seconds)
-        if not self._run.is_shared:
+        with run.disk():
+            train_supervised(self._policy, config, run, section, of_step, max_seconds)
+        if not run.is_shared:
             self._opened()
-        return self._sft.result
-
-    def _close_parts(self) -> None:
-        """Ends servers and workers. Adapters, which change no output yet, leave the model."""
-        if self._parts is None:
-            return
-        learner = self._parts.learner
-        self._parts.source.close()
-        if has_adapters(learner.policy) and not has_adapters(self.model):
-            merge(learner.policy)
-        learner.close()
-        self._parts = None
+        return SupervisedResult(run.sft_rows, run.sft_policy_path)
 
     def fit(
         self,
@@ -392,33 +335,17 @@ class Trainer:
         """
         self._require_open()
         check_length(num_epochs, num_iters_per_epoch, max_seconds)
-        self._sft.require_finished()
+        if self._run.newest_sft is not None:
+            raise SettingsError("the run was interrupted in its supervised steps; call sft(demonstrations) first")
         if not self._run.is_shared and not self.iteration:
             examine_before_start(self.setup)
         self._num_iters_per_epoch = num_iters_per_epoch
         with self._run.disk():
-            self._checks.restart(self.config, self._run.rows() or self._history_rows())
+            self._restart_checks()
             self._settings = self.config.frozen()
-            self._follow_settings()
+            self._opened().follow(self._settings, is_new=not self.iteration)
             self._train(self.num_iters(num_epochs), max_seconds)
         return TrainingResult(self.metrics_history, self._run.policy_path)
-
-    def _follow_settings(self) -> None:
-        """Lets the stream follow settings that were assigned since. Raises SettingsError for those that it cannot follow."""
-        stream, staleness = self.source.stream, self._settings.training.max_staleness
-        if (stream is not None) != (staleness > 0):
-            raise SettingsError(
-                f"training.max_staleness={staleness} was assigned after the trainer was made; give it to the constructor"
-            )
-        if self._settings.inference.overlap is True and self._place is None:
-            raise SettingsError(
-                "inference.overlap=true was assigned after the trainer was made; give it to the constructor"
-            )
-        if stream is not None:
-            stream.pace = Pace.of(self._settings)
-            self._stages.follow(self._overlaps)
-            if not self.iteration and not stream.next_position:  # a kill may have come before the first checkpoint
-                restore_stream(self.source, self._tasks.stream, {"stream": NOTHING_OPEN})
 
     def _train(self, num_iters: int, max_seconds: float | None) -> None:
         """The training loop; then saves the policy and writes the report. A stop takes effect after an iteration and its
@@ -429,10 +356,8 @@ class Trainer:
         title, stop = f"Training ({training.algorithm or training.adv_estimator})", self._run.stop
         with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
             bar.start_at(self.iteration)
-            self._is_fitting = True
-            if (stream := self.source.stream) is not None:
-                stream.is_stopping = lambda: stop.requested
-                self._stages.start()
+            self._is_fitting, workers = True, self._opened()
+            workers.start(stop)
             try:
                 while self.iteration < self._last:
                     try:
@@ -445,7 +370,7 @@ class Trainer:
                             self._last = bar.total = self._end_schedule(self._last, max_seconds)
                         is_best = self._validation_is_due() and self._is_best(self.evaluate())
                         is_needed = is_best or stop.requested or self.iteration == self._last
-                        is_needed |= stream is not None and stream.needs_checkpoint
+                        is_needed |= workers.needs_checkpoint
                         if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
                             self.save_checkpoint()
                     except LearnerLostError as lost:
@@ -461,8 +386,7 @@ class Trainer:
                 raise
             finally:
                 self._is_fitting = self._is_open_iteration = False
-                if stream is not None:
-                    stream.pause()
+                workers.pause()
             if (path := self._run.policy_path) is not None:
                 self._save_model(path, in_run=True)
                 self._run.finish(self.metrics_history)
@@ -478,7 +402,7 @@ class Trainer:
         self._lost_at, self._is_open_iteration = self.iteration, False
         _log.warning("%s: a new one starts at %s", lost, path)
         self.load_checkpoint(path)
-        self._checks.restart(self.config, self._run.rows() or self._history_rows())
+        self._restart_checks()
 
     def _end_schedule(self, num_iters: int, max_seconds: float | None) -> int:
         """Ends the learning rate's schedule with the last iteration, and returns its number: `num_iters`, or the one that is
@@ -513,8 +437,9 @@ class Trainer:
             self._best = metrics[self._tasks.best_by], self.iteration
         return is_best
 
-    def _history_rows(self) -> list[dict[str, Any]]:
-        return [{"stage": ITERATION, "step": row["iteration"], **row} for row in self.metrics_history]
+    def _restart_checks(self) -> None:
+        rows = ({"stage": ITERATION, "step": row["iteration"], **row} for row in self.metrics_history)
+        self._checks.restart(self.config, self._run.rows() or rows)
 
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again.
@@ -579,8 +504,8 @@ class Trainer:
         metrics |= self._tasks.statistics(episodes.trajectories)
         metrics["episode/tools"] = len(self.source.parts.executor.registry)
         metrics["time/seconds"] = seconds = episodes.seconds + time.perf_counter() - began
-        if self.source.stream is not None and self._is_fitting:
-            metrics |= self._stages.end_batch(metrics)
+        if self._is_fitting:
+            metrics |= self._opened().end_batch(metrics)
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in episodes) / seconds
         return metrics
 
@@ -638,17 +563,10 @@ class Trainer:
                 "save_checkpoint() in train_step(): fit counts and logs the iteration after train_step; save in a callback's "
                 "on_step, or set checkpoint.save_interval"
             )
-        stream = self.source.stream
         state: dict[str, Any] = {"iteration": self.iteration, "metrics_history": self.metrics_history}
-        state |= {"best": self._best, "policy_version": self._engine.policy_version}
-        if stream is not None:
-            state["stream"] = stream.state(with_taken=self._rollouts is not None, in_run=path is None)
-        best = self._best[1]
-        target = self._run.checkpoints.save(
-            self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best
-        )
-        if stream is not None and stream.journal is not None and (number := state["stream"]["journal"]) is not None:
-            stream.journal.keep(number)
+        state["best"] = self._best
+        options: dict[str, Any] = {"path": path, "best": self._best[1], "with_taken": self._rollouts is not None}
+        target = self._opened().save(self._run.checkpoints, self.iteration, state, **options)
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
@@ -660,20 +578,12 @@ class Trainer:
         Raises CheckpointError if it is damaged, or of another model or tokenizer, or was not written by a trainer.
         """
         self._require_open()
-        if self.source.stream is not None:  # nothing is sampled while weights change
-            self.source.stream.pause()
-        state = self._run.checkpoints.restore(self.learner, self.tokenizer, path, "metrics_history")
-        with value_errors(f"checkpoint {path}"):
+        with self._opened().restored(self._run.checkpoints, path) as state, value_errors(f"checkpoint {path}"):
             self.iteration, rows = int(state["iteration"]), state["metrics_history"]
             self.metrics_history = [history_row(int(row["iteration"]), row, self.num_iters(1)) for row in rows]
             value, iteration = state["best"]
             self._best = -math.inf if value is None else value, iteration
-        self._rollouts = None
-        if self.source.stream is not None:
-            self.source.stream.drop()
-        self.source.update_weights()
-        self._engine.policy_version = int(state.get("policy_version", self.iteration))
-        restore_stream(self.source, self._tasks.stream, state)
+            self._rollouts = None
 
     def save_model(self, path: str | Path) -> None:
         """Writes the policy and its tokenizer to a folder that any Hugging Face tool can load.
@@ -697,13 +607,13 @@ class Trainer:
         if not self._run.is_shared:
             self._run.close()
         try:
-            if self._parts is not None:
-                self._parts.source.close()
+            if self._workers is not None:
+                self._workers.source.close()
             self._tasks.close()
         finally:
-            if self._parts is not None:
-                self._parts.learner.close()
-        self._parts = self.model = self._policy = self._rollouts = self._checks = self._sft = None  # type: ignore
+            if self._workers is not None:
+                self._workers.learner.close()
+        self._workers = self.model = self._policy = self._rollouts = self._checks = None  # type: ignore
         self._is_closed = True
 
     def __enter__(self) -> Self:

@@ -460,7 +460,7 @@ def test_seconds_in_which_every_episode_waits_for_its_tool_are_waiting(make_benc
     played = collect(SimpleNamespace(stream=stream), tasks, config, 0, num_left=0)
     assert 0.45 <= played.metrics["time/waiting"] < played.data.seconds
     ends = 4  # the engine ends an episode without asking the stopper
-    assert stream.num_tokens == sum(trajectory.num_sampled for trajectory in played.data) - ends
+    assert stream.engine.num_tokens == sum(trajectory.num_sampled for trajectory in played.data) - ends
 
 
 def test_a_batch_that_was_put_back_is_open_to_a_later_iteration_if_its_own_was_done_with_other_episodes(make_bench):

@@ -36,14 +36,14 @@ class Disk(Journal):
         super().__init__(folder)
         self.num_left, self.finished = num_events, []
 
-    def write(self, event):
+    def _append(self, event):
         self.num_left -= 1
         if self.num_left < 0:
             if self.num_left == -1:
                 with self._file.path.open("a") as file:
                     file.write(json.dumps(event)[:20])
             raise Killed
-        super().write(event)
+        super()._append(event)
         if "episodes" in event:
             self.finished.append([episode["seed"] for episode in event["episodes"]])
 
@@ -195,7 +195,7 @@ def test_after_weights_that_are_lost_one_checkpoint_is_enough(tmp_path, renderer
             bench.stream.restore(NOTHING, some)
             for number, need in zip(weights, needs, strict=True):
                 update(bench, number)
-                assert bench.stream.needs_checkpoint == need
+                assert bench.stream.journal.needs_checkpoint == need
                 if need:
                     bench.stream.state(in_run=True)
         finally:
@@ -222,11 +222,11 @@ class Full(Journal):
 
     has_room = True
 
-    def write(self, event):
+    def _append(self, event):
         if "episodes" in event and self.has_room:
             self.has_room = False
             raise OSError("no space left on device")
-        super().write(event)
+        super()._append(event)
 
 
 def test_after_an_event_that_could_not_be_written_the_journal_waits_for_a_checkpoint(tmp_path, renderer):
@@ -238,7 +238,7 @@ def test_after_an_event_that_could_not_be_written_the_journal_waits_for_a_checkp
         with pytest.raises(OSError, match="no space left"):
             bench.stream.take(0, 4)
         assert [group[0].group for group in bench.stream.take(0, 4)] == [0]
-        assert bench.stream.needs_checkpoint
+        assert bench.stream.journal.needs_checkpoint
         bench.stream.pause()
         assert other.stream.restore(NOTHING, some) == 0
         other.stream.begin(some, 1)

@@ -36,6 +36,7 @@ class FakeStream:
         self._ticks, self._pay, self._fails = ticks, pay, fails
         self._left, self._ready, self._versions = {}, [], {}
 
+    engine = property(lambda self: self)
     num_open = property(lambda self: len(self.groups))
     deadlines = property(lambda self: [self.pace.deadline(self._versions[position]) for position in self.groups])
 

@@ -149,7 +149,6 @@ def test_the_same_tokens_through_the_gateway_and_in_a_native_rollout_are_the_sam
     reward = WeightedReward({"agent": (1.0, lambda trajectory: 1.0)})
     tasks = AgentTasks(agent, QUESTIONS, None, create_default_config(), system_prompt="", describes_tools=True)
     try:
-        tasks.open(renderer)
         through_gateway, filled = batch(tasks.episode)
     finally:
         tasks.close()

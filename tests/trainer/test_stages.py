@@ -12,7 +12,7 @@ from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
 
 from midthought import RayPPOTrainer, TrainerCallback
 from midthought.models.small_model import make_policy
-from midthought.trainer import learners, stages
+from midthought.trainer import stages
 from midthought.trainer.stages import Stages, forecast
 
 
@@ -64,12 +64,13 @@ def test_batches_of_given_episodes_have_no_waiting():
 
 def test_batches_with_episodes_from_before_a_restart_are_not_measured():
     """Their groups were sampled before, so they take less time."""
-    stream = SimpleNamespace(busy_seconds=0.0, num_tokens=0, overlaps=False)
+    engine = SimpleNamespace(busy_seconds=0.0, num_tokens=0)
+    stream = SimpleNamespace(engine=engine, overlaps=False)
     told, modes = [], []
     measured = Stages(stream, None, "auto", told.append)
     for is_restored in (True, True, False, True, False, False, True, False, False):
-        stream.is_restored, stream.busy_seconds = is_restored, time.perf_counter()
-        stream.num_tokens += 9
+        stream.is_restored, engine.busy_seconds = is_restored, time.perf_counter()
+        engine.num_tokens += 9
         measured.end_batch({**batch(), "time/update_seconds": 1.0})
         modes.append((stream.overlaps, len(told)))
     assert modes[:-1] == [(False, 0)] * 4 + [(True, 0)] * 4 and modes[-1][1] == 1
@@ -88,7 +89,7 @@ class Modes(TrainerCallback):
 @pytest.mark.parametrize(("least", "last"), [(0.0, (True, 1)), (1e9, (False, 2))], ids=["it gains", "it does not"])
 def test_two_batches_are_in_turn_three_overlap_and_then_the_gain_decides(least, last, tokenizer, monkeypatch, capsys):
     monkeypatch.setattr(stages, "MIN_GAIN", least)
-    monkeypatch.setattr(learners, "num_cores", lambda: 2)
+    monkeypatch.setattr(stages, "num_cores", lambda: 2)
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     model = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
     config, modes = settings(num_iters=12, deterministic=False, overlap="auto"), Modes()

@@ -23,7 +23,7 @@ from midthought.errors import LearnerLostError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.models.small_model import make_policy
-from midthought.trainer import learners
+from midthought.trainer import stages
 from midthought.trainer.checkpoint import CheckpointManager
 
 QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
@@ -202,7 +202,7 @@ def test_overlap_that_is_not_possible_is_refused_before_the_start(untaught, monk
     data = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length}
     with pytest.raises(SettingsError, match=r"overlap=true with inference.deterministic"):
         RayPPOTrainer(settings(overlap=True), **data, **untaught)
-    monkeypatch.setattr(learners, "num_cores", lambda: 1)
+    monkeypatch.setattr(stages, "num_cores", lambda: 1)
     with pytest.raises(SettingsError, match=r"overlap=true with 1 CPU core.*set inference.overlap to false"):
         RayPPOTrainer(settings(overlap=True, deterministic=False), **data, **untaught)
 

@@ -126,7 +126,6 @@ def test_the_settings_weights_judge_where_no_reward_function_is_given(renderer):
     config = settings()
     config.reward.correct, config.reward.thought = 2.0, 0.0
     ground = DatasetTasks(QUESTIONS, None, config)
-    ground.open(renderer)
     task = ground.stream.draw(0, 1)[0]
     scores = [asyncio.run(ground.episode(task).score(trajectory(task, renderer, answer))) for answer in ("red", "blue")]
     assert [score.parts["correct"] for score in scores] == [2.0, 0.0]
@@ -136,7 +135,6 @@ def test_a_reward_function_has_the_deadline_of_the_settings(renderer):
     config = settings()
     config.environment.step_timeout_seconds = 0.05
     ground = make_tasks(config, None, QUESTIONS, None, lambda trajectory: time.sleep(0.5), [])
-    ground.open(renderer)
     task = ground.stream.draw(0, 1)[0]
     with pytest.raises(EpisodeError, match=r"0\.05 seconds"):
         asyncio.run(ground.episode(task).score(trajectory(task, renderer, "red")))
