@@ -34,7 +34,6 @@ from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.agents import Agent, AgentTasks, agent_tasks
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.episodes import (
     ToolAnswers,
@@ -53,7 +52,7 @@ from midthought.trainer.sft import read_demonstrations, supervised_settings, tra
 from midthought.trainer.stages import beside_engine
 from midthought.trainer.tasks import make_tasks, named_tasks
 from midthought.trainer.workers import Workers
-from midthought.types import RolloutBatch, RolloutData, Trajectory
+from midthought.types import RolloutBatch, RolloutData, Task, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ class Trainer:
         reward_fn: Callable[..., Any] | None = None,
         dataset: Any = None,
         *,
-        agent: Agent | None = None,
+        agent: Callable[[Task, Any], Any] | None = None,
         model: Any = None,
         tokenizer: Any = None,
         tools: ToolRegistry | Iterable[Tool] = (),
@@ -163,7 +162,13 @@ class Trainer:
         rewards = named_rewards(rewards)
         given = (config, environment, dataset, validation, reward_fn, rewards)
         said: dict[str, Any] = {"system_prompt": system_prompt, "describes_tools": describe_tools}
-        self._tasks = make_tasks(*given) if agent is None else agent_tasks(agent, *given, **said)
+        self._has_agent = agent is not None
+        if agent is None:
+            self._tasks = make_tasks(*given)
+        else:
+            from midthought.trainer.agents import agent_tasks
+
+            self._tasks = agent_tasks(agent, *given, **said)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
         self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks)
@@ -523,7 +528,7 @@ class Trainer:
         tools. Raises SettingsError for a data set without `validation`, and if `tools` cannot be switched off or shuffled.
         """
         self._require_open()
-        if tools != "on" and isinstance(self._tasks, AgentTasks):
+        if tools != "on" and self._has_agent:
             raise SettingsError(f"tools={tools!r} with agent=: the agent runs its tools itself; leave tools out")
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
         if not isinstance(number, int) or number < 1:

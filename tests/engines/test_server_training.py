@@ -45,7 +45,7 @@ def trainer_for(*servers: FakeServer, **inference: Any) -> RayPPOTrainer:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     retry_policy = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=3)
-    monkeypatch.setattr("midthought.engines.create.RetryPolicy", retry_policy)
+    monkeypatch.setattr("midthought.engines.external_backends.RetryPolicy", retry_policy)
 
 
 def knowing_nothing(context: list[int]) -> list[float]:

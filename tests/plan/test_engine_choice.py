@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.config import ConfigStore
-from midthought.engines.create import check_backend
+from midthought.engines.policy_engine import check_backend
 from midthought.errors import SettingsError
 from midthought.plan.choices import KNOWN_VLLM, as_recorded, choose, resolve, vllm_problem
 from midthought.plan.hardware import GIB, Hardware, device_problem

@@ -34,9 +34,8 @@ _LOCAL_RESERVE_SECONDS = 10.0
 
 
 def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
-    """Raises `SettingsError` if Ray does not support these settings, `MissingExtraError` if Ray is needed and not installed."""
-    if settings.use_ray or settings.num_learners > 1:
-        optional("ray", "ray")
+    """Raises `SettingsError` if Ray does not support these settings, `MissingExtraError` if Ray is not installed."""
+    optional("ray", "ray")
     if not settings.use_ray:
         return
     if inference.engine != "local" and not inference.in_process:
