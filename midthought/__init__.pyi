@@ -72,7 +72,11 @@ from .algo.losses import (
     compute_value_loss as compute_value_loss,
     policy_loss as policy_loss,
 )
-from .algo.kl import KLController as KLController, apply_kl_penalty as apply_kl_penalty, kl_divergence as kl_divergence
+from .algo.shaping import (
+    KLController as KLController,
+    apply_kl_penalty as apply_kl_penalty,
+    kl_divergence as kl_divergence,
+)
 from .env.environment import BaseEnvironment as BaseEnvironment
 from .env.game import SimpleGameEnvironment as SimpleGameEnvironment
 from .env.rewards import combine_rewards as combine_rewards

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
-from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
-from midthought.algo.shaping import rollout_weights, teacher_advantages
+from midthought.algo.shaping import KLController, apply_kl_penalty, kl_divergence, rollout_weights, teacher_advantages
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.types import Trajectory

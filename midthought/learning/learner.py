@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.algo.kl import KLController
 from midthought.algo.losses import loss_weights
+from midthought.algo.shaping import KLController
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch

@@ -14,8 +14,7 @@ from midthought.learning.learner import Learner
 from midthought.learning.model import Models
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.remote_learner import AnyLearner, RemoteLearner
-from midthought.models.float32_head import use_float32_head
-from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
+from midthought.models.pretrained import load_model, load_tokenizer, policy_folder, use_float32_head
 from midthought.plan.choices import word
 from midthought.trainer.checkpoint import vocabulary_digest
 

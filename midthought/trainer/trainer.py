@@ -21,7 +21,7 @@ from midthought.config import RecipeConfig
 from midthought.env.environment import BaseEnvironment
 from midthought.env.rewards import named_rewards
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
-from midthought.files.storage_errors import value_errors
+from midthought.files.regular import value_errors
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.ppo import learn

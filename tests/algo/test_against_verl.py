@@ -7,9 +7,8 @@ import torch
 from token_rows import rows_of
 
 from midthought.algo.advantages import compute_advantage, compute_gae_advantage_return
-from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import compute_policy_loss, compute_value_loss, loss_weights, masked_average
-from midthought.algo.shaping import rollout_weights
+from midthought.algo.shaping import kl_divergence, rollout_weights
 
 verl = pytest.importorskip("verl.trainer.ppo.core_algos")
 pytestmark = pytest.mark.slow

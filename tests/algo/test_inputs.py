@@ -12,9 +12,8 @@ from token_rows import rows_of
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage, compute_gae_advantage_return, compute_grpo_advantage
-from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import compute_policy_loss, compute_value_loss, loss_weights, masked_average
-from midthought.algo.shaping import rollout_weights
+from midthought.algo.shaping import KLController, apply_kl_penalty, kl_divergence, rollout_weights
 
 generator = torch.Generator().manual_seed(0)
 A, B, C = torch.randn(3, 3, 5, generator=generator, dtype=torch.float64)

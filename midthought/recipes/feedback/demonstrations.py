@@ -19,7 +19,7 @@ from typing import Any
 from midthought.config import ModelConfig
 from midthought.data.rows import rows_of
 from midthought.errors import DataError
-from midthought.feedback.hints import PLACES
+from midthought.feedback.critics import PLACES
 from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER, TOOL_NAME, wrong_answer_result
 from midthought.feedback.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
