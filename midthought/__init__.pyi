@@ -96,7 +96,7 @@ from .rollout.trajectory_json import (
 )
 from .rollout.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead
-from .learning.padded_batch import PPOBatch as PPOBatch
+from .learning.model import PPOBatch as PPOBatch
 from .trainer.hub import save_for_hub as save_for_hub
 from .trainer.trainer import (
     RayPPOTrainer as RayPPOTrainer,

@@ -20,8 +20,7 @@ from midthought.env.answers import CHECKS, extract
 from midthought.errors import DataError, SettingsError, near_names
 from midthought.feedback.masking import can_be_quoted, mask_answer
 from midthought.feedback.model import ModelCritic
-from midthought.feedback.prompts import RETRY_ONLY
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import RETRY_ONLY, FeedbackSettings
 from midthought.tools.builtin.calculate import CalculationError, calculate
 from midthought.types import Task
 

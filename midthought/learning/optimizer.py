@@ -33,27 +33,23 @@ NUM_MATRICES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSchedule:
-    """What a learner needs to know of the run: the optimizer steps at which a linear or cosine learning-rate schedule ends, and
-    the largest length of an episode."""
+    """The optimizer steps at which a linear or cosine learning-rate schedule ends, and the largest length of an episode."""
 
     total_steps: int | None = None
     """Steps of the policy. None: the run has no known end, which only the schedule `constant` allows."""
     critic_total_steps: int | None = None
     """Steps of the critic, which also learns during the critic warm-up. None: `total_steps`."""
     max_tokens: int | None = None
-    """`inference.max_tokens`: the constant of the average `seq-mean-token-sum-norm`, which needs it."""
+    """The constant of the average `seq-mean-token-sum-norm`, which needs it."""
 
     @classmethod
     def from_config(cls, config: RecipeConfig, num_iters: int) -> Self:
         """Returns the schedule of PPO that ends with iteration `num_iters`."""
         training = config.training
         steps = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
-        num_waiting = training.num_critic_warmup_iters
-        return cls(
-            total_steps=max(num_iters - num_waiting, 0) * steps,
-            critic_total_steps=num_iters * steps,
-            max_tokens=config.inference.max_tokens,
-        )
+        learning = max(num_iters - training.num_critic_warmup_iters, 0)
+        max_tokens = config.inference.max_tokens
+        return cls(total_steps=learning * steps, critic_total_steps=num_iters * steps, max_tokens=max_tokens)
 
 
 NO_END = TrainingSchedule()

@@ -22,8 +22,7 @@ from midthought.errors import DataError, NoReplyError, SettingsError
 from midthought.feedback import critics
 from midthought.feedback.critics import Critic, Hints, calculation_of, equations, make_critic, masked_feedback
 from midthought.feedback.masking import MASK
-from midthought.feedback.prompts import RETRY_ONLY
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import RETRY_ONLY, FeedbackSettings
 from midthought.types import Task
 
 PRODUCT = Task(

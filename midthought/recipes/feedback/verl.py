@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
+from midthought.cluster.verl.settings import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
 from midthought.config import settled
 from midthought.errors import SettingsError
-from midthought.feedback.prompts import DEFINITION
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import DEFINITION, FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.demonstrations import read_conversations
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, FeedbackRewardConfig

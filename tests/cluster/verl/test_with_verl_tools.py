@@ -20,7 +20,7 @@ from verl.tools.tool_registry import initialize_tools_from_config
 from midthought.cluster.verl.agent_loop import VerlTool, make_tool, tool_of
 from midthought.errors import SettingsError
 from midthought.feedback.commands import write_verl_rows
-from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN
+from midthought.feedback.settings import RIGHT_ANSWER, SOLVE_AGAIN
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.function_tool import tool
 from midthought.types import Task, ToolOutcome
