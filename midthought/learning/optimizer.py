@@ -47,9 +47,8 @@ class TrainingSchedule:
         """Returns the schedule of PPO that ends with iteration `num_iters`."""
         training = config.training
         steps = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
-        learning = max(num_iters - training.num_critic_warmup_iters, 0)
-        max_tokens = config.inference.max_tokens
-        return cls(total_steps=learning * steps, critic_total_steps=num_iters * steps, max_tokens=max_tokens)
+        total = max(num_iters - training.num_critic_warmup_iters, 0) * steps
+        return cls(total_steps=total, critic_total_steps=num_iters * steps, max_tokens=config.inference.max_tokens)
 
 
 NO_END = TrainingSchedule()
