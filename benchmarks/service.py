@@ -299,8 +299,8 @@ def _percentiles(**seconds: np.ndarray) -> Mapping[str, float]:
 def _main() -> None:
     import argparse
 
+    from midthought.memory.service.command import serve
     from midthought.memory.service.searcher import SearchLimits
-    from midthought.memory.service.server import serve
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=endure.__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)

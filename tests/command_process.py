@@ -20,7 +20,7 @@ FORKS.set_forkserver_preload(
         "lancedb",
         "midthought",
         "midthought.memory.service.app",
-        "midthought.memory.service.server",
+        "midthought.memory.service.command",
         "midthought.memory.store",
         "midthought.recipes.feedback.train",
         "midthought.recipes.podcast.train",

@@ -146,7 +146,7 @@ def serve(
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the required token.")] = None,
 ) -> None:
     """Serve a memory to a cluster, until Ctrl-C or SIGTERM."""
-    from midthought.memory.service.server import serve as serve_memory
+    from midthought.memory.service.command import serve as serve_memory
 
     serve_memory(path, embedding_model, questions=questions, host=host, port=port, token_env=token_env, tell=tell)
 
