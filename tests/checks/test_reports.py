@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,13 @@ from midthought.checks.examination import Report, Setup, SkippedError, examine
 from midthought.checks.registry import CHECKS, Finding, check
 from midthought.cli import app
 from midthought.config import RecipeConfig
+from midthought.feedback.settings import FeedbackSettings
 from midthought.models.pretrained import save_model
 from midthought.recipes import find_recipe
 from midthought.recipes.checkup import examine_recipe
 from midthought.recipes.feedback.demonstrations import make_small_policy
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.feedback.train import critics
 
 TEMPLATE = Path(__file__).parents[1] / "chat_templates" / "qwen2_5.jinja"
 OURS = [each for each in CHECKS if each.look.__module__.startswith("midthought.")]
@@ -127,6 +131,17 @@ def test_a_policy_that_the_run_starts_from_is_sampled(tmp_path):
     report = examine_recipe(find_recipe("feedback"), words=words, from_path=tmp_path / "policy", run_path=tmp_path)
     assert {"episodes", "reward_variance"} <= {finding.check for finding in report.findings}
     assert not report.skipped
+
+
+def test_a_critic_that_does_not_answer_is_found_before_a_run_with_feedback():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    config = FeedbackRecipeConfig()
+    assert not list(critics(Setup(config))) and not list(critics(Setup(RecipeConfig())))
+    config.feedback = FeedbackSettings(servers=[address], model="critic")
+    (found,) = critics(Setup(config))
+    assert found.observation.startswith("reachable: ") and "start the server" in found.action
+    assert (found.subject, found.policy) == (config.feedback.servers[0], "stop")
 
 
 def test_the_command_prints_the_report():
