@@ -29,7 +29,7 @@ class Sampling:
 
 
 class Stopper(Protocol):
-    """Decides after each sampled token of an episode whether to stop."""
+    """Decides after each sampled token of an episode whether to stop. Engines may call it in a thread of their own."""
 
     def feed(self, token_id: int) -> bool:
         """Processes the next sampled token. Returns True to stop after it."""

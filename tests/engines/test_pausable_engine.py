@@ -1,4 +1,4 @@
-"""A turnstile interrupts between tokens and loses none; what waits in it goes on when it opens, in the order of its numbers."""
+"""Pausing interrupts between tokens and loses none; episodes that wait go on with `resume`, in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def until_done(pausable, episode, num_tokens, stopper=None):
     return token_ids, done
 
 
-def test_nothing_is_sampled_before_it_opens():
+def test_nothing_is_sampled_before_it_resumes():
     async def scenario():
         engine = Counter()
         pausable = PausableEngine(engine)

@@ -264,8 +264,8 @@ def test_sglang_is_flushed_only_once_it_has_ended_every_request(policy, follow):
 
 def test_a_sample_that_does_not_end_is_not_waited_for_without_end(policy, follow):
     async def run() -> list[Completion]:
-        early = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=60)))
-        while not server.num_running:
+        early = asyncio.ensure_future(engine.sample(0, PROMPT[1:], Sampling(max_tokens=60)))
+        while PROMPT[1:] not in server.prompts:
             await asyncio.sleep(0.005)
         engine.retry_policy = dataclasses.replace(engine.retry_policy, total_timeout_seconds=0.05)
         with pytest.raises(EngineError, match=r"still running after 0.05 s"):

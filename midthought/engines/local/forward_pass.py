@@ -16,7 +16,7 @@ from torch import Tensor
 
 from midthought.engines.local.kv_cache import num_common
 from midthought.engines.local.kv_cache_manager import KVCacheManager
-from midthought.engines.local.runner import Steps, TokenIds
+from midthought.engines.local.runner import RecomputingRunner, Steps, TokenIds
 from midthought.engines.local.sampling import DrawnTokens, SamplingBatch, draw_tokens
 from midthought.engines.local.scheduler import EngineStats, Request, Scheduler
 from midthought.engines.local.slot_batch import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
@@ -198,7 +198,7 @@ class ForwardPasses:
         """Returns logits `[n, V]` after the last token of each request."""
         if batch.steps is None:
             runner, rows = self._cache_manager.runner, [self._cache_manager.row(each) for each in batch.requests]
-            if not runner.keeps_cache or any(len(row.token_ids) - row.num_cached > 1 for row in rows):
+            if isinstance(runner, RecomputingRunner) or any(len(row.token_ids) - row.num_cached > 1 for row in rows):
                 return runner.forward(rows, room_for=self._cache_manager.length, groups=batch.groups)
             batch.steps = runner.steps(rows, groups=batch.groups)
         return batch.steps(batch.token_ids)
