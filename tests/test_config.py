@@ -325,5 +325,3 @@ def test_a_frozen_copy_refuses_assignments_and_leaves_the_original_assignable():
 def test_a_frozen_copy_has_the_values_that_follow_from_another_section():
     repeated = create_default_config(inference={"deterministic": True}, training={"max_staleness": 1}).frozen().training
     assert (repeated.packing, repeated.rollout_correction) == (True, "truncated")
-    plain = create_default_config().frozen().training
-    assert (plain.packing, plain.rollout_correction) == ("shared", "none")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import InferenceConfig, settled
-from midthought.engines.engine import TrainedEngine
+from midthought.engines.engine import Engine
 from midthought.engines.external_engine import ExternalEngine
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
@@ -72,9 +72,7 @@ def external_engine(
     return engine.follow(published)
 
 
-def check_running_servers(
-    inference: InferenceConfig, name: str, renderer: Renderer | None, own: TrainedEngine | None
-) -> None:
+def check_running_servers(inference: InferenceConfig, name: str, renderer: Renderer | None, own: Engine | None) -> None:
     """See `check_servers`."""
     if isinstance(own, ExternalEngine):
         return

@@ -187,7 +187,6 @@ def test_rollout_weights_agree(kind, threshold, level):
     theirs, _ = correction.compute_rollout_correction_weights(
         recomputed - sampled, mask.float(), rollout_is=level, rollout_is_threshold=threshold
     )
-    ours_of = {"token": "", "sequence": "sequence_"}[level] + kind
     options = {"episodes": rows_of(mask), "max_weight": 1.5, "min_weight": 0.6}
-    ours, _ = rollout_weights(recomputed, sampled, mask, ours_of, **options)
+    ours, _ = rollout_weights(recomputed, sampled, mask, kind if level == "token" else f"sequence_{kind}", **options)
     torch.testing.assert_close(ours, theirs)

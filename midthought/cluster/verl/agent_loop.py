@@ -17,8 +17,9 @@ from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
+from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
-from midthought.cluster.verl.settings import EpisodeSetup, LoopOptions
+from midthought.cluster.verl.settings import LoopOptions
 from midthought.config.references import load
 from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.rollout.episode import RolloutParts, run_episode

@@ -21,9 +21,10 @@ from typing import Any
 
 import yaml
 
+from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.overrides import BundlePath, overrides_of
 from midthought.cluster.verl.record import rows_of, write_parquet
-from midthought.cluster.verl.settings import AGENT_NAME, DerivedValues, LoopOptions, ToolPlan, VerlConfig, VerlJob
+from midthought.cluster.verl.settings import AGENT_NAME, DerivedValues, LoopOptions, VerlConfig
 from midthought.errors import DataError, MissingExtraError, SettingsError
 
 _PLAIN = re.compile(r"[A-Za-z_][\w/-]*(\.[\w/-]+)*", re.ASCII)

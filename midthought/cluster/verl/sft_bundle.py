@@ -17,8 +17,9 @@ from midthought.cluster.verl.bundle import (
     trained_policy,
     write_folder,
 )
+from midthought.cluster.verl.job import VerlSftJob
 from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, template_arguments, with_overrides
-from midthought.cluster.verl.settings import VerlConfig, VerlSftJob
+from midthought.cluster.verl.settings import VerlConfig
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"

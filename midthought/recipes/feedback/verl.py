@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.cluster.verl.settings import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
+from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
 from midthought.config import settled
 from midthought.errors import SettingsError
 from midthought.feedback.settings import DEFINITION, FeedbackSettings

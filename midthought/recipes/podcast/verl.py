@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.cluster.verl.settings import EpisodeSetup, ToolPlan, VerlJob
+from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob
 from midthought.config import RewardConfig
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.rewards import answer_reward

@@ -14,8 +14,9 @@ from worlds import Look, task
 
 from midthought.cluster.verl import bundle
 from midthought.cluster.verl.bundle import require_verl, write_bundle
+from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.record import task_of
-from midthought.cluster.verl.settings import LoopOptions, ToolPlan, VerlConfig, VerlJob
+from midthought.cluster.verl.settings import LoopOptions, VerlConfig
 from midthought.config import RecipeConfig
 from midthought.errors import DataError, MissingExtraError, SettingsError
 

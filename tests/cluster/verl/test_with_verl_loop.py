@@ -16,8 +16,8 @@ from verl.workers.rollout.replica import TokenOutput
 from with_verl import batch_of, configured, generate, require_equal
 from worlds import Manager, every_few, parts, task
 
+from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, rows_of
-from midthought.cluster.verl.settings import EpisodeSetup
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import DataError, EpisodeError, SettingsError

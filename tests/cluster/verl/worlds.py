@@ -6,7 +6,7 @@ from typing import Any
 
 from playing import EveryFew, Host, parts_of
 
-from midthought.cluster.verl.settings import EpisodeSetup, QuestionEnvironment
+from midthought.cluster.verl.job import EpisodeSetup, QuestionEnvironment
 from midthought.engines.engine import Sampling
 from midthought.rollout.episode import RolloutParts
 from midthought.tokenization import Renderer
