@@ -240,7 +240,7 @@ class RecipeRun(ABC):
         if self.stage == "evaluate" and not (self.from_path or self.config.model.local_path):
             raise SettingsError("nothing to evaluate: name a run folder, a checkpoint or a Hugging Face model")
         if self.resume:
-            self.progress.require_same_beginning(self.stage, self.from_path)
+            self._require_same_beginning()
             self.stage = self.progress.stage  # type: ignore[assignment]
             self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
         source = str(self.path / SFT) if SFT in self.progress.done else self.beginning
@@ -269,6 +269,20 @@ class RecipeRun(ABC):
             self.console.note(f"Changed at {stage} {step}: {change}")
         if self.config.inference.deterministic:
             torch.use_deterministic_algorithms(True)
+
+    def _require_same_beginning(self) -> None:
+        """Raises `SettingsError` if `--stage` or `--from` differs from the start of the run: a resumed run keeps both."""
+        began, from_path = self.progress.stage, self.progress.from_path
+        if self.stage not in ("all", began):
+            raise SettingsError(
+                f"--stage {self.stage}: the run in {self.path} began with --stage {began}, and a resumed run keeps to it; leave "
+                "--stage out, or give another folder"
+            )
+        if self.from_path and str(self.from_path.resolve()) != from_path:
+            raise SettingsError(
+                f"--from {self.from_path}: the run in {self.path} began from {from_path or 'nothing'}, and a resumed run keeps "
+                "to it; leave --from out, or give another folder"
+            )
 
     def choose(self, source: str, hardware: Hardware | None = None) -> None:
         """Replaces `auto` in the settings, for the model at `source`. `hardware`: None: this machine's. Without reinforcement

@@ -31,6 +31,9 @@ _MAX_GROUP_SIZE = 1 << 20
 _POLL_SECONDS = 0.5
 """Time after which `take` sees that the run is stopping."""
 
+NOTHING_OPEN: Mapping[str, Any] = {"next_position": 0, "postponed": [], "groups": [], "journal": 0}
+"""State at the start of a run; what follows is in the journal."""
+
 
 class InFlightEpisodes:
     """Groups of episodes on one event loop. They are sampled from `resume` or `take` until `pause`; running tools continue.

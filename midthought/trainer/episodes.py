@@ -61,23 +61,19 @@ class OtherResults(ToolExecutor):
 
     def __init__(self, registry: ToolRegistry, episodes: Sequence[Trajectory]) -> None:
         super().__init__(registry)
-        self._results: dict[str, dict[str, str]] = {}
+        self.results: dict[str, dict[str, str]] = {}
         for episode in episodes:
             for event in episode.tool_events:
                 if event.outcome is ToolOutcome.OK and event.call.tool_name and event.call.result:
-                    of_tool = self._results.setdefault(event.call.tool_name, {})
+                    of_tool = self.results.setdefault(event.call.tool_name, {})
                     of_tool.setdefault(episode.task.task_id, event.call.result)
-
-    @property
-    def num_results(self) -> int:
-        return sum(map(len, self._results.values()))
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         truths = "|".join(re.escape(truth) for truth in (task.answer, *task.aliases) if truth)
         right = re.compile(rf"(?<!\w)({truths})(?!\w)", re.IGNORECASE) if truths else None
         others = [
             text
-            for task_id, text in self._results.get(str(action.tool_name), {}).items()
+            for task_id, text in self.results.get(str(action.tool_name), {}).items()
             if task_id != task.task_id and not (right and right.search(text))
         ]
         if not others:
@@ -105,7 +101,7 @@ def evaluated(source: Rollouts, tasks: Sequence[Task], tools: ToolAnswers, *, sa
     if tools == "on":
         return done
     others = OtherResults(registry, done)
-    if not others.num_results:
+    if not others.results:
         raise SettingsError(
             f"tools='shuffled': none of {len(done)} episodes had a result of a call; first train the policy to call (sft)"
         )

@@ -8,10 +8,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from midthought.errors import CheckpointError, SettingsError
+from midthought.errors import CheckpointError
 from midthought.files.regular import read_json_object
 from midthought.report.run_folder import RunFolder
 
@@ -54,20 +53,6 @@ class RunProgress:
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
         vars(self).update(state)
-
-    def require_same_beginning(self, stage: str, from_path: Path | None) -> None:
-        """Raises `SettingsError` if `--stage` or `--from` differs from the start of the run: a resumed run keeps both."""
-        run = self._run.path
-        if stage not in ("all", self.stage):
-            raise SettingsError(
-                f"--stage {stage}: the run in {run} began with --stage {self.stage}, and a resumed run keeps to it; leave "
-                "--stage out, or give another folder"
-            )
-        if from_path and str(from_path.resolve()) != self.from_path:
-            raise SettingsError(
-                f"--from {from_path}: the run in {run} began from {self.from_path or 'nothing'}, and a resumed run keeps to it; "
-                "leave --from out, or give another folder"
-            )
 
     def save(self) -> None:
         self.peak_rss_mib = max(self.peak_rss_mib, process_peak_bytes() / 2**20)

@@ -1,60 +1,27 @@
-"""The checks of a trainer: what they look at before a run; logs what they find, ends the run, and saves episodes whose update was
-not finite."""
+"""The checks of a trainer: logs what they find, ends the run, and saves episodes whose update was not finite."""
 
 from __future__ import annotations
 
-import functools
 import logging
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Monitor, Setup, examine
+from midthought.checks.examination import ITERATION, VALIDATION, Monitor, Setup, examine
 from midthought.checks.registry import Finding
-from midthought.config import RecipeConfig, settled
+from midthought.config import RecipeConfig
 from midthought.errors import TrainingStoppedError
-from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.rollout.trajectory_json import save_trajectories
-from midthought.rollout.written import PolicyParts
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.unread import UnreadCallReader
-from midthought.trainer.initial_policy import TrainedPolicy
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.trainer.run import Run
-from midthought.trainer.tasks import EnvironmentTasks, TrainingTasks
 from midthought.types import StopReason, Trajectory
 
 _log = logging.getLogger("midthought.checks")
 
 FOLDER = "not_finite"
 """Folder in a run folder with the episodes of iterations whose gradient was not finite."""
-
-
-def setup_of(settings: RecipeConfig, policy: TrainedPolicy, tasks: TrainingTasks, source: Rollouts | None) -> Setup:
-    """Returns what the checks before a run look at. `settings`: frozen. `source`: of training episodes, if it is open."""
-    prompts, allowed = policy.prompts, getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
-    inference = settings.inference if source is None else source.parts.inference
-    known = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else []
-    return Setup(
-        config=settings,
-        tasks=known[:: max(1, len(known) // MAX_TASKS)][:MAX_TASKS],
-        all_tasks=known,
-        held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
-        draw=functools.partial(tasks.stream.draw, 0),
-        has_replies=isinstance(tasks, EnvironmentTasks),
-        source=source,
-        policy=PolicyParts(
-            model=policy.model,
-            renderer=policy.renderer,
-            call_format=prompts.call_format,
-            registry=prompts.registry,
-            messages=prompts.messages,
-            episode=tasks.judge,
-            max_seq_len=settled(inference.max_seq_len, allowed),
-        ),
-    )
 
 
 def examine_before_start(setup: Setup) -> None:

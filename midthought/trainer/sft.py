@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.config import RecipeConfig, SupervisedSection, settled
@@ -27,8 +27,6 @@ from midthought.types import Trajectory
 
 _log = logging.getLogger(__name__)
 
-OfStep = Callable[[int], Sequence[Trajectory]]
-"""Returns the demonstrations of a step, from 0."""
 STAGE = "sft"
 SMALL_MODEL_RATE = 3e-3
 """Learning rate of a small model with random weights, as in the recipes' preset `tiny`."""
@@ -61,7 +59,9 @@ def supervised_settings(
     return section.changed(learning_rate=settled(section.learning_rate, SMALL_MODEL_RATE if is_created else given))
 
 
-def read_demonstrations(given: Any, policy: TrainedPolicy, stream: TaskStream, batch_tokens: int, seed: int) -> OfStep:
+def read_demonstrations(
+    given: Any, policy: TrainedPolicy, stream: TaskStream, batch_tokens: int, seed: int
+) -> StepDemonstrations:
     """Returns the demonstrations of each step. `given`: as in `Trainer.sft`; a function is called with the tasks of `stream`.
     Raises SettingsError without demonstrations and for a policy with adapters of its own, DataError for unreadable ones."""
     if has_adapters(policy.model):
@@ -72,10 +72,10 @@ def read_demonstrations(given: Any, policy: TrainedPolicy, stream: TaskStream, b
     if given is None:
         raise SettingsError("sft() has no demonstrations: give sft(demonstrations) or Trainer(demonstrations=…)")
     if isinstance(given, StepDemonstrations):
-        return given.of_step
+        return given
     longest = getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
     read = DemonstrationReader(policy.prompts, policy.renderer, longest).read(given, stream)
-    return ShuffledDemonstrations(read, batch_tokens, f"sft-{seed}").of_step
+    return ShuffledDemonstrations(read, batch_tokens, f"sft-{seed}")
 
 
 def train_supervised(
@@ -83,7 +83,7 @@ def train_supervised(
     config: RecipeConfig,
     run: Run,
     settings: SupervisedSection,
-    demonstrations: OfStep,
+    demonstrations: StepDemonstrations,
     max_seconds: float | None,
 ) -> None:
     """Trains the policy in place, without critic and reference; adapters (`model.lora_rank`) are merged into its weights. The
@@ -97,7 +97,7 @@ def train_supervised(
     try:
         start = _restored(run, learner, tokenizer, settings)
         if start < settings.num_steps:
-            _warn_if_cut_off(demonstrations(start), config.inference.max_tokens)
+            _warn_if_cut_off(demonstrations.of_step(start), config.inference.max_tokens)
         spent = math.fsum(row.get("time/seconds", 0.0) for row in run.sft_rows)
 
         def after_step(step: int, metrics: Mapping[str, float]) -> None:
@@ -113,7 +113,7 @@ def train_supervised(
             bar.start_at(start)
             run_sft(
                 learner,
-                demonstrations,
+                demonstrations.of_step,
                 start=start,
                 num_steps=settings.num_steps,
                 mixed_precision=False if config.inference.deterministic else None,

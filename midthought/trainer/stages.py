@@ -1,5 +1,4 @@
-"""Asynchronous training: where the learner works while the engine samples, the seconds of both, and whether they overlap
-(`inference.overlap`)."""
+"""Asynchronous training: where the learner works, the seconds of sampling and learning, and whether both overlap."""
 
 from __future__ import annotations
 

@@ -149,6 +149,7 @@ class DatasetTasks(ListedTasks):
 class EnvironmentTasks(TrainingTasks):
     """Episodes of an environment. Held-out episodes use another environment, or starts from other seeds."""
 
+    stream: EnvironmentTaskSampler
     num_tasks = None
     has_held_out = True
 
@@ -169,10 +170,9 @@ class EnvironmentTasks(TrainingTasks):
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)
         make = functools.partial(EnvironmentTaskSampler, seed=seed, config=config.environment)
-        self._stream = make(environment, reward)
+        self.stream = make(environment, reward)
         self._others = make(other, reward, purpose="held out")
         self._samples = functools.partial(make, environment, purpose="held out")
-        self.stream = self._stream
 
     def texts(self) -> Iterable[str]:
         samples = self._samples()
@@ -183,7 +183,7 @@ class EnvironmentTasks(TrainingTasks):
         return [task.prompt for task in tasks if FAILED_RESET not in task.labels]
 
     def episode(self, task: Task) -> EnvironmentEpisode:
-        return self._stream.episode(task)
+        return self.stream.episode(task)
 
     def held_out(self, count: int) -> list[Task]:
         return self._others.draw(0, count)
@@ -192,7 +192,7 @@ class EnvironmentTasks(TrainingTasks):
         return self._others.episode(task)
 
     def close(self) -> None:
-        self._stream.close()
+        self.stream.close()
         self._others.close()
 
     def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:

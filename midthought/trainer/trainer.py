@@ -10,14 +10,15 @@ import functools
 import inspect
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.checks.examination import ITERATION, VALIDATION, Report, Setup, examine
-from midthought.config import RecipeConfig
+from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine
+from midthought.config import RecipeConfig, settled
 from midthought.env.environment import BaseEnvironment
 from midthought.env.rewards import named_rewards
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
@@ -28,9 +29,11 @@ from midthought.learning.ppo import learn
 from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console
+from midthought.report.json_lines import json_value
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import RolloutStopped, collect, select
+from midthought.rollout.rollout_batch import RolloutStopped, ShuffledTasks, collect, select
 from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
@@ -47,16 +50,14 @@ from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT
 from midthought.trainer.run import Run
-from midthought.trainer.run_checks import RunChecks, examine_before_start, setup_of
+from midthought.trainer.run_checks import RunChecks, examine_before_start
 from midthought.trainer.sft import read_demonstrations, supervised_settings, train_supervised
 from midthought.trainer.stages import beside_engine
-from midthought.trainer.tasks import make_tasks, named_tasks
+from midthought.trainer.tasks import EnvironmentTasks, make_tasks, named_tasks
 from midthought.trainer.workers import Workers
 from midthought.types import RolloutBatch, RolloutData, Task, Trajectory
 
 _log = logging.getLogger(__name__)
-
-UNTAUGHT = "the model has random weights and no supervised steps behind it; call check() after sft()"
 
 
 class Trainer:
@@ -214,8 +215,7 @@ class Trainer:
         """As given to `fit`; None: by the settings."""
         self._settings = self.config.frozen()
         """A copy of the settings that does not change; `fit` replaces it."""
-        self._place = beside_engine(self.model, self._settings)
-        """Where the learner works while the engine samples."""
+        beside_engine(self.model, self._settings)  # raises if overlap is requested and not possible
         self._last = 0
         """Number of the last iteration of `fit`, as far as it is known."""
         self._lost_at = -1
@@ -240,8 +240,7 @@ class Trainer:
         if self._workers is None:
             self._require_open()
             given = self.config, self._settings, self._policy, self._tasks, self._run
-            known: dict[str, Any] = {"longest_prompt": self._longest_prompt, "place": self._place}
-            self._workers = Workers(*given, num_iters=self.num_iters(), **known)
+            self._workers = Workers(*given, num_iters=self.num_iters(), longest_prompt=self._longest_prompt)
         return self._workers
 
     @property
@@ -270,14 +269,34 @@ class Trainer:
     @property
     def setup(self) -> Setup:
         """What the checks before a run look at."""
+        untaught = "the model has random weights and no supervised steps behind it; call check() after sft()"
         is_untaught = self._is_created and not self._run.has_sft and not self.iteration
         source = None if self._workers is None else self._workers.source
-        known: dict[str, Any] = {
-            "choice": self._choice,
-            "path": self._run.path,
-            "why_not_sampled": UNTAUGHT if is_untaught else "",
-        }
-        return replace(setup_of(self._settings, self._policy, self._tasks, source), **known)
+        allowed = getattr(self.model.config, "max_position_embeddings", None) or sys.maxsize
+        inference = self._settings.inference if source is None else source.parts.inference
+        tasks, prompts = self._tasks, self._policy.prompts
+        known = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else []
+        return Setup(
+            config=self._settings,
+            choice=self._choice,
+            path=self._run.path,
+            tasks=known[:: max(1, len(known) // MAX_TASKS)][:MAX_TASKS],
+            all_tasks=known,
+            held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
+            draw=functools.partial(tasks.stream.draw, 0),
+            has_replies=isinstance(tasks, EnvironmentTasks),
+            source=source,
+            why_not_sampled=untaught if is_untaught else "",
+            policy=PolicyParts(
+                model=self.model,
+                renderer=self.renderer,
+                call_format=prompts.call_format,
+                registry=prompts.registry,
+                messages=prompts.messages,
+                episode=tasks.judge,
+                max_seq_len=settled(inference.max_seq_len, allowed),
+            ),
+        )
 
     def sft(self, demonstrations: Any = None, *, max_seconds: float | None = None, **settings: Any) -> SupervisedResult:
         """Trains on demonstrations before `fit`: minimizes the negative log-likelihood of what they show the policy to write.
@@ -307,14 +326,13 @@ class Trainer:
         if self.iteration:
             raise SettingsError("sft() is called after fit(); call it first, on a new Trainer")
         given = self._demonstrations if demonstrations is None else demonstrations
-        stream, seed = self._tasks.stream, config.training.seed
-        of_step = read_demonstrations(given, self._policy, stream, section.batch_tokens, seed)
+        given = read_demonstrations(given, self._policy, self._tasks.stream, section.batch_tokens, config.training.seed)
         if self._workers is not None:
             self._workers.close()
             self._workers = None
         self._policy, self._rollouts = replace(self._policy, path=""), None
         with run.disk():
-            train_supervised(self._policy, config, run, section, of_step, max_seconds)
+            train_supervised(self._policy, config, run, section, given, max_seconds)
         if not run.is_shared:
             self._opened()
         return SupervisedResult(run.sft_rows, run.sft_policy_path)
@@ -568,10 +586,11 @@ class Trainer:
                 "save_checkpoint() in train_step(): fit counts and logs the iteration after train_step; save in a callback's "
                 "on_step, or set checkpoint.save_interval"
             )
+        workers, checkpoints, best = self._opened(), self._run.checkpoints, self._best[1]
         state: dict[str, Any] = {"iteration": self.iteration, "metrics_history": self.metrics_history}
-        state["best"] = self._best
-        options: dict[str, Any] = {"path": path, "best": self._best[1], "with_taken": self._rollouts is not None}
-        target = self._opened().save(self._run.checkpoints, self.iteration, state, **options)
+        state |= {"best": self._best, **workers.state(with_taken=self._rollouts is not None, in_run=path is None)}
+        target = checkpoints.save(self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best)
+        workers.keep(state)
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target

@@ -12,30 +12,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
-from midthought.learning.model import has_adapters
+from midthought.learning.learner import Learner
+from midthought.learning.model import Models, has_adapters
+from midthought.learning.optimizer import TrainingSchedule
+from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.stopping import StopRequest
 from midthought.models.peft_folders import merge
-from midthought.report.json_lines import json_value
+from midthought.models.pretrained import load_model, load_tokenizer, policy_folder, use_float32_head
+from midthought.plan.choices import word
+from midthought.rollout.in_flight import NOTHING_OPEN
 from midthought.rollout.pace import Pace
 from midthought.rollout.rollout_batch import task_of_group
-from midthought.trainer.checkpoint import CheckpointManager
+from midthought.trainer.checkpoint import CheckpointManager, vocabulary_digest
 from midthought.trainer.initial_policy import TrainedPolicy
-from midthought.trainer.learners import make_learner
 from midthought.trainer.rollouts import open_sources
 from midthought.trainer.run import Run
-from midthought.trainer.stages import Stages
+from midthought.trainer.stages import Stages, beside_engine
 from midthought.trainer.tasks import TrainingTasks
 
 _log = logging.getLogger(__name__)
 
-NOTHING_OPEN: Mapping[str, Any] = {"next_position": 0, "postponed": [], "groups": [], "journal": 0}
-"""State of a stream at the start of a run; what follows is in the journal."""
-
 
 class Workers:
-    """The learner of a policy, and the sources that run its episodes."""
+    """The learner of a policy, and the sources that run its episodes. `settings`: `config`, frozen. `longest_prompt`: its tokens,
+    if they are known."""
 
     def __init__(
         self,
@@ -47,11 +51,9 @@ class Workers:
         *,
         num_iters: int,
         longest_prompt: int | None,
-        place: Literal["here", "apart"] | None,
     ) -> None:
-        """`settings`: `config`, frozen. `longest_prompt`: in tokens, if known. `place`: as `beside_engine` returns."""
-        self._policy, self._place = policy, place
-        self.learner = make_learner(policy.model, policy.tokenizer, config, num_iters, apart=place == "apart")
+        self._policy, self._place = policy, beside_engine(policy.model, settings)
+        self.learner = make_learner(policy.model, policy.tokenizer, config, num_iters, apart=self._place == "apart")
         """Computes the updates."""
         self._engine, self.source, self.held_out = open_sources(
             policy.model,
@@ -114,26 +116,17 @@ class Workers:
         """Whether finished episodes would be lost with the process until there is a checkpoint."""
         return self._stream is not None and self._stream.journal.needs_checkpoint
 
-    def save(
-        self,
-        checkpoints: CheckpointManager,
-        step: int,
-        state: dict[str, Any],
-        *,
-        path: str | Path | None,
-        best: int,
-        with_taken: bool,
-    ) -> Path:
-        """Writes a checkpoint with the trainer's `state`, and returns its path. `with_taken`: the last batch is not trained on
-        yet. Other arguments as of `CheckpointManager.save`."""
-        state["policy_version"] = self._engine.policy_version
+    def state(self, *, with_taken: bool, in_run: bool) -> dict[str, Any]:
+        """Returns what a checkpoint needs beside the learner (`InFlightEpisodes.state`)."""
+        state: dict[str, Any] = {"policy_version": self._engine.policy_version}
         if self._stream is not None:
-            state["stream"] = self._stream.state(with_taken=with_taken, in_run=path is None)
-        learner, tokenizer = self.learner, self._policy.tokenizer
-        target = checkpoints.save(learner, tokenizer, step, json_value(state), path=path, best=best)
+            state["stream"] = self._stream.state(with_taken=with_taken, in_run=in_run)
+        return state
+
+    def keep(self, state: Mapping[str, Any]) -> None:
+        """Removes what the journal has of earlier checkpoints than the one with this state."""
         if self._stream is not None:
             self._stream.journal.keep(state["stream"]["journal"])
-        return target
 
     @contextmanager
     def restored(self, checkpoints: CheckpointManager, path: str | Path) -> Iterator[dict[str, Any]]:
@@ -165,3 +158,65 @@ class Workers:
         if has_adapters(self.learner.policy) and not has_adapters(self._policy.model):
             merge(self.learner.policy)
         self.learner.close()
+
+
+ALONE = {"optimizer": "adamw", "offload": "none"}
+"""Settings of `training`, and their values on ranks: another value needs a learner in this process."""
+
+
+def make_learner(
+    policy: Any, tokenizer: Any, config: RecipeConfig, num_iters: int, *, apart: bool = False
+) -> AnyLearner:
+    """Creates a learner for `Models.from_config`: in this process, `apart` in one of its own, or on `ray.num_learners` ranks.
+    Close it after use."""
+    ray, teacher = config.ray, load_teacher(config, policy, tokenizer)
+    models = Models.from_config(policy, config, teacher)
+    training = config.frozen().training
+    schedule = TrainingSchedule.from_config(config, num_iters)
+    if apart:
+        from midthought.cluster.child import ChildGroup
+
+        device = next(iter(models.policy.parameters())).device
+        place = f"cuda:{((device.index or 0) + 1) % torch.cuda.device_count()}" if device.type == "cuda" else "cpu"
+        for model in models[1:]:  # they only wait here for a new process
+            if model is not None and model is not models.policy:
+                model.to("cpu")
+        return RemoteLearner(
+            models, training, schedule, ChildGroup(torch.get_num_threads(), place, ray.silence_timeout_seconds)
+        )
+    if ray.num_learners == 1:
+        return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
+    for name, value in ALONE.items():
+        if getattr(config.training, name) != value:
+            raise SettingsError(
+                f"ray.num_learners={ray.num_learners} with training.{name}: ranks do not do that (each holds only a part of "
+                f"the models); set training.{name} to {word(value)}, or leave ray.num_learners as it was"
+            )
+    from midthought.cluster.ray.learners import RayWorkerGroup
+
+    return RemoteLearner(
+        models, training, schedule, RayWorkerGroup(ray, is_deterministic=config.inference.deterministic)
+    )
+
+
+def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | None:
+    """Loads `training.teacher` on the policy's device; None without one."""
+    source = config.training.teacher
+    if not source and config.training.adv_estimator == "zero":
+        raise SettingsError(
+            "training.adv_estimator='zero' without a teacher: all advantages are 0, so there is nothing to learn; set "
+            "training.teacher to a model folder or a run folder, or another training.adv_estimator"
+        )
+    if not source:
+        return None
+    folder = policy_folder(Path(source))
+    if vocabulary_digest(load_tokenizer(folder)) != vocabulary_digest(tokenizer):
+        raise SettingsError(
+            f"training.teacher={source!r} has another tokenizer than the policy, so its probabilities are of other tokens; "
+            "give a teacher of the same family, or train the policy from a model with the teacher's tokenizer"
+        )
+    model = config.model
+    teacher = load_model(folder, model.weights_dtype, model.attn_implementation)
+    if model.float32_head:
+        use_float32_head(teacher)
+    return teacher.requires_grad_(False).eval().to(next(iter(policy.parameters())).device)

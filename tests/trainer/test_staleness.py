@@ -393,7 +393,7 @@ def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(
     sampling, restore = [], CheckpointManager.restore
 
     def restored(*arguments):
-        sampling.append(trainer.source.stream._pausable_engine.is_running)  # noqa: SLF001
+        sampling.append(trainer.source.stream.engine.is_running)
         return restore(*arguments)
 
     monkeypatch.setattr(CheckpointManager, "restore", restored)
