@@ -162,14 +162,13 @@ class Trainer:
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         given = (config, environment, dataset, validation, reward_fn, rewards)
-        said: dict[str, Any] = {"system_prompt": system_prompt, "describes_tools": describe_tools}
         self._has_agent = agent is not None
         if agent is None:
             self._tasks = make_tasks(*given)
         else:
             from midthought.trainer.agents import agent_tasks
 
-            self._tasks = agent_tasks(agent, *given, **said)
+            self._tasks = agent_tasks(agent, *given, system_prompt=system_prompt, describes_tools=describe_tools)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
         self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks)
@@ -348,11 +347,11 @@ class Trainer:
         metrics of all iterations as a `TrainingResult`, which is a list.
 
         An epoch is a pass over the data set, or 100 iterations in an environment; `num_iters_per_epoch` replaces that length.
-        `num_epochs` None: the number in `training`. With `max_seconds` it trains for about that
-        many seconds instead (the sum of `time/seconds`: rollouts and updates, no validation; with `training.max_staleness` that
-        of `time/wall`, validation included): the number of iterations, and with it the learning rate's schedule, follows from the
-        mean seconds of the iterations so far. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run
-        folder; with `training.max_staleness` also while episodes are awaited.
+        `num_epochs` None: the number in `training`. With `max_seconds` it trains for about that many seconds instead (the sum
+        of `time/seconds`: rollouts and updates, no validation; with `training.max_staleness` that of `time/wall`, validation
+        included): the number of iterations, and with it the learning rate's schedule, follows from the mean seconds of the
+        iterations so far. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run folder; with
+        `training.max_staleness` also while episodes are awaited.
         Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped"), and StorageError if the
         run folder's disk is full, read-only or gone; the run can then be resumed.
         """
