@@ -55,10 +55,8 @@ NO_END = TrainingSchedule()
 
 
 def learning_rate_factor(step: int, training: TrainingConfig, total_steps: int | None) -> float:
-    """Returns the factor of the peak learning rate at a module's own optimizer step `step` (from 0).
-
-    Linear warm-up `(step + 1) / warmup_steps`, then constant, or a linear or cosine decay to 0 at
-    `total_steps`. Raises ValueError if a decay has no `total_steps`.
+    """Returns the factor of the peak learning rate at a module's own optimizer step `step` (from 0): linear warm-up
+    `(step + 1) / warmup_steps`, then constant, or a linear or cosine decay to 0 at `total_steps`, which it needs (ValueError).
     """
     if step < training.warmup_steps:
         return (step + 1) / training.warmup_steps
