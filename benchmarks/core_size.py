@@ -62,7 +62,6 @@ def main() -> None:
     from midthought.algo.policy_loss import policy_loss
     from midthought.algo.policy_losses.ppo import ppo
     from midthought.config import TrainingConfig, create_default_config
-    from midthought.recipes import find_recipe
 
     frames: list[str] = []
 
@@ -71,19 +70,21 @@ def main() -> None:
         frames[:] = frames_of_the_package()
         return ppo(inputs)
 
-    figures["fields of TrainingConfig"] = len(TrainingConfig.model_fields)
-    podcast = find_recipe("podcast")
-    figures["settings of train podcast"] = num_settings(podcast.config_class())
-    with counted_validations(TrainingConfig) as of_recipe:
-        podcast.begin(Path(), words=["training.seed=1"])
     with (
         counted_validations(TrainingConfig) as of_trainer,
         Trainer(create_default_config(**SETTINGS), dataset=ROWS, progress=False) as trainer,
     ):
         trainer.fit()
+    figures["modules after one fit"] = num_modules()
+    from midthought.recipes import find_recipe  # after the modules of a fit, which needs no recipe
+
+    podcast = find_recipe("podcast")
+    figures["fields of TrainingConfig"] = len(TrainingConfig.model_fields)
+    figures["settings of train podcast"] = num_settings(podcast.config_class())
+    with counted_validations(TrainingConfig) as of_recipe:
+        podcast.begin(Path(), words=["training.seed=1"])
     figures["validations of a setting in podcast's settings"] = len(of_recipe)
     figures["validations of a setting from ConfigStore through fit"] = len(of_trainer)
-    figures["modules after one fit"] = num_modules()
     figures["frames from fit to the loss"], figures["their modules"] = len(frames), len({*frames})
     for name, number in figures.items():
         print(f"{number:5}  {name}")

@@ -29,7 +29,7 @@ from midthought.env.answers import CHECKS, extract
 from midthought.env.judge import parse_verdict
 from midthought.errors import MidthoughtError
 from midthought.feedback.convert import RecordError, read_record
-from midthought.feedback.prompts import without_control_tokens
+from midthought.feedback.settings import without_control_tokens
 from midthought.memory.llm_questions.structured_output import parse_object
 from midthought.memory.service import schemas
 from midthought.memory.transcripts import read_transcript

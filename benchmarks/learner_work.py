@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.reciter import SIZES, STYLES, make_model, make_tokenizer
 from midthought.learning.batch import TokenBatch, boundaries
-from midthought.learning.padded_batch import PPOBatch
+from midthought.learning.model import PPOBatch
 from midthought.recipes.podcast.demonstrations import Demonstrator, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts

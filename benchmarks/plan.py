@@ -65,8 +65,7 @@ class Taken:
 
 TRAINING = {
     "optimizer": "adamw",
-    "offload_optimizer": False,
-    "offload_reference": False,
+    "offload": "none",
     "gradient_checkpointing": False,
     "logits_mib": 64,
     "micro_batch_tokens": 16_384,
@@ -157,7 +156,7 @@ def iterate(plan: Memory, device: str | torch.device = "cpu") -> dict[str, float
             packing="shared" if plan.num_sharing > 1 else True,
             logits_mib=plan.logits_mib,
             gradient_checkpointing=plan.gradient_checkpointing,
-            offload_reference=plan.offload_reference,
+            offload=plan.offload,
             kl_coef=0.01 if reference is not None else 0.0,
             entropy_coef=0.01,
         ),

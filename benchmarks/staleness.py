@@ -27,11 +27,7 @@ ARMS: Mapping[str, Mapping[str, object]] = {
     "S=4": {"max_staleness": 4},
     "S=4, no correction": {"max_staleness": 4, "rollout_correction": "none"},
     "S=4, masked": {"max_staleness": 4, "rollout_correction": "masked"},
-    "S=4, sequence": {
-        "max_staleness": 4,
-        "rollout_correction": "truncated",
-        "rollout_correction_level": "sequence",
-    },
+    "S=4, sequence": {"max_staleness": 4, "rollout_correction": "sequence_truncated"},
     "S=4, dppo_tv": {"max_staleness": 4, "policy_loss": "dppo_tv"},
 }
 NUM_ITERS, MAX_TOKENS = 100, 24

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.padded_batch import PPOBatch
+from midthought.learning.model import PPOBatch
 
 
 class TRLUpdate:

@@ -72,7 +72,11 @@ from .algo.losses import (
     compute_value_loss as compute_value_loss,
     policy_loss as policy_loss,
 )
-from .algo.kl import KLController as KLController, apply_kl_penalty as apply_kl_penalty, kl_divergence as kl_divergence
+from .algo.shaping import (
+    KLController as KLController,
+    apply_kl_penalty as apply_kl_penalty,
+    kl_divergence as kl_divergence,
+)
 from .env.environment import BaseEnvironment as BaseEnvironment
 from .env.game import SimpleGameEnvironment as SimpleGameEnvironment
 from .env.rewards import combine_rewards as combine_rewards
@@ -92,7 +96,7 @@ from .rollout.trajectory_json import (
 )
 from .rollout.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead
-from .learning.padded_batch import PPOBatch as PPOBatch
+from .learning.model import PPOBatch as PPOBatch
 from .trainer.hub import save_for_hub as save_for_hub
 from .trainer.trainer import (
     RayPPOTrainer as RayPPOTrainer,

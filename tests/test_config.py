@@ -12,7 +12,6 @@ from source_trees import tree_of
 
 from midthought.config import (
     ConfigStore,
-    InferenceConfig,
     ModelConfig,
     Section,
     TrainingConfig,
@@ -181,7 +180,7 @@ def test_grpo_needs_groups():
         ({}, 100, 1, 2),
         ({"adv_estimator": "grpo"}, 100, 1, 13),  # 8 groups of 8
         ({}, None, None, 300),
-        ({"num_train_iters_per_epoch": 7}, None, 2, 14),
+        ({}, None, 2, 200),
         ({"num_train_iters": 5}, 100, None, 5),
         ({"num_train_iters": 5}, 100, 1, 2),
     ],
@@ -324,5 +323,5 @@ def test_a_frozen_copy_refuses_assignments_and_leaves_the_original_assignable():
 
 
 def test_a_frozen_copy_has_the_values_that_follow_from_another_section():
-    assert create_default_config().frozen().training.loss_norm_tokens == InferenceConfig().max_tokens
-    assert create_default_config(training={"loss_norm_tokens": 7}).frozen().training.loss_norm_tokens == 7
+    repeated = create_default_config(inference={"deterministic": True}, training={"max_staleness": 1}).frozen().training
+    assert (repeated.packing, repeated.rollout_correction) == (True, "truncated")

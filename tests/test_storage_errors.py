@@ -10,8 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from midthought.errors import SettingsError, StorageError
-from midthought.files.regular import atomic_path
-from midthought.files.storage_errors import THEN_RESUME, storage_error, storage_errors
+from midthought.files.regular import THEN_RESUME, atomic_path, storage_error, storage_errors
 
 
 def write_to_full_device(_: Path) -> None:

@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gradient_checkpointing=true": {"gradient_checkpointing": True},
     "gradient_checkpointing=offload": {"gradient_checkpointing": "offload"},
     "optimizer=adamw_8bit": {"optimizer": "adamw_8bit"},
-    "offload_optimizer=true": {"offload_optimizer": True},
+    "offload=optimizer": {"offload": "optimizer"},
 }
 NUM_EPISODES = 16
 MAX_DIFFERENCE, REPEATED = 0.1, 1.5

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from midthought.algo.advantage_estimator import CreditInputs, advantage_estimator, estimate, numbered
-from midthought.algo.groups import group_extremes, group_statistics, is_tie
-from midthought.algo.tensors import as_mask, as_numbers
+from midthought.algo.tensors import as_mask, as_numbers, group_extremes, group_statistics, is_tie
 
 GRPO_EPSILON = 1e-6
 

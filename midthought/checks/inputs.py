@@ -8,24 +8,16 @@ import inspect
 import math
 import os
 import shutil
-import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from midthought.checks.examination import History, Setup, SkippedError
 from midthought.checks.registry import Finding, check
-from midthought.engines.create import check_backend
-from midthought.engines.external_engine import ExternalEngine
-from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.launch import SERVERS
-from midthought.engines.servers.preparation import probe_text
+from midthought.engines.policy_engine import check_backend, check_servers
 from midthought.env.answer_matching import normalised
 from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError, SettingsError
-from midthought.feedback.commands import check_feedback
-from midthought.feedback.settings import FeedbackSettings
 from midthought.learning.optimizer import ADAM_EPSILON, TrainingSchedule, learning_rate_factor
 from midthought.models.pretrained import is_on_this_machine
 from midthought.plan.hardware import GIB
@@ -209,34 +201,17 @@ def machine(setup: Setup) -> Iterator[Finding]:
 
 
 @check("servers", "check")
-def servers(setup: Setup) -> Iterator[Finding]:
-    """The servers of the policy and of the feedback critic answer, with the right model and usable log-probabilities."""
-    settings = getattr(setup.config, "feedback", None)
-    for found in check_feedback(settings) if isinstance(settings, FeedbackSettings) else ():
-        if found.remedy:
-            yield Finding(f"{found.what}: {found.words}", found.remedy, found.server, "stop")
+def servers(setup: Setup) -> Sequence[Finding]:
+    """The servers of the policy answer, with the right model and usable log-probabilities."""
     inference = setup.config.inference
     check_backend(inference)
-    if inference.engine not in SERVERS or inference.in_process or not inference.base_url:
-        return
-    if setup.source is not None and isinstance(setup.source.parts.engine, ExternalEngine):
-        return  # the run's own engine has passed the same checks
+    if inference.engine == "local" or inference.in_process or not inference.base_url:
+        return ()
     if not (name := inference.served_model_name or setup.config.model.local_path):
         raise SkippedError("inference.served_model_name does not name the model of the servers")
-    engine = ServerEngine(
-        SERVERS[inference.engine],
-        inference.base_url,
-        name,
-        eos_token_ids=(),
-        probe=None if setup.policy is None else probe_text(setup.policy.renderer),
-        max_seq_len=2,
-        api_key_env=inference.api_key_env,
-        retry_policy=RetryPolicy(connect_timeout_seconds=5.0, next_token_timeout_seconds=5.0),
-        training_temperature=inference.temperature,
-    )
-    with contextlib.ExitStack() as stack, warnings.catch_warnings(action="ignore"):
-        stack.callback(engine.shutdown)
-        engine.check()
+    renderer = None if setup.policy is None else setup.policy.renderer
+    check_servers(inference, name, renderer, None if setup.source is None else setup.source.parts.engine)
+    return ()
 
 
 @check("movement", "fit")
@@ -245,7 +220,7 @@ def movement(setup: Setup) -> Iterator[Finding]:
     training = setup.config.training
     weights = [(each.numel(), each.requires_grad) for each in getattr(setup.parts.model, "parameters", list)()]
     trained, total = sum(number for number, learns in weights if learns), sum(number for number, _ in weights)
-    schedule = TrainingSchedule.from_config(training, training.num_iters(len(setup.all_tasks) or None))
+    schedule = TrainingSchedule.from_config(setup.config, training.num_iters(len(setup.all_tasks) or None))
     steps = range(0, schedule.total_steps or 1, max(1, (schedule.total_steps or 1) // 100))
     factor = fmean(learning_rate_factor(step, training, schedule.total_steps) for step in steps)
     history = History(setup.config.to_dict())

@@ -18,7 +18,7 @@ import typer
 from midthought.cli import feedback, memory, runs, serving, training
 from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
-from midthought.files.storage_errors import storage_error
+from midthought.files.regular import storage_error
 
 MISTAKE, TRAINING_STOPPED, INTERNAL_ERROR = 2, 3, os.EX_SOFTWARE
 

@@ -73,7 +73,7 @@ def questions(
             max_concurrency=8,
         )
         from midthought.memory.llm_questions.episodes import GenerationPlan
-        from midthought.memory.llm_questions.prompts import KINDS
+        from midthought.memory.llm_questions.verification import KINDS
 
         plan = GenerationPlan(num_pairs, _named(kinds, KINDS))
         limits = {"only": episodes, "max_episodes": max_episodes}

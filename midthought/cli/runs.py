@@ -11,7 +11,7 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES, Assignments
-from midthought.files.storage_errors import value_errors
+from midthought.files.regular import value_errors
 
 
 def settings(
@@ -88,7 +88,7 @@ def watch(
 
     Reads the run folder only, so it works from another terminal or machine.
     """
-    from midthought.report.watch import RunState, follow, state_of
+    from midthought.report.run_record import RunState, follow, state_of
 
     with value_errors(run):
         for line in follow(run, None if once else 1.0):

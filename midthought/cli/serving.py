@@ -10,7 +10,7 @@ import typer
 
 from midthought.cli.output import tell
 from midthought.errors import SettingsError
-from midthought.files.storage_errors import value_errors
+from midthought.files.regular import value_errors
 
 Run = Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")]
 Recipe = Annotated[

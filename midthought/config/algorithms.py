@@ -28,9 +28,9 @@ class Algorithm:
 
 
 KEYS = (
-    "adv_estimator", "policy_loss", "loss_agg", "loss_norm_tokens", "clip_ratio", "clip_ratio_high", "dual_clip", "gamma",
-    "lam", "max_dynamic_batches", "entropy_coef", "kl_coef", "target_kl", "kl_loss_coef", "kl_loss_kind",
-    "rollout_correction", "rollout_correction_level", "overlong_buffer_tokens", "mask_truncated_episodes",
+    "adv_estimator", "policy_loss", "loss_agg", "clip_ratio", "clip_ratio_high", "dual_clip", "gamma", "lam",
+    "max_dynamic_batches", "entropy_coef", "kl_coef", "target_kl", "kl_loss_coef", "kl_loss_kind",
+    "rollout_correction", "overlong_buffer_tokens", "mask_truncated_episodes",
 )  # fmt: skip
 """Settings of every preset. One that a preset does not give has its default, so that nothing of the former preset is left."""
 ESTIMATOR = "grpo"

@@ -216,10 +216,8 @@ class RayConfig(Section):
     cpus_per_learner: Harmless[float] = Field(1.0, gt=0)
     """CPUs per learner; threads as with `cpus_per_actor`."""
     gpus_per_learner: Harmless[float] = Field(0.0, ge=0)
-    """GPUs per learner; if not 0, it runs on the first of them."""
-    colocate: Harmless[bool] = False
-    """Place actor i and learner i in one placement-group bundle. They share its GPU if each requests a fraction of one
-    (`gpus_per_actor`, `gpus_per_learner`). False: each process has its own bundle."""
+    """GPUs per learner; if not 0, it runs on the first of them. If there are as many actors as learners, and each requests a
+    fraction of a GPU, actor i and learner i share one."""
     start_timeout_seconds: Harmless[float] = Field(120.0, gt=0)
     """Time limit for the cluster to allocate the actors, and for an actor to start."""
     silence_timeout_seconds: Harmless[float] = Field(300.0, gt=0)

@@ -82,12 +82,10 @@ class RecipeConfig(Section):
     def frozen(self) -> Self:
         """Returns a frozen copy, with the values that follow from another section filled in.
 
-        `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.deterministic`,
-        `training.packing` is true instead of `shared`. With `training.max_staleness`, `training.rollout_correction=auto` is
-        `truncated`, because older policies sampled some tokens, unless the policy loss uses the sampled log-probabilities
-        itself; otherwise it is `none`.
-        `model.tensor_parallel_size` becomes a flag of the server that the run starts. Raises `SettingsError` for values that
-        were assigned and contradict each other.
+        With `inference.deterministic`, `training.packing` is true instead of `shared`. With `training.max_staleness`,
+        `training.rollout_correction=auto` is `truncated`, because older policies sampled some tokens, unless the policy loss
+        uses the sampled log-probabilities itself; otherwise it is `none`. `model.tensor_parallel_size` becomes a flag of the
+        server that the run starts. Raises `SettingsError` for values that were assigned and contradict each other.
         """
         try:
             self._check_sections()
@@ -101,7 +99,6 @@ class RecipeConfig(Section):
             flags = [*flags, "--tensor-parallel-size", str(num_gpus)]
         derived: dict[str, dict[str, Any]] = {
             "training": {
-                "loss_norm_tokens": training.loss_norm_tokens or inference.max_tokens,
                 "rollout_correction": "truncated" if is_older else training.correction,
                 "packing": training.packing if not inference.deterministic else training.packing is not False,
             },

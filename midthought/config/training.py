@@ -11,6 +11,11 @@ from midthought.config.algorithms import AlgorithmSection
 from midthought.config.section import Auto, FormerName, Harmless, settled
 from midthought.errors import near_names
 
+ITERS_PER_EPOCH = 100
+"""Iterations per epoch in an environment, unless `Trainer.fit` gets another number."""
+Correction = Literal["none", "truncated", "masked", "sequence_truncated", "sequence_masked"]
+"""Weights of tokens by the ratio of recomputed to sampled probability (`algo.shaping.rollout_weights`)."""
+
 
 class TrainingConfig(AlgorithmSection):
     """PPO and related algorithms: docs/algorithms.md has the formula and the source of each."""
@@ -22,10 +27,7 @@ class TrainingConfig(AlgorithmSection):
     num_train_iters: Harmless[int | None] = Field(None, ge=0)
     """Number of iterations, each a rollout of `batch_size` episodes and the update on them. Null: follows from `num_epochs`."""
     num_epochs: Harmless[int] = Field(3, ge=0)
-    """Number of passes over the tasks; in an environment, whose tasks are unlimited, `num_train_iters_per_epoch` iterations
-    each."""
-    num_train_iters_per_epoch: Harmless[int] = Field(100, ge=1)
-    """Iterations per epoch in an environment."""
+    """Number of passes over the tasks; in an environment, whose tasks are unlimited, 100 iterations each."""
     batch_size: int = Field(64, ge=1)
     """Episodes per iteration."""
     max_staleness: int = Field(0, ge=0)
@@ -61,12 +63,11 @@ class TrainingConfig(AlgorithmSection):
     """Decay of AdamW's second moment, the mean of the squared gradients; for the policy and the critic. Of the first: 0.9."""
     weight_decay: float = Field(0.01, ge=0)
     """AdamW's decay of weight matrices and embeddings, as a share of the learning rate; biases and norms do not decay."""
-    offload_optimizer: Harmless[bool] = False
-    """Keep the optimizer's copy of the weights, its gradients and moments in CPU memory, and take its steps on the CPU: up to
-    12 bytes less per trained weight on the GPU. Costs two copies of the weights over the bus per step."""
-    offload_reference: Harmless[bool] = False
-    """Keep the reference and the teacher in CPU memory except while they score. No effect on the reference with
-    `model.lora_rank`, which needs no copy."""
+    offload: Harmless[Literal["none", "reference", "optimizer"]] = "none"
+    """`reference`: keep the reference and the teacher in CPU memory except while they score; no effect on the reference with
+    `model.lora_rank`, which needs no copy. `optimizer`: also keep the optimizer's copy of the weights, its gradients and moments
+    there, and take its steps on the CPU: up to 12 bytes less per trained weight on the GPU. Costs two copies of the weights
+    over the bus per step."""
     ppo_epochs: int = Field(1, ge=1)
     """Passes over the episodes of an iteration."""
     group_size: int | None = Field(None, ge=1)
@@ -103,9 +104,7 @@ class TrainingConfig(AlgorithmSection):
         "token-mean"
     )
     """Averaging of token losses over an optimizer step: all tokens weigh the same (`token-mean`), or all episodes do, by the
-    mean of their tokens, their sum, or their sum divided by a constant (Dr. GRPO)."""
-    loss_norm_tokens: int | None = Field(None, ge=1)
-    """The constant of `seq-mean-token-sum-norm`. Null: `inference.max_tokens`."""
+    mean of their tokens, their sum, or their sum divided by `inference.max_tokens` (Dr. GRPO)."""
     clip_ratio: float = Field(0.2, gt=0)
     """Clip range of the probability ratio; the lower one, if there is a `clip_ratio_high`."""
     clip_ratio_high: float | None = Field(None, gt=0)
@@ -124,13 +123,11 @@ class TrainingConfig(AlgorithmSection):
     """Weight of the KL divergence as a term of the loss (as in GRPO)."""
     kl_loss_kind: Literal["k1", "k2", "k3", "abs"] = "k3"
     """KL estimator in the loss. The gradient of k1 is zero on average; the gradient of k2 is that of the divergence."""
-    rollout_correction: Literal["auto", "none", "truncated", "masked"] = "auto"
+    rollout_correction: Correction | Auto = "auto"
     """Weight the policy loss by the ratio of recomputed to sampled probability, for engines whose numerics differ from the
-    learner's: `truncated` limits the weight to the maximum, `masked` drops tokens whose weight is outside the limits.
-    `auto`: `truncated` if another engine than `local` samples, unless the policy loss uses the sampled log-probabilities itself;
-    else `none`."""
-    rollout_correction_level: Literal["token", "sequence"] = "token"
-    """One weight per token, or one per episode."""
+    learner's: `truncated` limits the weight of a token to the maximum, `masked` drops tokens whose weight is outside the limits;
+    `sequence_truncated` and `sequence_masked` do so with one weight per episode. `auto`: `truncated` if another engine than
+    `local` samples, unless the policy loss uses the sampled log-probabilities itself; else `none`."""
     overlong_buffer_tokens: float = Field(0, ge=0)
     """DAPO's overlong reward shaping: over this many tokens before `inference.max_tokens`, a penalty grows linearly with the
     length of the episode. Below 1: a share of `inference.max_tokens` (DAPO: 0.2). 0: none."""
@@ -170,7 +167,7 @@ class TrainingConfig(AlgorithmSection):
         return settled(self.learning_rate)
 
     @property
-    def correction(self) -> Literal["none", "truncated", "masked"]:
+    def correction(self) -> Correction:
         """`rollout_correction`; `none` if it is still `auto`."""
         return settled(self.rollout_correction, "none")
 
@@ -201,7 +198,7 @@ class TrainingConfig(AlgorithmSection):
             return self.num_train_iters
         num_epochs = self.num_epochs if num_epochs is None else num_epochs
         if num_tasks is None:
-            return num_epochs * self.num_train_iters_per_epoch
+            return num_epochs * ITERS_PER_EPOCH
         return -(-num_epochs * num_tasks * self.episodes_per_task // self.batch_size)
 
     @field_validator("adv_estimator", "policy_loss")

@@ -20,8 +20,7 @@ from midthought.errors import DataError, NoReplyError, near_names
 from midthought.feedback.convert import write_parquet
 from midthought.feedback.critics import make_critic, masked_feedback
 from midthought.feedback.model import ModelCritic, endpoint_settings
-from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
-from midthought.feedback.settings import FeedbackSettings, read_feedback_settings
+from midthought.feedback.settings import SYSTEM_PROMPT, TOOL_NAME, FeedbackSettings, read_feedback_settings
 from midthought.files.regular import atomic_path
 from midthought.http.json_requests import JsonEndpoint
 from midthought.tools.background_loop import BackgroundLoop

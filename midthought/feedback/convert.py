@@ -20,7 +20,7 @@ from midthought.config.references import optional
 from midthought.data.problem_readers import prompt_of
 from midthought.env.answers import is_right
 from midthought.errors import DataError
-from midthought.feedback.prompts import (
+from midthought.feedback.settings import (
     DEFINITION,
     SYSTEM_PROMPT,
     TOOL_NAME,

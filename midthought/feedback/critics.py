@@ -1,21 +1,166 @@
-"""Critics, which give feedback on a wrong answer, by name; those to compare others with (`none`, `outcome`, `wrong`)."""
+"""Critics, which give feedback on a wrong answer, by name: `hints`, and those to compare others with (`none`, `outcome`,
+`wrong`).
+
+`hints` locates the mistake in a product, sum or difference by calculating it. It never states the result or a partial
+product, only the policy's own statements, digit places and operands. Statements are found in texts as they are written:
+`7 * 4 = 28`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, extract
-from midthought.errors import SettingsError, near_names
-from midthought.feedback.hints import Hints, equations, step_is_wrong
+from midthought.errors import DataError, SettingsError, near_names
 from midthought.feedback.masking import can_be_quoted, mask_answer
 from midthought.feedback.model import ModelCritic
-from midthought.feedback.prompts import RETRY_ONLY
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import RETRY_ONLY, FeedbackSettings
+from midthought.tools.builtin.calculate import CalculationError, calculate
 from midthought.types import Task
+
+PLACES = ("ones", "tens", "hundreds", "thousands", "ten thousands", "hundred thousands", "millions")
+_CALCULATION = re.compile(r"(?<![\w.])(\d[\d,]*)\s*(\*|×|x|\\times|\+|-|−)\s*(\d[\d,]*)(?![\w]|\.\d)")
+_LAST_NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?![\w]|\.\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Calculation:
+    """The calculation of a problem: two operands and an operator (`*`, `+` or `-`)."""
+
+    first: int
+    sign: str
+    second: int
+
+    @property
+    def result(self) -> int:
+        return {"*": self.first * self.second, "+": self.first + self.second, "-": self.first - self.second}[self.sign]
+
+
+class Hints:
+    """Names the first false statement; else the first missing partial product; else the place of the first wrong digit.
+
+    Raises DataError for a problem that is not a calculation with two whole numbers.
+    """
+
+    async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
+        calculation = calculation_of(task)
+        steps = f"{reasoning}\n{answer}"
+        hint = _false_step(task, steps) or _missing_product(steps, calculation) or _wrong_place(answer, calculation)
+        return f"{RETRY_ONLY} {hint}"
+
+
+def calculation_of(task: Task) -> Calculation:
+    """The calculation that the task's prompt asks for. Raises DataError if there is none."""
+    found = _CALCULATION.search(task.prompt)
+    if found is None:
+        raise DataError(
+            f"task {task.task_id!r} asks for no product, sum or difference of two whole numbers, so the critic 'hints' can "
+            "calculate nothing; use 'outcome' or 'model' for such tasks"
+        )
+    first, sign, second = found.groups()
+    plain_sign = "+" if sign == "+" else "-" if sign in "-−" else "*"
+    return Calculation(int(first.replace(",", "")), plain_sign, int(second.replace(",", "")))
+
+
+def _false_step(task: Task, steps: str) -> str | None:
+    """A sentence about the first false statement; None if all are true. Quotes the statement unless masking would change it."""
+    false = next((each for each in equations(steps) if not each.is_true), None)
+    if false is None:
+        return None
+    statement = f"{false.left} = {false.right}"
+    if not can_be_quoted(task, statement):
+        return "One of your calculations is wrong. Do each of them again."
+    return step_is_wrong(statement)
+
+
+def step_is_wrong(statement: str) -> str:
+    return f"This step is wrong: {statement}. Do it again, then go on from there."
+
+
+def _missing_product(steps: str, calculation: Calculation) -> str | None:
+    """The first partial product, from the right, that is missing; None if the steps contain no calculation."""
+    if calculation.sign != "*" or not any(equations(steps)):
+        return None
+    written = {_plain(found) for found in _LAST_NUMBER.findall(steps)}
+    for place, digit in enumerate(map(int, reversed(str(calculation.second)))):
+        product = calculation.first * digit
+        if product and not {str(product), str(product * 10**place)} & written:
+            operand = digit * 10**place
+            return f"Your steps hold no right value for {calculation.first} × {operand}. Calculate it again."
+    return "Every partial product is there; it is their sum that goes wrong. Add them again, column by column, with the carries."
+
+
+def _wrong_place(answer: str, calculation: Calculation) -> str:
+    """The first wrong digit of the answer, from the right."""
+    numbers = _LAST_NUMBER.findall(answer)
+    if not numbers:
+        return "There is no whole number in the answer. Calculate step by step and end with the result."
+    said, meant = _plain(numbers[-1]), str(calculation.result)
+    if said.startswith("-") != meant.startswith("-"):
+        return "The sign is wrong. Which of the two numbers is the larger one?"
+    said, meant = said.lstrip("-"), meant.lstrip("-")
+    shortest = min(len(said), len(meant))
+    differ = (count for count, (one, other) in enumerate(zip(said[::-1], meant[::-1], strict=False)) if one != other)
+    num_right = next(differ, shortest)
+    if num_right == shortest:
+        few_or_many = "few" if len(said) < len(meant) else "many"
+        return f"The answer has too {few_or_many} digits. Write the steps down and mind the carries on the left."
+    place = f"the {PLACES[num_right]} place" if num_right < len(PLACES) else f"place {num_right + 1} from the right"
+    before = f"the {num_right} digits to its right are right" if num_right > 1 else "what is to its right is right"
+    what = "the steps" if calculation.sign == "*" else "that column and its carry"
+    return f"The digit at {place} is wrong{f'; {before}' if num_right else ''}. Go through {what} again."
+
+
+def _plain(number: str) -> str:
+    """A number without separators and leading zeros, of any length."""
+    sign = "-" if number.startswith("-") else ""
+    return sign + (number.replace(",", "").lstrip("-").lstrip("0") or "0")
+
+
+# -- statements ----------------------------------------------------------------------------------------------------
+
+MAX_TERMS = 12
+"""Longer chains of operations are not read."""
+
+_DIGITS = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d{1,30}(?:\.\d{1,30})?"
+_SIGNS = {"*": "*", "×": "*", "·": "*", "x": "*", "\\times": "*", "\\cdot": "*", "+": "+", "-": "-", "−": "-"}
+_SIGNS |= {"/": "/", "÷": "/", "\\div": "/"}
+_SIGN = r"\\times|\\cdot|\\div|[*×·+−÷/-]|(?<=\s)x(?=\s)"
+_EQUATION = re.compile(
+    rf"(?<![\w.,^/*×·+−÷)\\-])(?<![*×·+−÷/-]\s)(?P<left>\$?(?:{_DIGITS})(?:\s{{0,2}}(?:{_SIGN})\s{{0,2}}\$?(?:{_DIGITS})){{1,{MAX_TERMS}}})"
+    rf"\s{{0,2}}=\s{{0,2}}\$?(?P<right>-?(?:{_DIGITS}))(?![\w^])(?!\s{{0,2}}(?:{_SIGN})\s{{0,2}}[\w(])(?!\.\d)"
+)
+"""A number, operators and numbers, `=`, a number. The characters around it must not belong to the same calculation."""
+_PART = re.compile(rf"{_DIGITS}|{_SIGN}")
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """One statement as written: `left = right`."""
+
+    left: str
+    right: str
+    is_true: bool
+
+
+def equations(text: str) -> Iterator[Equation]:
+    """The arithmetic statements of a text in order. Division is exact; a correctly rounded quotient counts as true."""
+    for found in _EQUATION.finditer(text):
+        left, right = found["left"], found["right"]
+        try:
+            plain = "".join(_SIGNS.get(part) or part.replace(",", "") for part in _PART.findall(left))
+            error = abs(Fraction(calculate(plain)) - Fraction(right.replace(",", "")))
+        except CalculationError:  # a division by zero
+            continue
+        num_decimals = len(right.partition(".")[2])
+        yield Equation(left, right, error == 0 or (num_decimals > 0 and error <= Fraction(1, 2 * 10**num_decimals)))
+
 
 MAX_ANSWER_CHARS = 200
 MAX_SENTENCE_CHARS = 160

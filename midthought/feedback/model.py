@@ -14,8 +14,7 @@ from typing import Any
 from midthought.data.problem_sets import SOLUTION_LABEL
 from midthought.errors import NoReplyError, SettingsError
 from midthought.feedback.masking import choices_of, is_multiple_choice
-from midthought.feedback.prompts import without_control_tokens
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import FeedbackSettings, without_control_tokens
 from midthought.http.json_requests import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
 from midthought.types import Task
 

@@ -12,8 +12,13 @@ from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, task_is_right
 from midthought.errors import EpisodeError, SettingsError, near_names
 from midthought.feedback.critics import Critic, make_critic, masked_feedback
-from midthought.feedback.prompts import DEFINITION, RIGHT_ANSWER, wrong_answer_result
-from midthought.feedback.settings import FeedbackSettings, read_feedback_settings
+from midthought.feedback.settings import (
+    DEFINITION,
+    RIGHT_ANSWER,
+    FeedbackSettings,
+    read_feedback_settings,
+    wrong_answer_result,
+)
 from midthought.tools.definition import Tool, ToolOutput
 from midthought.types import Task
 

@@ -17,8 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import OutputPathError
-from midthought.files.regular import atomic_path, json_object, lines_of, read_json_object, require_no_special_file
-from midthought.files.storage_errors import storage_errors
+from midthought.files.regular import (
+    atomic_path,
+    json_object,
+    lines_of,
+    read_json_object,
+    require_no_special_file,
+    storage_errors,
+)
 
 MANIFEST = "manifest.json"
 FORMAT = 1

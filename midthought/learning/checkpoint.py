@@ -24,8 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError, UserError
 from midthought.files.output_folder import MANIFEST, damage_in, recover, remove, replaced
-from midthought.files.regular import read_regular_text
-from midthought.files.storage_errors import value_errors
+from midthought.files.regular import read_regular_text, value_errors
 from midthought.learning.model import has_adapters
 from midthought.learning.remote_learner import AnyLearner
 from midthought.models.gguf import quiet_transformers

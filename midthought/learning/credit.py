@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
-from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
-from midthought.algo.shaping import rollout_weights, teacher_advantages
+from midthought.algo.shaping import KLController, apply_kl_penalty, kl_divergence, rollout_weights, teacher_advantages
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.types import Trajectory
@@ -97,12 +96,7 @@ def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBat
     """
     assert batch.old_logprobs is not None and training.correction != "none"
     weights, metrics = rollout_weights(
-        batch.old_logprobs,
-        batch.sampled_logprobs,
-        batch.loss_mask,
-        training.correction,
-        level=training.rollout_correction_level,
-        episodes=batch.token_episodes,
+        batch.old_logprobs, batch.sampled_logprobs, batch.loss_mask, training.correction, episodes=batch.token_episodes
     )
     of_tokens = weights[batch.loss_mask]
     ess = float(of_tokens.sum() ** 2 / (len(of_tokens) * of_tokens.square().sum()).clamp(min=1e-30))

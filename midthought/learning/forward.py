@@ -24,7 +24,7 @@ from midthought.learning.attention import row_arguments
 from midthought.learning.batch import Packing, TokenBatch
 from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
 from midthought.learning.ranks import is_sharded
-from midthought.models.float32_head import Float32Linear
+from midthought.models.pretrained import Float32Linear
 
 _log = logging.getLogger(__name__)
 

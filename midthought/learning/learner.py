@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.algo.kl import KLController
 from midthought.algo.losses import loss_weights
+from midthought.algo.shaping import KLController
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
@@ -77,7 +77,7 @@ class Learner:
         self.kl_controller = KLController(training.kl_coef, training.target_kl)
         modules = {"policy": policy} | ({} if critic is None else {"critic": critic})
         self.optimizer = Optimizer(modules, training, schedule)
-        self._is_offloaded = training.offload_reference and self.process_group.is_alone
+        self._is_offloaded = training.offload != "none" and self.process_group.is_alone
         """Whether models that only score are in main memory except while they score."""
         self._scoring = {
             name: model.eval()
@@ -233,7 +233,7 @@ class Learner:
         """Returns an optimizer step's batch with the weights of its tokens, and its losses. Call it before the batch is split."""
         training = self.training
         weights, denominator = loss_weights(
-            batch.loss_mask, batch.token_episodes, training.loss_agg, training.loss_norm_tokens
+            batch.loss_mask, batch.token_episodes, training.loss_agg, self.optimizer.schedule.max_tokens
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)

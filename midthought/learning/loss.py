@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
+from midthought.algo.shaping import kl_divergence
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, spread

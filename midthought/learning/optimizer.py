@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from midthought.config import TrainingConfig
+from midthought.config import RecipeConfig, TrainingConfig
 from midthought.config.references import optional
 from midthought.errors import CheckpointError
 from midthought.learning.ranks import part_like, whole
@@ -33,29 +33,30 @@ NUM_MATRICES = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSchedule:
-    """The optimizer steps at which a linear or cosine learning-rate schedule ends."""
+    """The optimizer steps at which a linear or cosine learning-rate schedule ends, and the largest length of an episode."""
 
     total_steps: int | None = None
     """Steps of the policy. None: the run has no known end, which only the schedule `constant` allows."""
     critic_total_steps: int | None = None
     """Steps of the critic, which also learns during the critic warm-up. None: `total_steps`."""
+    max_tokens: int | None = None
+    """The constant of the average `seq-mean-token-sum-norm`, which needs it."""
 
     @classmethod
-    def from_config(cls, training: TrainingConfig, num_iters: int) -> Self:
+    def from_config(cls, config: RecipeConfig, num_iters: int) -> Self:
         """Returns the schedule of PPO that ends with iteration `num_iters`."""
+        training = config.training
         steps = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
-        num_waiting = training.num_critic_warmup_iters
-        return cls(total_steps=max(num_iters - num_waiting, 0) * steps, critic_total_steps=num_iters * steps)
+        total = max(num_iters - training.num_critic_warmup_iters, 0) * steps
+        return cls(total_steps=total, critic_total_steps=num_iters * steps, max_tokens=config.inference.max_tokens)
 
 
 NO_END = TrainingSchedule()
 
 
 def learning_rate_factor(step: int, training: TrainingConfig, total_steps: int | None) -> float:
-    """Returns the factor of the peak learning rate at a module's own optimizer step `step` (from 0).
-
-    Linear warm-up `(step + 1) / warmup_steps`, then constant, or a linear or cosine decay to 0 at
-    `total_steps`. Raises ValueError if a decay has no `total_steps`.
+    """Returns the factor of the peak learning rate at a module's own optimizer step `step` (from 0): linear warm-up
+    `(step + 1) / warmup_steps`, then constant, or a linear or cosine decay to 0 at `total_steps`, which it needs (ValueError).
     """
     if step < training.warmup_steps:
         return (step + 1) / training.warmup_steps
@@ -74,7 +75,7 @@ class Optimizer:
     gradients to the copies after every backward pass and adds them up there; a step rounds the copies into the weights.
     Source: Micikevicius et al. 2018 (arXiv 1710.03740), section 3.1.
 
-    With `offload_optimizer`, every weight has such a copy in main memory, AdamW runs on the CPU, and `gather` moves the
+    With `offload=optimizer`, every weight has such a copy in main memory, AdamW runs on the CPU, and `gather` moves the
     gradients there. Source: Ren et al. 2021 (ZeRO-Offload, arXiv 2101.06840), section 4. With `optimizer=adamw_8bit`,
     moments are stored in 8 bits; raises MissingExtraError if bitsandbytes is not installed.
     """
@@ -90,9 +91,9 @@ class Optimizer:
         self._masters: dict[nn.Parameter, Tensor] = {}
         for _, parameter in self._named():
             is_wider = parameter.dtype in HALF
-            if parameter.requires_grad and (is_wider or training.offload_optimizer):
+            if parameter.requires_grad and (is_wider or training.offload == "optimizer"):
                 copied = parameter.detach().to(torch.float32 if is_wider else parameter.dtype, copy=True)
-                self._masters[parameter] = copied.cpu() if training.offload_optimizer else copied
+                self._masters[parameter] = copied.cpu() if training.offload == "optimizer" else copied
         self._adam = self._create()
         policy = modules["policy"].parameters() if "policy" in modules else ()
         self._movement = Movement([each for each in policy if each.requires_grad])

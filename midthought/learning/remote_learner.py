@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from midthought.algo.kl import KLController
+from midthought.algo.shaping import KLController
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import credit_batch

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from midthought.files.regular import atomic_path
-from midthought.files.storage_errors import storage_errors
+from midthought.files.regular import atomic_path, storage_errors
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_in_parts, in_order, packed
 from midthought.memory.rows import (

@@ -15,9 +15,9 @@ import numpy as np
 import regex
 
 from midthought.errors import SettingsError, near_names
-from midthought.memory.duplicates import WordRun, is_repeated, word_runs
 from midthought.memory.embedding import window_scores
 from midthought.memory.rows import SENTENCES, has_any, is_among, places_of_json, sentences_of_rows
+from midthought.memory.splitting import WordRun, is_repeated, word_runs
 from midthought.memory.turns import UNSPACED_LETTER
 
 if TYPE_CHECKING:

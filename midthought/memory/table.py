@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from midthought.config.references import optional
 from midthought.errors import MemoryStoreError, MidthoughtError
-from midthought.files.storage_errors import storage_error
+from midthought.files.regular import storage_error
 from midthought.memory.indices import (
     VERSION_LIFETIME,
     are_behind,

@@ -19,8 +19,7 @@ from typing import Any
 from midthought.config.references import require_installed
 from midthought.errors import ModelPathError
 from midthought.files.output_folder import damage_in, describe, kind_of, replaced
-from midthought.files.regular import read_json_object
-from midthought.files.storage_errors import storage_errors
+from midthought.files.regular import read_json_object, storage_errors
 
 _log = logging.getLogger(__name__)
 

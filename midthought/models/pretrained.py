@@ -1,4 +1,4 @@
-"""Loads and saves causal language models and tokenizers as Hugging Face folders.
+"""Loads and saves causal language models and tokenizers as Hugging Face folders, also with an output layer in float32.
 
 Safetensors only; code from the folder is never run. A loading error names the path and the remedy.
 """
@@ -10,6 +10,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from midthought.errors import MidthoughtError, ModelPathError, SettingsError, TrainingStoppedError
 from midthought.files.output_folder import MANIFEST, damage_in, kind_of, replaced
@@ -237,3 +241,35 @@ def require_finite(model: Any, what: str, remedy: str = _NOTHING_WRITTEN) -> Non
             f"{what}: {len(wrong)} of {len(flags)} tensors hold values that are not finite, first {wrong[0]!r} ({count} of "
             f"{parameters[wrong[0]].numel()} values). {remedy}"
         )
+
+
+class Float32Linear(nn.Linear):
+    """A linear layer whose product is computed in float32. The weight keeps its type, so it may be shared with the embeddings.
+
+    Sources: MiniMax-M1 (arXiv 2506.13585) and ScaleRL (arXiv 2510.13786): sampling and training agree better.
+    """
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the product: float32, or the weight's if that is wider."""
+        return torch.promote_types(self.weight.dtype, torch.float32)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., in] -> [..., out], in `dtype`, also under autocast."""
+        bias = None if self.bias is None else self.bias.to(self.dtype)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return F.linear(hidden.to(self.dtype), self.weight.to(self.dtype), bias)
+
+
+def use_float32_head(model: Any) -> None:
+    """Makes the output layer of a causal LM compute in float32, in place; copies of the model do so, too.
+
+    Raises SettingsError if the output layer is not an `nn.Linear`.
+    """
+    head = model.get_output_embeddings()
+    if type(head) not in (nn.Linear, Float32Linear):
+        raise SettingsError(
+            f"model.float32_head=true: the output layer of {type(model).__name__} is a {type(head).__name__}, not an "
+            "nn.Linear; set model.float32_head to false"
+        )
+    head.__class__ = Float32Linear

@@ -329,8 +329,6 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
         return f"the memory of {hardware.name} is not known"
     if config.ray.num_learners > 1:
         return "ray.num_learners learn on machines whose memory is not known here"
-    if config.ray.colocate:
-        return "with ray.colocate, processes share the GPUs"
     return ""
 
 

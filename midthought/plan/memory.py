@@ -69,8 +69,7 @@ class Memory:
     lora_rank: int = 0
     merge_adapters: bool = True
     optimizer: str
-    offload_optimizer: bool
-    offload_reference: bool
+    offload: Literal["none", "reference", "optimizer"]
     gradient_checkpointing: bool | Literal["offload"]
     logits_mib: float
     micro_batch_tokens: int
@@ -181,7 +180,7 @@ class Memory:
     @property
     def held(self) -> int:
         """Policy and critic on the device. Gradients go to an optimizer in main memory after each backward pass."""
-        return self.learned.weights if self.offload_optimizer and self.device == "gpu" else sum(self.learned)
+        return self.learned.weights if self.offload == "optimizer" and self.device == "gpu" else sum(self.learned)
 
     @property
     def reference_bytes(self) -> int:
@@ -191,7 +190,7 @@ class Memory:
     @property
     def states(self) -> int:
         """What the learner holds between its steps."""
-        is_apart = self.offload_reference and self.device == "gpu"
+        is_apart = self.offload != "none" and self.device == "gpu"
         return self.held + (0 if is_apart else self.reference_bytes)
 
     @property

@@ -18,7 +18,7 @@ import torch
 
 from midthought.config import RecipeConfig, SupervisedSection
 from midthought.errors import SettingsError
-from midthought.files.storage_errors import THEN_RESUME, storage_errors
+from midthought.files.regular import THEN_RESUME, storage_errors
 from midthought.learning.checkpoint import latest, step_of
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder, require_finite
 from midthought.plan.choices import Choice, resolve

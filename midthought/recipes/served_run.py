@@ -13,8 +13,7 @@ from midthought.config.references import load_from_here
 from midthought.config.store import load as load_settings
 from midthought.engines.inference_engines import LocalInferenceEngine
 from midthought.errors import SettingsError
-from midthought.models.float32_head import use_float32_head
-from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder
+from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder, use_float32_head
 from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.recipe import require_no_programs
 from midthought.report.run_folder import require_intact_run

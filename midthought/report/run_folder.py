@@ -29,11 +29,9 @@ from midthought.files.output_folder import (
     mark,
     require_ours,
 )
-from midthought.files.regular import atomic_path, read_regular_text
-from midthought.files.storage_errors import value_errors
+from midthought.files.regular import atomic_path, read_regular_text, value_errors
 from midthought.report.json_lines import JsonLines, json_value
-from midthought.report.run_lock import RunLock
-from midthought.report.start_record import command, versions
+from midthought.report.run_lock import RunLock, command, versions
 from midthought.report.trackers import TrackedRun, Trackers
 
 

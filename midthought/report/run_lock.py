@@ -1,6 +1,8 @@
-"""Lock of a run folder: one process works in it at a time.
+"""Lock of a run folder: one process works in it at a time. What a run was started with: the command, the versions, the
+machine.
 
-The lock is the kernel's (`flock`), so it ends with its process; NFS 4 extends it to other hosts. The lock file names the holder.
+The lock is the kernel's (`flock`), so it ends with its process; NFS 4 extends it to other hosts. The lock file names the
+holder.
 """
 
 from __future__ import annotations
@@ -10,8 +12,12 @@ import fcntl
 import json
 import logging
 import os
+import platform
+import shlex
 import socket
+import sys
 import time
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from midthought.errors import RunLockedError
@@ -108,3 +114,23 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+
+_PACKAGES = ("midthought", "torch", "transformers", "tokenizers", "peft", "vllm", "ray", "numpy")
+
+
+def command() -> str:
+    """Returns the command line of this process, as a shell reads it."""
+    program, *arguments = sys.argv or [""]
+    return shlex.join([Path(program).name, *arguments])
+
+
+def versions() -> dict[str, str]:
+    """Returns the installed versions of Python and of the packages that matter for results, without importing them."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {**found, "platform": platform.platform(terse=True)}

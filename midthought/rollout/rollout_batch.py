@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from midthought.algo.groups import TIE
 from midthought.algo.shaping import overlong_penalty
+from midthought.algo.tensors import TIE
 from midthought.config import RecipeConfig, TrainingConfig
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.local_rollouts import Rollouts

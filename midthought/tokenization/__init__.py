@@ -15,8 +15,14 @@ from tokenizers import Encoding, Tokenizer
 
 from midthought.errors import ForeignTextError, SettingsError
 from midthought.tokenization.chat_template import PROBE_ID, ChatTemplate, Content, Message, as_tool_calls
-from midthought.tokenization.decode_stream import ByteStream, DecodeStream, Spellings, WindowStream
-from midthought.tokenization.tokenizer_json import without_prefix, without_tokens
+from midthought.tokenization.decode_stream import (
+    ByteStream,
+    DecodeStream,
+    Spellings,
+    WindowStream,
+    without_prefix,
+    without_tokens,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -13,8 +13,14 @@ from typing import Any
 from midthought.config import ModelConfig, RecipeConfig, settled, with_tiny
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError
-from midthought.models.float32_head import use_float32_head
-from midthought.models.pretrained import load_model, load_tokenizer, placed, require_finite, warn_without_template
+from midthought.models.pretrained import (
+    load_model,
+    load_tokenizer,
+    placed,
+    require_finite,
+    use_float32_head,
+    warn_without_template,
+)
 from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import GIB, find_hardware, require_device

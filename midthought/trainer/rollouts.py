@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import InferenceConfig, RayConfig, RecipeConfig
-from midthought.engines.create import check_backend, policy_engine
 from midthought.engines.engine import TrainedEngine
+from midthought.engines.policy_engine import check_backend, policy_engine
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
@@ -136,7 +135,10 @@ def longest_sequence(longest_prompt: int | None, inference: InferenceConfig, mod
 def check_source(inference: InferenceConfig, ray: RayConfig, max_staleness: int = 0) -> None:
     """Raises SettingsError if the settings request unsupported rollouts, MissingExtraError if a package is missing."""
     check_backend(inference)
-    check_ray(ray, inference)
+    if ray.use_ray or ray.num_learners > 1:
+        from midthought.cluster.ray.ray_cluster import check_ray
+
+        check_ray(ray, inference)
     if max_staleness and (ray.use_ray or ray.num_learners > 1):
         raise SettingsError(
             f"training.max_staleness={max_staleness} with Ray: on Ray no episode outlives its iteration; set it "

@@ -12,7 +12,7 @@ from midthought.checks.examination import ITERATION, VALIDATION
 from midthought.config import Change, RecipeConfig, require_allowed
 from midthought.errors import CheckpointError, SettingsError
 from midthought.files.output_folder import recover
-from midthought.files.storage_errors import THEN_RESUME, storage_errors
+from midthought.files.regular import THEN_RESUME, storage_errors
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.stopping import StopRequest
 from midthought.report.console import Console

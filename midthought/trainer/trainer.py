@@ -22,7 +22,7 @@ from midthought.config import RecipeConfig, settled
 from midthought.env.environment import BaseEnvironment
 from midthought.env.rewards import named_rewards
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
-from midthought.files.storage_errors import value_errors
+from midthought.files.regular import value_errors
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.ppo import learn
@@ -37,7 +37,6 @@ from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.agents import Agent, AgentTasks, agent_tasks
 from midthought.trainer.arguments import check_length, make_prompts, settle
 from midthought.trainer.episodes import (
     ToolAnswers,
@@ -56,7 +55,7 @@ from midthought.trainer.sft import read_demonstrations, supervised_settings, tra
 from midthought.trainer.stages import beside_engine
 from midthought.trainer.tasks import EnvironmentTasks, make_tasks, named_tasks
 from midthought.trainer.workers import Workers
-from midthought.types import RolloutBatch, RolloutData, Trajectory
+from midthought.types import RolloutBatch, RolloutData, Task, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +129,7 @@ class Trainer:
         reward_fn: Callable[..., Any] | None = None,
         dataset: Any = None,
         *,
-        agent: Agent | None = None,
+        agent: Callable[[Task, Any], Any] | None = None,
         model: Any = None,
         tokenizer: Any = None,
         tools: ToolRegistry | Iterable[Tool] = (),
@@ -163,8 +162,13 @@ class Trainer:
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
         given = (config, environment, dataset, validation, reward_fn, rewards)
-        said: dict[str, Any] = {"system_prompt": system_prompt, "describes_tools": describe_tools}
-        self._tasks = make_tasks(*given) if agent is None else agent_tasks(agent, *given, **said)
+        self._has_agent = agent is not None
+        if agent is None:
+            self._tasks = make_tasks(*given)
+        else:
+            from midthought.trainer.agents import agent_tasks
+
+            self._tasks = agent_tasks(agent, *given, system_prompt=system_prompt, describes_tools=describe_tools)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
         self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks)
@@ -342,12 +346,12 @@ class Trainer:
         """Trains until `num_epochs` epochs are done; epochs of earlier calls and of a loaded checkpoint count. Returns the
         metrics of all iterations as a `TrainingResult`, which is a list.
 
-        An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment;
-        `num_iters_per_epoch` replaces that length. None: the number in `training`. With `max_seconds` it trains for about that
-        many seconds instead (the sum of `time/seconds`: rollouts and updates, no validation; with `training.max_staleness` that
-        of `time/wall`, validation included): the number of iterations, and with it the learning rate's schedule, follows from the
-        mean seconds of the iterations so far. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run
-        folder; with `training.max_staleness` also while episodes are awaited.
+        An epoch is a pass over the data set, or 100 iterations in an environment; `num_iters_per_epoch` replaces that length.
+        `num_epochs` None: the number in `training`. With `max_seconds` it trains for about that many seconds instead (the sum
+        of `time/seconds`: rollouts and updates, no validation; with `training.max_staleness` that of `time/wall`, validation
+        included): the number of iterations, and with it the learning rate's schedule, follows from the mean seconds of the
+        iterations so far. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run folder; with
+        `training.max_staleness` also while episodes are awaited.
         Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped"), and StorageError if the
         run folder's disk is full, read-only or gone; the run can then be resumed.
         """
@@ -430,7 +434,7 @@ class Trainer:
             left = max(0.0, max_seconds - math.fsum(seconds))
             num_iters = self.iteration + round(left * len(seconds) / math.fsum(seconds))
         training = self._settings.training
-        self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
+        self.learner.set_training(training, TrainingSchedule.from_config(self._settings, num_iters))
         return num_iters
 
     def _complete(self, metrics: Mapping[str, float], episodes: RolloutData) -> None:
@@ -541,7 +545,7 @@ class Trainer:
         tools. Raises SettingsError for a data set without `validation`, and if `tools` cannot be switched off or shuffled.
         """
         self._require_open()
-        if tools != "on" and isinstance(self._tasks, AgentTasks):
+        if tools != "on" and self._has_agent:
             raise SettingsError(f"tools={tools!r} with agent=: the agent runs its tools itself; leave tools out")
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
         if not isinstance(number, int) or number < 1:

@@ -21,9 +21,8 @@ from midthought.learning.model import Models, has_adapters
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.learning.stopping import StopRequest
-from midthought.models.float32_head import use_float32_head
 from midthought.models.peft_folders import merge
-from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
+from midthought.models.pretrained import load_model, load_tokenizer, policy_folder, use_float32_head
 from midthought.plan.choices import word
 from midthought.rollout.in_flight import NOTHING_OPEN
 from midthought.rollout.pace import Pace
@@ -161,7 +160,7 @@ class Workers:
         self.learner.close()
 
 
-ALONE = {"optimizer": "adamw", "offload_optimizer": False, "offload_reference": False}
+ALONE = {"optimizer": "adamw", "offload": "none"}
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 
@@ -173,7 +172,7 @@ def make_learner(
     ray, teacher = config.ray, load_teacher(config, policy, tokenizer)
     models = Models.from_config(policy, config, teacher)
     training = config.frozen().training
-    schedule = TrainingSchedule.from_config(training, num_iters)
+    schedule = TrainingSchedule.from_config(config, num_iters)
     if apart:
         from midthought.cluster.child import ChildGroup
 

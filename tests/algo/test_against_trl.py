@@ -10,8 +10,8 @@ import pytest
 import torch
 from token_rows import rows_of
 
-from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import compute_policy_loss, entropy_from_logprobs, loss_weights, masked_average
+from midthought.algo.shaping import kl_divergence
 
 trl = pytest.importorskip("trl.trainer.grpo_trainer")
 pytestmark = pytest.mark.slow

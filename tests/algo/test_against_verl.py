@@ -7,9 +7,8 @@ import torch
 from token_rows import rows_of
 
 from midthought.algo.advantages import compute_advantage, compute_gae_advantage_return
-from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import compute_policy_loss, compute_value_loss, loss_weights, masked_average
-from midthought.algo.shaping import rollout_weights
+from midthought.algo.shaping import kl_divergence, rollout_weights
 
 verl = pytest.importorskip("verl.trainer.ppo.core_algos")
 pytestmark = pytest.mark.slow
@@ -188,6 +187,6 @@ def test_rollout_weights_agree(kind, threshold, level):
     theirs, _ = correction.compute_rollout_correction_weights(
         recomputed - sampled, mask.float(), rollout_is=level, rollout_is_threshold=threshold
     )
-    options = {"level": level, "episodes": rows_of(mask), "max_weight": 1.5, "min_weight": 0.6}
-    ours, _ = rollout_weights(recomputed, sampled, mask, kind, **options)
+    options = {"episodes": rows_of(mask), "max_weight": 1.5, "min_weight": 0.6}
+    ours, _ = rollout_weights(recomputed, sampled, mask, kind if level == "token" else f"sequence_{kind}", **options)
     torch.testing.assert_close(ours, theirs)

@@ -12,9 +12,8 @@ from token_rows import rows_of
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage, compute_gae_advantage_return, compute_grpo_advantage
-from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import compute_policy_loss, compute_value_loss, loss_weights, masked_average
-from midthought.algo.shaping import rollout_weights
+from midthought.algo.shaping import KLController, apply_kl_penalty, kl_divergence, rollout_weights
 
 generator = torch.Generator().manual_seed(0)
 A, B, C = torch.randn(3, 3, 5, generator=generator, dtype=torch.float64)
@@ -54,7 +53,7 @@ def test_a_mask_of_any_type_is_the_same_mask(name: str, dtype: torch.dtype) -> N
         lambda wrong: apply_kl_penalty(A, B, wrong, MASK, 0.1),
         lambda wrong: kl_divergence(A, wrong),
         lambda wrong: rollout_weights(A, wrong, MASK, "masked", episodes=rows_of(MASK)),
-        lambda wrong: rollout_weights(A, B, MASK, "masked", level="sequence", episodes=wrong),
+        lambda wrong: rollout_weights(A, B, MASK, "sequence_masked", episodes=wrong),
         lambda wrong: loss_weights(MASK, wrong, "seq-mean-token-mean"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from precision import tolerance
 
-from midthought.algo.kl import KLController, KLKind, apply_kl_penalty, kl_divergence
+from midthought.algo.shaping import KLController, KLKind, apply_kl_penalty, kl_divergence
 
 
 @pytest.mark.parametrize(

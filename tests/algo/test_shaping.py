@@ -78,22 +78,21 @@ def test_masking_drops_what_is_outside_the_bounds_and_keeps_the_weight_of_the_re
 
 def test_at_the_level_of_the_sequence_every_token_has_the_product_over_the_episode():
     # 0.25 · 1 · 3 = 0.75; 2 · 0.5 = 1
-    assert weigh("truncated", level="sequence")[0] == [[0.75, 0.75, 0.75, 0.0], [1.0, 1.0, 0.0, 0.0]]
-    assert weigh("masked", level="sequence", max_weight=0.9)[0] == [[0.75, 0.75, 0.75, 0.0], [0.0, 0.0, 0.0, 0.0]]
+    assert weigh("sequence_truncated")[0] == [[0.75, 0.75, 0.75, 0.0], [1.0, 1.0, 0.0, 0.0]]
+    assert weigh("sequence_masked", max_weight=0.9)[0] == [[0.75, 0.75, 0.75, 0.0], [0.0, 0.0, 0.0, 0.0]]
 
 
-@pytest.mark.parametrize("kind", ["truncated", "masked"])
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_where_both_compute_alike_every_weight_is_one(kind, level):
+@pytest.mark.parametrize("kind", ["truncated", "masked", "sequence_truncated", "sequence_masked"])
+def test_where_both_compute_alike_every_weight_is_one(kind):
     same = torch.tensor([[-0.3, -700.0, math.nan]])
     mask = torch.tensor([[True, True, False]])
-    weights, _ = rollout_weights(same, same, mask, kind, level=level, episodes=rows_of(mask))
+    weights, _ = rollout_weights(same, same, mask, kind, episodes=rows_of(mask))
     assert weights.tolist() == [[1.0, 1.0, 0.0]]
 
 
 def test_weights_stay_finite_and_carry_no_gradient():
     recomputed = torch.tensor([[0.0, 0.0]], requires_grad=True)
     sampled, everywhere = torch.tensor([[-900.0, -900.0]]), torch.ones(1, 2, dtype=torch.bool)
-    options = {"level": "sequence", "episodes": rows_of(everywhere), "max_weight": math.inf}
-    weights, _ = rollout_weights(recomputed, sampled, everywhere, "truncated", **options)
+    options = {"episodes": rows_of(everywhere), "max_weight": math.inf}
+    weights, _ = rollout_weights(recomputed, sampled, everywhere, "sequence_truncated", **options)
     assert torch.isfinite(weights).all() and not weights.requires_grad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,16 @@ from midthought.checks.examination import Report, Setup, SkippedError, examine
 from midthought.checks.registry import CHECKS, Finding, check
 from midthought.cli import app
 from midthought.config import RecipeConfig
+from midthought.feedback.settings import FeedbackSettings
 from midthought.models.pretrained import save_model
 from midthought.recipes import find_recipe
 from midthought.recipes.checkup import examine_recipe
 from midthought.recipes.feedback.demonstrations import make_small_policy
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.feedback.train import critics
 
 TEMPLATE = Path(__file__).parents[1] / "chat_templates" / "qwen2_5.jinja"
-OURS = [each for each in CHECKS if each.look.__module__.startswith("midthought.")]
+OURS = [each for each in CHECKS if each.look.__module__.startswith("midthought.checks.")]
 BEFORE = {each.name for each in OURS if each.when in ("fit", "check")}
 
 
@@ -38,7 +42,7 @@ def test_a_healthy_run_has_no_finding_and_every_check_runs(taught, tmp_path, cap
         report = trainer.check()
         trainer.fit()
     assert report.is_healthy and not report.skipped, report.to_lines()
-    assert set(report.passed) == BEFORE
+    assert set(report.passed) == BEFORE | {"critics"}  # the feedback recipe adds one
     assert not (tmp_path / "run/findings.jsonl").exists()
     assert not [record for record in caplog.records if record.name == "midthought.checks"]
 
@@ -127,6 +131,16 @@ def test_a_policy_that_the_run_starts_from_is_sampled(tmp_path):
     report = examine_recipe(find_recipe("feedback"), words=words, from_path=tmp_path / "policy", run_path=tmp_path)
     assert {"episodes", "reward_variance"} <= {finding.check for finding in report.findings}
     assert not report.skipped
+
+
+def test_a_critic_that_does_not_answer_is_found_before_a_run_with_feedback():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    config = FeedbackRecipeConfig()
+    assert not list(critics(Setup(config=config))) and not list(critics(Setup(config=RecipeConfig())))
+    config.feedback = FeedbackSettings(servers=[address], model="critic")
+    (found,) = critics(Setup(config=config))
+    assert "reachable" in found.observation and "start the server" in found.action and found.policy == "stop"
 
 
 def test_the_command_prints_the_report():

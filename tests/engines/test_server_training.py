@@ -30,7 +30,7 @@ def settings(*servers: FakeServer, max_staleness: int = 0, **inference: Any) -> 
         **inference,
     }
     training = {"adv_estimator": "grpo", "group_size": 4, "batch_size": 8, "mini_batch_size": 8, "learning_rate": 3e-3}
-    training |= {"num_train_iters_per_epoch": 1, "num_epochs": 2, "validate_every": 0, "max_staleness": max_staleness}
+    training |= {"num_train_iters": 2, "validate_every": 0, "max_staleness": max_staleness}
     return create_default_config(
         model={"hidden_size": 32, "num_layers": 1, "vocab_size": 300}, inference=inference, training=training
     )
@@ -45,7 +45,7 @@ def trainer_for(*servers: FakeServer, **inference: Any) -> RayPPOTrainer:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     retry_policy = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=3)
-    monkeypatch.setattr("midthought.engines.create.RetryPolicy", retry_policy)
+    monkeypatch.setattr("midthought.engines.external_backends.RetryPolicy", retry_policy)
 
 
 def knowing_nothing(context: list[int]) -> list[float]:

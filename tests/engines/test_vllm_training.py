@@ -20,8 +20,9 @@ from test_weight_sync import PROBE, PROMPT, learn, make_model, off_by
 
 from midthought.config import InferenceConfig
 from midthought.engines import shared_tensors
-from midthought.engines.create import check_backend, policy_engine, vllm_arguments
 from midthought.engines.engine import Sampling
+from midthought.engines.external_backends import vllm_arguments
+from midthought.engines.policy_engine import check_backend, policy_engine
 from midthought.engines.shared_tensors import SharedTensors, read_shared_tensors
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.engines.weight_publication import PublishedPolicy

@@ -11,7 +11,7 @@ from midthought.data.tasks import load_tasks
 from midthought.env.answers import task_is_right
 from midthought.errors import DataError
 from midthought.feedback.commands import write_problems, write_verl_rows
-from midthought.feedback.prompts import SYSTEM_PROMPT
+from midthought.feedback.settings import SYSTEM_PROMPT
 
 pytest.importorskip("pyarrow")
 

@@ -12,7 +12,7 @@ from published_templates import PUBLISHED
 from midthought.data.problem_readers import prompt_of
 from midthought.errors import DataError
 from midthought.feedback.convert import KINDS, ConversionReport, convert, report_lines
-from midthought.feedback.prompts import DEFINITION, SOLVE_AGAIN, SYSTEM_PROMPT, without_control_tokens
+from midthought.feedback.settings import DEFINITION, SOLVE_AGAIN, SYSTEM_PROMPT, without_control_tokens
 
 parquet = pytest.importorskip("pyarrow.parquet")
 

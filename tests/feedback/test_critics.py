@@ -20,11 +20,9 @@ from hypothesis import strategies as st
 from midthought.data.problem_sets import load_problems
 from midthought.errors import DataError, NoReplyError, SettingsError
 from midthought.feedback import critics
-from midthought.feedback.critics import Critic, make_critic, masked_feedback
-from midthought.feedback.hints import Hints, calculation_of, equations
+from midthought.feedback.critics import Critic, Hints, calculation_of, equations, make_critic, masked_feedback
 from midthought.feedback.masking import MASK
-from midthought.feedback.prompts import RETRY_ONLY
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import RETRY_ONLY, FeedbackSettings
 from midthought.types import Task
 
 PRODUCT = Task(

@@ -12,8 +12,14 @@ from chat_server import FEEDBACK, ChatServer
 
 from midthought.errors import EpisodeError, SettingsError
 from midthought.feedback.masking import MASK
-from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN, TOOL_NAME
-from midthought.feedback.settings import FeedbackSettings, feedback_settings, read_feedback_settings
+from midthought.feedback.settings import (
+    RIGHT_ANSWER,
+    SOLVE_AGAIN,
+    TOOL_NAME,
+    FeedbackSettings,
+    feedback_settings,
+    read_feedback_settings,
+)
 from midthought.feedback.tool import FeedbackTool
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor

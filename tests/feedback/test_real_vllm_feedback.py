@@ -16,8 +16,7 @@ from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMServer
 from midthought.feedback.commands import SAMPLE, check_feedback, run_check
-from midthought.feedback.prompts import SOLVE_AGAIN, TOOL_NAME
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import SOLVE_AGAIN, TOOL_NAME, FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.pretrained import save_model
 from midthought.models.small_model import make_policy, make_tokenizer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midthought.errors import RecordError
 from midthought.learning.batch import TokenBatch
-from midthought.learning.padded_batch import PPOBatch
+from midthought.learning.model import PPOBatch
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
 

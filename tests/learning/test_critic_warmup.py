@@ -6,7 +6,7 @@ import pytest
 import torch
 from training_settings import CRITICS, prepared, training
 
-from midthought.config import TrainingConfig
+from midthought.config import create_default_config
 from midthought.learning.learner import Learner
 from midthought.learning.optimizer import TrainingSchedule
 
@@ -59,8 +59,8 @@ def test_a_learner_resumed_within_the_warmup_goes_on_exactly(learner, batch, mak
 
 
 def test_the_policys_schedule_ends_with_the_run_and_has_no_step_in_the_warmup():
-    given = TrainingConfig(learning_rate=1e-5, batch_size=8, mini_batch_size=4, ppo_epochs=3, critic_warmup_iters=2)
-    schedule = TrainingSchedule.from_config(given, num_iters=10)
-    assert (schedule.total_steps, schedule.critic_total_steps) == (8 * 6, 10 * 6)
-    without_critic = given.model_copy(update={"adv_estimator": "rloo", "group_size": 2})
+    given = {"learning_rate": 1e-5, "batch_size": 8, "mini_batch_size": 4, "ppo_epochs": 3, "critic_warmup_iters": 2}
+    schedule = TrainingSchedule.from_config(create_default_config(training=given), num_iters=10)
+    assert (schedule.total_steps, schedule.critic_total_steps, schedule.max_tokens) == (8 * 6, 10 * 6, 2048)
+    without_critic = create_default_config(training={**given, "adv_estimator": "rloo", "group_size": 2})
     assert TrainingSchedule.from_config(without_critic, num_iters=10).total_steps == 10 * 6

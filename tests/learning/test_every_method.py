@@ -15,7 +15,7 @@ from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, Models, frozen_copy, token_logprobs
-from midthought.learning.optimizer import NO_END
+from midthought.learning.optimizer import NO_END, TrainingSchedule
 from midthought.learning.remote_learner import RemoteLearner
 from midthought.rollout.rollout_batch import select
 from midthought.types import Completion, Finish, RolloutData, Trajectory
@@ -33,11 +33,8 @@ TERMS: dict[str, dict[str, Any]] = {
     "KL in the reward": {"kl_coef": 0.2},
     "KL in the loss": {"kl_loss_coef": 0.2},
     "entropy": {"entropy_coef": 0.1},
-    "correction": {"rollout_correction": "truncated", "rollout_correction_level": "sequence"},
-    **{
-        f"average {name}": {"loss_agg": name, "loss_norm_tokens": 50}
-        for name in get_args(TrainingConfig.model_fields["loss_agg"].annotation)
-    },
+    "correction": {"rollout_correction": "sequence_truncated"},
+    **{f"average {name}": {"loss_agg": name} for name in get_args(TrainingConfig.model_fields["loss_agg"].annotation)},
 }
 """Terms and weights that are added to a loss, and its averages."""
 CASES = {
@@ -98,7 +95,7 @@ def take_step(learner: Any, policy: Any, trajectories: list[Trajectory], setting
 
 def learner_of(models: Models, settings: TrainingConfig) -> Learner:
     policy, critic, reference, teacher = copy.deepcopy(models)
-    return Learner(policy, critic, reference, settings, teacher=teacher)
+    return Learner(policy, critic, reference, settings, TrainingSchedule(max_tokens=50), teacher=teacher)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -143,13 +143,12 @@ def test_a_loss_that_no_trained_weight_reaches_is_an_error_with_its_remedy(make_
         learner.update(prepared(learner, batch))
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
-def test_scoring_weighs_recomputed_against_sampled_logprobs_where_asked_to(level, make_policy, batch):
-    learner = build_learner(make_policy, rollout_correction="truncated", rollout_correction_level=level)
+@pytest.mark.parametrize("kind", ["truncated", "sequence_truncated"])
+def test_scoring_weighs_recomputed_against_sampled_logprobs_where_asked_to(kind, make_policy, batch):
+    learner = build_learner(make_policy, rollout_correction=kind)
     scored, figures = learner.score(batch)
-    options = {"level": level, "episodes": batch.token_episodes}
     expected, its_figures = rollout_weights(
-        scored.old_logprobs, batch.sampled_logprobs, batch.loss_mask, "truncated", **options
+        scored.old_logprobs, batch.sampled_logprobs, batch.loss_mask, kind, episodes=batch.token_episodes
     )
     torch.testing.assert_close(scored.rollout_weights, expected)
     assert its_figures.items() <= figures.items()

@@ -9,13 +9,13 @@ from midthought.learning.logprobs import LogitShape
 from midthought.learning.model import (
     Critic,
     PolicyValueModel,
+    PPOBatch,
     ValueHead,
     frozen_copy,
     spread,
     token_logprobs,
     token_outputs,
 )
-from midthought.learning.padded_batch import PPOBatch
 
 
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma2", "Cohere"])

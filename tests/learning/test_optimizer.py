@@ -94,7 +94,9 @@ def test_an_offloaded_optimizer_learns_bit_by_bit_the_same(dtype):
     weights = {}
     for offload in (False, True):
         made = wide_module(dtype)
-        optimizer = Optimizer({"policy": made}, training(learning_rate=1e-3, offload_optimizer=offload))
+        optimizer = Optimizer(
+            {"policy": made}, training(learning_rate=1e-3, offload="optimizer" if offload else "none")
+        )
         for number in range(5):
             learn_wide(made, optimizer, number)
         weights[offload] = made.weight.detach().clone()
@@ -107,7 +109,7 @@ def test_an_offloaded_optimizer_learns_bit_by_bit_the_same(dtype):
     assert torch.equal(weights[False], weights[True])
 
 
-PLAIN, OFFLOADED, IN_8_BITS = {}, {"offload_optimizer": True}, {"optimizer": "adamw_8bit"}
+PLAIN, OFFLOADED, IN_8_BITS = {}, {"offload": "optimizer"}, {"optimizer": "adamw_8bit"}
 
 
 @pytest.mark.parametrize(

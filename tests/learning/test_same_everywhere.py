@@ -30,14 +30,14 @@ WAYS = {
     "padded, small": {"micro_batch_tokens": 64},
     "recomputed": {"gradient_checkpointing": True},
     "recomputed from main memory": {"gradient_checkpointing": "offload"},
-    "offloaded optimizer": {"offload_optimizer": True},
+    "offloaded optimizer": {"offload": "optimizer"},
     "in blocks": {"logits_mib": 48 * 4 * 5 / 2**20},
     "all": {
         "packing": "shared",
         "micro_batch_tokens": 64,
         "gradient_checkpointing": True,
         "logits_mib": 48 * 4 * 3 / 2**20,
-        "offload_reference": True,
+        "offload": "reference",
     },
 }
 """Blocks of 5 and of 3 tokens: the vocabulary is 48."""

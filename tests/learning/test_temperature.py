@@ -12,8 +12,7 @@ from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
-from midthought.learning.model import frozen_copy
-from midthought.learning.padded_batch import PPOBatch
+from midthought.learning.model import PPOBatch, frozen_copy
 from midthought.types import Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 WAYS = {

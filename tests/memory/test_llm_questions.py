@@ -22,9 +22,15 @@ from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.llm_questions.episodes import GenerationPlan
 from midthought.memory.llm_questions.generate import generate_questions
-from midthought.memory.llm_questions.prompts import GRADE_SCHEMA, KINDS, pairs_schema
 from midthought.memory.llm_questions.structured_output import parse_object
-from midthought.memory.llm_questions.verification import Pair, find_duplicate, static_problem
+from midthought.memory.llm_questions.verification import (
+    GRADE_SCHEMA,
+    KINDS,
+    Pair,
+    find_duplicate,
+    pairs_schema,
+    static_problem,
+)
 from midthought.memory.questions import read_questions
 
 

@@ -15,8 +15,8 @@ from midthought.engines.servers.process import free_port
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import VLLMServer
 from midthought.http.json_requests import ChatEndpoint, EndpointSettings
-from midthought.memory.llm_questions.prompts import GRADE, GRADE_SCHEMA
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
+from midthought.memory.llm_questions.verification import GRADE, GRADE_SCHEMA
 from midthought.models.pretrained import save_model
 from midthought.models.small_model import make_policy, make_tokenizer
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.config import ConfigStore
-from midthought.engines.create import check_backend
+from midthought.engines.policy_engine import check_backend
 from midthought.errors import SettingsError
 from midthought.plan.choices import KNOWN_VLLM, as_recorded, choose, resolve, vllm_problem
 from midthought.plan.hardware import GIB, Hardware, device_problem
@@ -218,7 +218,6 @@ def test_the_settings_of_a_run_in_this_process_are_named_in_the_remedy():
 def test_the_loss_is_corrected_if_another_engine_samples_and_the_loss_does_not_do_it(changes, expected, tmp_path):
     chosen = choose(auto().merged(changes), on_gpu=False, has_vllm=False)
     assert chosen.training.rollout_correction == expected
-    assert chosen.training.rollout_correction_level == "token"
     (tmp_path / "config.yaml").write_text(chosen.to_yaml(), "utf-8")
     assert as_recorded(auto().merged(changes), tmp_path / "config.yaml").training.rollout_correction == expected
     assert choose(auto(), on_gpu=True, by_verl=True).training.rollout_correction == "truncated"

@@ -36,10 +36,10 @@ def test_moments_of_8_bits_take_2_bytes_and_two_scales_per_256_numbers():
 
 
 def test_an_optimizer_in_main_memory_leaves_weights_and_gradients_of_one_backward_pass_on_the_gpu():
-    memory = plan(offload_optimizer=True)
+    memory = plan(offload="optimizer")
     assert memory.held == 2 * QWEN and memory.learner >= 4 * QWEN
-    assert plan(offload_optimizer=True, device="cpu").held == 18 * QWEN
-    assert plan(offload_optimizer=True, dtype="float32").held == 4 * QWEN
+    assert plan(offload="optimizer", device="cpu").held == 18 * QWEN
+    assert plan(offload="optimizer", dtype="float32").held == 4 * QWEN
 
 
 def test_a_separate_critic_doubles_what_is_held_but_for_the_output_layer():
@@ -55,8 +55,8 @@ def test_adapters_learn_and_the_weights_are_only_held():
 
 
 def test_a_reference_in_main_memory_comes_back_for_scoring():
-    assert plan(reference=True, offload_reference=True).states == 18 * QWEN
-    assert plan(reference=True, offload_reference=True).learner > 20 * QWEN
+    assert plan(reference=True, offload="reference").states == 18 * QWEN
+    assert plan(reference=True, offload="reference").learner > 20 * QWEN
     assert plan(reference=True).states == 20 * QWEN
 
 

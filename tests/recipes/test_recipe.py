@@ -12,7 +12,7 @@ def test_the_recipes_are_the_folders_of_the_package_and_another_name_is_refused(
     with pytest.raises(SettingsError, match=r"unknown recipe 'podcats'\. Did you mean 'podcast'"):
         find_recipe("podcats")
     code, text, _ = call("settings", "podcast")
-    assert code == 0 and "no_memory_share" in text
+    assert code == 0 and "num_test_no_memory" in text
 
 
 def test_presets_for_verl_are_no_presets(tmp_path):

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import CheckpointError, MidthoughtError, StorageError
-from midthought.files.regular import lines_of
-from midthought.files.storage_errors import storage_error
+from midthought.files.regular import lines_of, storage_error
 from midthought.report.run_folder import RunFolder, require_intact_run
 
 

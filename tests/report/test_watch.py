@@ -6,7 +6,7 @@ import pytest
 
 from midthought.report.run_folder import RunFolder
 from midthought.report.run_lock import RunLock
-from midthought.report.watch import RunState, follow, metrics_line, state_of
+from midthought.report.run_record import RunState, follow, metrics_line, state_of
 
 
 @pytest.fixture

@@ -49,5 +49,5 @@ def vllm_settings(num_iters: int, learning_rate: float, **inference: Any) -> Con
     """Settings of a run with vLLM: GRPO in groups of four, an update in each iteration."""
     sampling = {"backend": "vllm", "max_tokens": 60, "max_num_seqs": 16}
     batch = {"adv_estimator": "grpo", "group_size": 4, "batch_size": 16, "mini_batch_size": 8, "validate_every": 0}
-    lengths = {"learning_rate": learning_rate, "num_train_iters_per_epoch": 1, "num_epochs": num_iters}
+    lengths = {"learning_rate": learning_rate, "num_train_iters": num_iters}
     return create_default_config(inference=sampling | inference, training=batch | lengths)

@@ -63,7 +63,7 @@ def twice(word: str) -> str:
 
 
 def settings(estimator: str = "gae", *, max_tokens: int = 40, **training: Any) -> Any:
-    training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters_per_epoch": 2, "num_epochs": 1} | training
+    training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters": 2} | training
     training = {"validate_every": 0, "num_validation_questions": 3, "learning_rate": 1e-3} | training
     if estimator in ("grpo", "grpo_turns", "grpo_calls"):
         training = {"group_size": 4} | training

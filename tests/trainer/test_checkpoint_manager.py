@@ -140,7 +140,7 @@ def test_a_checkpoint_at_any_place_is_gone_on_from_in_a_fresh_trainer(_talker, t
         return RayPPOTrainer(four_iterations("grpo"), Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer)
 
     first = trainer()
-    first.fit(num_epochs=1)
+    first.fit(num_epochs=1, num_iters_per_epoch=2)
     first.save_checkpoint(tmp_path / "here")
     first.fit()
     second = trainer()

@@ -11,7 +11,7 @@ from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.runner_selection import make_runner
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
-from midthought.models.float32_head import Float32Linear, use_float32_head
+from midthought.models.pretrained import Float32Linear, use_float32_head
 from midthought.models.small_model import make_policy
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 

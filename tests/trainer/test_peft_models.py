@@ -37,7 +37,7 @@ def adapted(model: Any, **options: Any) -> Any:
 def test_it_trains_the_adapters_of_a_peft_model(kind: str, estimator: str, talker: dict[str, Any]) -> None:
     model = adapted(talker["model"], **KINDS[kind])
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    training = {"learning_rate": 1e-2, "kl_loss_coef": 0.01, "num_train_iters_per_epoch": 2}
+    training = {"learning_rate": 1e-2, "kl_loss_coef": 0.01, "num_train_iters": 2}
     with RayPPOTrainer(
         settings(estimator, **training), Colours(), model=model, tokenizer=talker["tokenizer"]
     ) as trainer:

@@ -15,7 +15,7 @@ from midthought.rollout.trajectory_json import load_trajectories
 
 LOGGER = "midthought.checks"
 GROUPS = {"adv_estimator": "grpo", "group_size": 4}
-LONG = {"num_epochs": 6}
+LONG = {"num_train_iters": 12}
 """Twelve iterations."""
 
 
@@ -120,7 +120,7 @@ HEALTHY = {
     "older tokens": {"max_staleness": 2} | LONG,
     "failing episodes": {"environment": sometimes_failing()} | LONG,
     "bfloat16": {"model": lambda model: model.bfloat16()},
-    "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_epochs": 8},
+    "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_train_iters": 16},
 }
 """Short runs that resemble the others."""
 
@@ -135,9 +135,9 @@ def test_a_healthy_run_reports_nothing(name, talker, caplog):
 
 def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
     options = {"reward_fn": lambda trajectory: 1.0, "run_path": tmp_path / "run"} | GROUPS
-    assert len(fit(talker, num_epochs=3, **options)) == 6
+    assert len(fit(talker, num_train_iters=6, **options)) == 6
     with pytest.raises(TrainingStoppedError, match="none of the 10 iterations"):
-        fit(talker, num_epochs=6, resume=True, **options)
+        fit(talker, num_train_iters=12, resume=True, **options)
 
 
 def test_a_checkpoint_with_a_weight_that_is_not_finite_is_refused_and_the_last_good_one_stays(talker, tmp_path):

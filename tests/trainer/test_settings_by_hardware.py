@@ -50,7 +50,7 @@ def test_a_model_from_a_folder_learns_as_its_hardware_allows_also_after_resuming
     with RayPPOTrainer(config, Colours(), run_path=tmp_path / "run") as trainer:
         assert chosen(trainer) == ON_GPU
         assert has_adapters(trainer.learner.policy) and trainer.learner.critic.is_shared
-        trainer.fit(num_epochs=1)
+        trainer.fit()
     monkeypatch.undo()  # this CPU again
     with RayPPOTrainer(config, Colours(), run_path=tmp_path / "run", resume=True) as trainer:
         assert chosen(trainer) == ON_GPU
@@ -69,7 +69,7 @@ def test_the_sizes_of_a_model_objects_update_are_chosen_with_its_plan(talker: di
         training = trainer.config.training
         assert chosen(trainer)[1:] == ("shared", 0, False)
         assert (training.micro_batch_tokens, training.logits_mib) == (16_384, 512)
-        trainer.fit(num_epochs=1)
+        trainer.fit()
 
 
 def test_an_updates_passes_hold_a_group_with_the_longest_prompt_of_the_data_set(talker: dict[str, Any]) -> None:

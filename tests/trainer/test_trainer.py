@@ -75,7 +75,7 @@ def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_le
                 raise ConnectionError("the server is away")
             return super().reset(seed)
 
-    config = settings("grpo", batch_size=16, mini_batch_size=16, num_train_iters_per_epoch=4)
+    config = settings("grpo", batch_size=16, mini_batch_size=16, num_train_iters=4)
     config.training.max_staleness, config.inference.overlap = max_staleness, False
     with RayPPOTrainer(config, environment=OftenAway, **talker) as trainer:
         history = trainer.fit()
@@ -90,7 +90,9 @@ def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_le
 
 
 def test_an_epoch_of_a_data_set_is_a_pass_over_it(talker):
-    with RayPPOTrainer(settings(batch_size=2, num_epochs=2), dataset=QUESTIONS, **talker) as trainer:
+    with RayPPOTrainer(
+        settings(batch_size=2, num_epochs=2, num_train_iters=None), dataset=QUESTIONS, **talker
+    ) as trainer:
         assert [trainer.num_iters(), trainer.num_iters(4)] == [3, 6]
         for trajectory in trainer.rollout():
             assert trajectory.reward.parts["correct"] == float(trajectory.actions == ["</think>red"])
@@ -98,10 +100,10 @@ def test_an_epoch_of_a_data_set_is_a_pass_over_it(talker):
 
 def test_epochs_are_counted_from_the_beginning_and_nothing_left_is_said(talker, caplog):
     with RayPPOTrainer(settings(), Colours, **talker) as trainer:
-        assert len(trainer.fit(1)) == 2
-        assert len(trainer.fit(1)) == 2
+        assert len(trainer.fit(1, 2)) == 2
+        assert len(trainer.fit(1, 2)) == 2
         assert "2 of 2 iterations are done" in caplog.text
-        assert len(trainer.fit(2)) == 4
+        assert len(trainer.fit(2, 2)) == 4
         with pytest.raises(SettingsError, match="whole number"):
             trainer.fit(1.5)
 
@@ -109,7 +111,7 @@ def test_epochs_are_counted_from_the_beginning_and_nothing_left_is_said(talker, 
 def test_the_learning_rate_ends_where_this_fit_ends(talker):
     config = settings(lr_schedule="linear", warmup_steps=0, learning_rate=0.004)
     with RayPPOTrainer(config, Colours, **talker) as trainer:
-        rates = [figures["learning_rate"] for figures in trainer.fit(num_epochs=2)]
+        rates = [figures["learning_rate"] for figures in trainer.fit(num_epochs=2, num_iters_per_epoch=2)]
     assert rates == pytest.approx([0.004, 0.003, 0.002, 0.001])
 
 

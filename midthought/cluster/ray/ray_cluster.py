@@ -27,21 +27,15 @@ _num_open = 0
 Role = Literal["actor", "learner"]
 """Which processes the resources are for: rollout workers, or learner ranks."""
 _shared_groups: dict[tuple[int, int], list[Any]] = {}
-"""(number of actors, number of learners) to [placement group, number of users], for `ray.colocate`."""
+"""(number of actors, number of learners) to [placement group, number of users], for pairs that share a GPU (`are_colocated`)."""
 _CONNECT_TIMEOUT_SECONDS = 10.0
 _LOCAL_RESERVE_SECONDS = 10.0
 """A cluster that was started here does not grow, so waiting longer for free resources is useless."""
 
 
 def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
-    """Raises `SettingsError` if Ray does not support these settings, `MissingExtraError` if Ray is needed and not installed."""
-    if settings.use_ray or settings.num_learners > 1:
-        optional("ray", "ray")
-    if settings.colocate and not (settings.use_ray and settings.num_learners > 1):
-        raise SettingsError(
-            "ray.colocate places an actor and a learner rank together, so it needs both: set ray.use_ray to true and "
-            "ray.num_learners to 2 or more, or ray.colocate to false"
-        )
+    """Raises `SettingsError` if Ray does not support these settings, `MissingExtraError` if Ray is not installed."""
+    optional("ray", "ray")
     if not settings.use_ray:
         return
     if inference.engine != "local" and not inference.in_process:
@@ -69,7 +63,7 @@ class RayCluster:
             self._is_ours = bool(_num_open) or _connect(settings)
             _num_open += self._is_ours
         self._role: Role = role
-        self._is_colocated = settings.colocate
+        self._is_colocated = are_colocated(settings)
         self._group: Any = None
         self._is_local = self._is_ours and not settings.address
         try:
@@ -105,7 +99,7 @@ class RayCluster:
                     ray.shutdown()
 
     def _reserve(self, settings: RayConfig) -> Any:
-        """Returns a placement group with one bundle per process, or per pair of actor and learner (`ray.colocate`)."""
+        """Returns a placement group with one bundle per process, or per pair of actor and learner (`are_colocated`)."""
         from ray.util import placement_group, remove_placement_group
 
         role, bundle = self._role, resources_of(settings, self._role)
@@ -115,7 +109,6 @@ class RayCluster:
             if shared is not None:
                 shared[1] += 1
                 return shared[0]
-            number = max(settings.num_actors, settings.num_learners)
             bundle = dict(Counter(resources_of(settings, "actor")) + Counter(resources_of(settings, "learner")))
         group = placement_group([bundle] * number, strategy="SPREAD")
         seconds = min(settings.start_timeout_seconds, _LOCAL_RESERVE_SECONDS if self._is_local else math.inf)
@@ -129,6 +122,13 @@ class RayCluster:
             f"{seconds:g} seconds. {describe_resources()}; ask for fewer or smaller {role}s (ray.num_{role}s, "
             f"ray.cpus_per_{role}, ray.gpus_per_{role}), or add nodes"
         )
+
+
+def are_colocated(settings: RayConfig) -> bool:
+    """Returns whether actor i and learner i share a GPU: there are as many of both, and each requests a fraction of one."""
+    shares = settings.gpus_per_actor, settings.gpus_per_learner
+    num_pairs = settings.num_learners if settings.use_ray and settings.num_learners == settings.num_actors else 0
+    return num_pairs > 1 and min(shares) > 0 and sum(shares) <= 1
 
 
 def _release_shared(group: Any) -> bool:

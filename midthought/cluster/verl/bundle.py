@@ -206,7 +206,7 @@ def shell_override(key: str, value: Any) -> str:
 def _tools_yaml(job: VerlJob, timeout_seconds: float) -> str:
     tools = [
         {
-            "class_name": "midthought.cluster.verl.tools.VerlTool",
+            "class_name": "midthought.cluster.verl.agent_loop.VerlTool",
             "config": {
                 "type": "native",
                 "tool": plan.reference,

@@ -9,7 +9,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midthought.cluster.verl.settings import AGENT_NAME, ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_supported
+from midthought.cluster.verl.settings import (
+    AGENT_NAME,
+    CORRECTIONS,
+    ESTIMATORS,
+    KL_KINDS,
+    LOSSES,
+    DerivedValues,
+    require_supported,
+)
 from midthought.config import ModelConfig
 
 KL_HORIZON = 10_000
@@ -130,8 +138,8 @@ TABLE: tuple[Row, ...] = (
     Row("algorithm.kl_ctrl.horizon", "our horizon", lambda f: KL_HORIZON),
     Row(
         "algorithm.rollout_correction.rollout_is",
-        "training.rollout_correction, rollout_correction_level",
-        lambda f: f.training.rollout_correction_level if f.training.rollout_correction == "truncated" else None,
+        "training.rollout_correction",
+        lambda f: CORRECTIONS.get(f.training.correction),
     ),
     Row("algorithm.rollout_correction.rollout_is_threshold", "our largest weight", lambda f: MAX_ROLLOUT_WEIGHT),
     # the update
@@ -141,8 +149,8 @@ TABLE: tuple[Row, ...] = (
     _same(f"{ACTOR}.loss_agg_mode", "training.loss_agg"),
     Row(
         f"{ACTOR}.loss_scale_factor",
-        "training.loss_norm_tokens",
-        lambda f: f.training.loss_norm_tokens or f.inference.max_tokens,
+        "inference.max_tokens",
+        lambda f: f.inference.max_tokens,
         lambda f: f.training.loss_agg == "seq-mean-token-sum-norm",
     ),
     _same(f"{ACTOR}.clip_ratio", "training.clip_ratio"),

@@ -23,6 +23,7 @@ ESTIMATORS = {
     "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
 }
 LOSSES = {"ppo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
+CORRECTIONS = {"truncated": "token", "sequence_truncated": "sequence"}
 KL_KINDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
 
 _PROMPT_MARGIN_TOKENS = 128
@@ -176,11 +177,12 @@ def require_supported(derived: DerivedValues) -> None:
          "trainer.v1.trainer_mode"),
         (bool(training.teacher), "training.teacher works only with our own trainer; set it to ''"),
         (training.lr_schedule == "linear", "training.lr_schedule='linear': verl has constant and cosine"),
-        (training.rollout_correction == "masked",
-         "training.rollout_correction='masked': set it by verl's own keys, verl.overrides.algorithm.rollout_correction…"),
+        (training.correction in ("masked", "sequence_masked"),
+         f"training.rollout_correction={training.correction!r}: set it by verl's own keys, verl.overrides.algorithm."
+         "rollout_correction…"),
         (training.optimizer != "adamw",
          f"training.optimizer={training.optimizer!r}: set it by verl's own keys, verl.overrides.…optim.optimizer_impl"),
-        (training.offload_optimizer, "training.offload_optimizer: set it to false and use verl.offload"),
+        (training.offload != "none", "training.offload: set it to none and use verl.offload"),
         (training.overlong_buffer_tokens > 0,
          "training.overlong_buffer_tokens: verl shapes overlong rewards by its reward manager dapo; set it to 0"),
         (training.mini_batch_size % group != 0,

@@ -20,8 +20,8 @@ from midthought.engines.local.layer_products import LayerProducts, is_fused_fast
 from midthought.engines.local.slot_attention import attend, attend_cached
 from midthought.engines.local.slot_batch import SlotBatch
 from midthought.engines.local.weight_copies import Layer, Projection, WeightCopies, normed
-from midthought.models.float32_head import Float32Linear
 from midthought.models.peft_weights import is_adapted, is_mergeable, used_module
+from midthought.models.pretrained import Float32Linear
 from midthought.models.varlen_attention import HALF
 
 DTYPES = HALF

@@ -11,9 +11,18 @@ from dataclasses import dataclass, replace
 from midthought.errors import NoReplyError, SettingsError, near_names
 from midthought.memory.chunks import Chunk, each_word_once, with_speakers
 from midthought.memory.embedding import Embedder
-from midthought.memory.llm_questions.prompts import KINDS, WRITE, pairs_schema
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
-from midthought.memory.llm_questions.verification import Pair, Search, Verdict, find_duplicate, static_problem, verify
+from midthought.memory.llm_questions.verification import (
+    KINDS,
+    WRITE,
+    Pair,
+    Search,
+    Verdict,
+    find_duplicate,
+    pairs_schema,
+    static_problem,
+    verify,
+)
 
 MIN_CHUNKS = 2
 

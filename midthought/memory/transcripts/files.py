@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.errors import TranscriptError
-from midthought.memory.duplicates import duplicate_groups
+from midthought.memory.splitting import duplicate_groups
 from midthought.memory.transcripts.folder_settings import Notations, SpeakerNames
 from midthought.memory.transcripts.formats import remedy, suffixes, understood
 from midthought.memory.transcripts.reading import Skipped, failed_checks

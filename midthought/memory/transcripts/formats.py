@@ -11,8 +11,16 @@ from typing import Any
 
 from midthought.config.references import optional
 from midthought.errors import MissingExtraError, TranscriptError
-from midthought.memory.transcripts.captions import CUE_TIME, read_ass, read_srt, read_vtt
-from midthought.memory.transcripts.documents import html_text, is_html, pdf_text, word_text
+from midthought.memory.transcripts.documents import (
+    CUE_TIME,
+    html_text,
+    is_html,
+    pdf_text,
+    read_ass,
+    read_srt,
+    read_vtt,
+    word_text,
+)
 from midthought.memory.transcripts.folder_settings import FILE_NAME as NOTATION_FILE
 from midthought.memory.transcripts.folder_settings import DeclaredNotation, NotationError
 from midthought.memory.transcripts.json import is_json, read_csv, read_json, read_parquet

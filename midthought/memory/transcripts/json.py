@@ -15,9 +15,15 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from midthought.data.rows import rows_of
-from midthought.memory.markup import mark_times, unescape
 from midthought.memory.transcripts.reading import Reading, damage_refused
-from midthought.memory.turns import UNKNOWN_SPEAKER, Segment, clock_time, without_unusable_characters
+from midthought.memory.turns import (
+    UNKNOWN_SPEAKER,
+    Segment,
+    clock_time,
+    mark_times,
+    unescape,
+    without_unusable_characters,
+)
 
 _TEXT = ("text", "transcript", "body", "punctuatedword", "word")
 """Keys of an entry, without case and signs; the first that has a value counts."""

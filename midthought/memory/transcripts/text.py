@@ -9,9 +9,19 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from midthought.memory.markup import mark_times, plain_words, unescape, without_comments
 from midthought.memory.transcripts.reading import Reading, Skipped
-from midthought.memory.turns import CLOCK, UNKNOWN_SPEAKER, Segment, clock_time, is_diarization_label, word_count
+from midthought.memory.turns import (
+    CLOCK,
+    UNKNOWN_SPEAKER,
+    Segment,
+    clock_time,
+    is_diarization_label,
+    mark_times,
+    plain_words,
+    unescape,
+    without_comments,
+    word_count,
+)
 
 BOLD = "\ue101"
 """Stands on both sides of bold words at the start of a line."""

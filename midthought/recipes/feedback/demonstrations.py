@@ -19,9 +19,8 @@ from typing import Any
 from midthought.config import ModelConfig
 from midthought.data.rows import rows_of
 from midthought.errors import DataError
-from midthought.feedback.hints import PLACES
-from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER, TOOL_NAME, wrong_answer_result
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.critics import PLACES
+from midthought.feedback.settings import RETRY_ONLY, RIGHT_ANSWER, TOOL_NAME, FeedbackSettings, wrong_answer_result
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.reward import CALL_FORMAT

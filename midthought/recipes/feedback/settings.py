@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from midthought.config import Auto, InferenceConfig, RecipeConfig, Section, SupervisedSection
-from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import DEFINITION, SYSTEM_PROMPT, FeedbackSettings
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackRewardConfig, broken_order
 from midthought.recipes.recipe import RecipeEvaluation
 

@@ -20,7 +20,7 @@ from midthought.data.problem_sets import QUESTION_LABEL, load_problems
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answer_matching import NUM_WORKERS
 from midthought.errors import SettingsError
-from midthought.feedback.hints import calculation_of
+from midthought.feedback.critics import calculation_of
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.evaluation import RecipeTasks, share_of, with_interval
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, Round, rounds_of

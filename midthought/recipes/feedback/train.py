@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from midthought.checks.examination import Setup
+from midthought.checks.registry import Finding, check
 from midthought.errors import SettingsError
+from midthought.feedback.commands import check_feedback
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
 from midthought.recipes.evaluation import EvaluationArm
 from midthought.recipes.feedback.demonstrations import Demonstrator, make_small_policy, read_conversations
@@ -38,6 +41,15 @@ _RETRY_ONLY = ControlArm(
 )
 _CLEAN = {"ask_hard": 1.0, "ask_easy": 0.0, "ask_again": 1.0, "practice_share": 0.0}
 """Calls about every hard problem until the answer is confirmed, about no easy one."""
+
+
+@check("critics", "check")
+def critics(setup: Setup) -> Iterator[Finding]:
+    """The servers of the critic answer with feedback."""
+    settings = setup.config.feedback if isinstance(setup.config, FeedbackRecipeConfig) else None
+    for found in check_feedback(settings) if settings is not None else ():
+        if found.remedy:
+            yield Finding(f"{found.what}: {found.words}", found.remedy, found.server, "stop")
 
 
 @dataclass

@@ -9,8 +9,7 @@ from typing import Any
 from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
 from midthought.config import settled
 from midthought.errors import SettingsError
-from midthought.feedback.prompts import DEFINITION
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import DEFINITION, FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.demonstrations import read_conversations
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, FeedbackRewardConfig

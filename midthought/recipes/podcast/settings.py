@@ -53,14 +53,12 @@ class QuestionsSection(Section):
     kinds: list[Kind] = Field(default_factory=lambda: list(DEFAULT_KINDS), min_length=1)
     """Kinds of question: `speaker`, `episode`, `continuation` (complete the quote; too hard for the small model in minutes)."""
     num_train: int = Field(3000, ge=1)
-    """Number of training questions."""
+    """Number of training questions. The prompt of 35 % contains the answer."""
     num_test: Annotated[int, Field(ge=1)] | Auto = "auto"
     """Number of test questions that need the memory. `auto`: 440, with a given model fewer if an evaluation arm would
     take more than ten minutes, as planned, but at least 100."""
     num_test_no_memory: Annotated[int, Field(ge=1)] | Auto = "auto"
     """Number of test questions whose prompt contains the answer. `auto`: 200, or fewer, as `num_test`."""
-    no_memory_share: float = Field(0.35, ge=0, le=1)
-    """Share of training questions whose prompt contains the answer."""
     instruction: str | None = None
     """System message. Null: how to call the tool, for a model from `model.local_path`; none for the small model."""
 

@@ -44,6 +44,8 @@ INSTRUCTION = (
     "Think inside <think> and </think>, then answer in as few words as possible. While you think you can search the "
     f'podcast memory: write #call {TOOL_NAME} {{"query": "words to look for"}} and read the result that follows.'
 )
+NO_MEMORY_SHARE = 0.35
+"""Share of training questions whose prompt contains the answer, so that a search is not always right."""
 
 
 def instruction(config: PodcastConfig, *, may_abstain: bool = False) -> str:
@@ -181,7 +183,7 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     num_validation = max(1, num_episodes // 12)
     parts = split_episodes(chunks, num_test, num_validation, seed)
     kinds = tuple[str, ...](questions.kinds)
-    plan = QuestionPlan(questions.num_train, needless_share=questions.no_memory_share, kinds=kinds)
+    plan = QuestionPlan(questions.num_train, needless_share=NO_MEMORY_SHARE, kinds=kinds)
     tasks = _tasks(config, chunks, parts, plan)
     if memory.chunking == "windows":
         tasks = {name: with_windows(made, stored) for name, made in tasks.items()}

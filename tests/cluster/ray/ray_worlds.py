@@ -148,7 +148,7 @@ def policy(words: Any, *, seed: int = 0) -> Any:
 
 
 def settings(*, num_actors: int = 1, **sections: Any) -> Any:
-    training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters_per_epoch": 2, "num_epochs": 1}
+    training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters": 2}
     training |= {"validate_every": 0, "num_validation_questions": 3, "learning_rate": 1e-3}
     return create_default_config(
         inference={"max_tokens": 24, "deterministic": True} | sections.pop("inference", {}),

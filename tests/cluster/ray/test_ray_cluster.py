@@ -9,7 +9,7 @@ import pytest
 from ray_worlds import Echo, HoldsLock, settings
 
 from midthought import RayPPOTrainer
-from midthought.cluster.ray.ray_cluster import check_ray
+from midthought.cluster.ray.ray_cluster import are_colocated
 from midthought.config import RayConfig, create_default_config
 from midthought.errors import MissingExtraError, SettingsError
 
@@ -111,9 +111,11 @@ def test_a_cluster_of_our_own_is_on_loopback_and_ends_with_its_last_session():
     assert done.stdout.split("\n")[:4] == ["NODE 127.0.0.1", "AFTER ONE True", "AFTER ALL False", ""], done.stderr
 
 
-def test_places_to_share_need_actors_and_learners():
-    with pytest.raises(SettingsError, match=r"ray\.num_learners to 2 or more"):
-        check_ray(RayConfig(use_ray=True, colocate=True), create_default_config().inference)
+def test_actors_and_learners_share_a_gpu_if_there_are_as_many_and_each_asks_for_a_fraction():
+    pairs = {"use_ray": True, "num_actors": 2, "num_learners": 2, "gpus_per_actor": 0.4, "gpus_per_learner": 0.6}
+    assert are_colocated(RayConfig(**pairs))
+    for other in ({"use_ray": False}, {"num_actors": 3}, {"gpus_per_actor": 0.0}, {"gpus_per_learner": 1.0}):
+        assert not are_colocated(RayConfig(**{**pairs, **other})), other
 
 
 @pytest.mark.slow
@@ -128,7 +130,7 @@ def test_an_actor_and_a_learner_of_the_same_number_get_the_same_gpu(cluster):
             return ray.get_gpu_ids()
 
     parts = {"gpus_per_actor": 0.4, "gpus_per_learner": 0.6, "cpus_per_actor": 0.5, "cpus_per_learner": 0.5}
-    asked = RayConfig(use_ray=True, num_actors=2, num_learners=2, colocate=True, **parts)
+    asked = RayConfig(use_ray=True, num_actors=2, num_learners=2, **parts)
     of_actors, of_learners = RayCluster(asked, "actor"), RayCluster(asked, "learner")
     placed = cluster.remote(Placed)
     actors = [

@@ -112,7 +112,7 @@ def test_ranks_that_have_no_room_are_an_error_that_names_their_setting(cluster, 
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("offload_reference", True), ("offload_optimizer", True), ("optimizer", "adamw_8bit")]
+    ("name", "value"), [("offload", "reference"), ("offload", "optimizer"), ("optimizer", "adamw_8bit")]
 )
 def test_what_ranks_do_not_do_is_refused(name, value, policy, tokenizer):
     asked = config(2)

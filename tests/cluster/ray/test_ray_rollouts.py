@@ -21,7 +21,7 @@ import torch
 from ray_worlds import Diarist, Diary, OneAnswer, settings, tasks
 
 from midthought.config import InferenceConfig, RayConfig
-from midthought.engines.create import policy_engine
+from midthought.engines.policy_engine import policy_engine
 from midthought.errors import EngineError, SettingsError
 from midthought.learning.model import add_adapters
 from midthought.rollout.episode import RolloutParts

@@ -19,7 +19,7 @@ from small_runs import write_short_transcripts
 
 from midthought.cluster.verl import bundle
 from midthought.cluster.verl.record import task_of
-from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
+from midthought.feedback.settings import SYSTEM_PROMPT, TOOL_NAME
 from midthought.recipes.feedback.verl import feedback_tool
 from midthought.recipes.podcast import recipe
 from midthought.recipes.podcast.verl import memory_tool

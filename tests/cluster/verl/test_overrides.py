@@ -57,8 +57,7 @@ def test_kl_clip_and_correction_are_said_in_verls_words() -> None:
                 "kl_loss_coef": 0.1,
                 "kl_loss_kind": "k2",
                 "clip_ratio_high": 0.28,
-                "rollout_correction": "truncated",
-                "rollout_correction_level": "sequence",
+                "rollout_correction": "sequence_truncated",
                 "loss_agg": "seq-mean-token-sum-norm",
                 "policy_loss": "gspo",
             }
@@ -120,10 +119,11 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
         ({"training": {"batch_size": 128}}, "100 training tasks do not fill one batch of 128 prompts"),
         ({"training": {"lr_schedule": "linear"}}, "constant and cosine"),
         ({"training": {"rollout_correction": "masked"}}, "verl.overrides"),
+        ({"training": {"rollout_correction": "sequence_masked"}}, "verl.overrides"),
         ({"training": {"overlong_buffer_tokens": 10}}, "overlong"),
         ({"inference": {"keep_thoughts": False}}, "several segments"),
         ({"training": {"optimizer": "adamw_8bit"}}, "optimizer_impl"),
-        ({"training": {"offload_optimizer": True}}, "use verl.offload"),
+        ({"training": {"offload": "optimizer"}}, "use verl.offload"),
         ({"training": {"max_staleness": 2}}, "trainer.v1.trainer_mode"),
     ],
 )

@@ -17,10 +17,10 @@ from verl.tools.function_tool import FunctionTool
 from verl.tools.schemas import ToolResponse
 from verl.tools.tool_registry import initialize_tools_from_config
 
-from midthought.cluster.verl.tools import VerlTool, make_tool, tool_of
+from midthought.cluster.verl.agent_loop import VerlTool, make_tool, tool_of
 from midthought.errors import SettingsError
 from midthought.feedback.commands import write_verl_rows
-from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN
+from midthought.feedback.settings import RIGHT_ANSWER, SOLVE_AGAIN
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.function_tool import tool
 from midthought.types import Task, ToolOutcome
@@ -36,7 +36,7 @@ def shout(text: str) -> str:
 
 def made(config: dict[str, Any], folder: Path, schema: dict[str, Any] | None = None) -> VerlTool:
     """As verl makes it from a tool configuration."""
-    entry = {"class_name": "midthought.cluster.verl.tools.VerlTool", "config": config}
+    entry = {"class_name": "midthought.cluster.verl.agent_loop.VerlTool", "config": config}
     entry |= {"tool_schema": schema} if schema else {}
     (folder / "tools.yaml").write_text(yaml.safe_dump({"tools": [entry]}))
     [found] = initialize_tools_from_config(str(folder / "tools.yaml"))

@@ -25,7 +25,10 @@ from midthought.types import Trajectory
 
 TOOLS = {
     "tools": [
-        {"class_name": "midthought.cluster.verl.tools.VerlTool", "config": {"type": "native", "tool": "worlds:Look"}}
+        {
+            "class_name": "midthought.cluster.verl.agent_loop.VerlTool",
+            "config": {"type": "native", "tool": "worlds:Look"},
+        }
     ]
 }
 

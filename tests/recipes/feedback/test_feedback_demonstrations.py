@@ -5,8 +5,7 @@ import json
 import pytest
 
 from midthought.errors import DataError
-from midthought.feedback.prompts import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
-from midthought.feedback.settings import FeedbackSettings
+from midthought.feedback.settings import RIGHT_ANSWER, SYSTEM_PROMPT, FeedbackSettings, wrong_answer_result
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended, read_conversations

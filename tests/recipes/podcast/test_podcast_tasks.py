@@ -75,7 +75,7 @@ def test_as_many_questions_are_made_as_the_settings_say(data):
     assert all(task.labels["needs_memory"] for task in data.tasks["test"])
     assert not any(task.labels["needs_memory"] for task in data.tasks["test_no_memory"])
     needless = sum(not task.labels["needs_memory"] for task in data.tasks["train"])
-    assert needless == round(60 * PodcastConfig().questions.no_memory_share)
+    assert needless == round(60 * 0.35)
 
 
 def asked(executor, task):
