@@ -92,8 +92,9 @@ def children():
 
 async def ended(core, episode, prompt, act):
     """Does this after the first token of a long sample; how the sample ended."""
-    begun = asyncio.Event()
-    task = asyncio.create_task(core.sample(episode, prompt, LONG, stopper=SimpleNamespace(feed=lambda _: begun.set())))
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
+    feed = lambda _: loop.call_soon_threadsafe(begun.set) is None  # in a thread of the engine; False: goes on
+    task = asyncio.create_task(core.sample(episode, prompt, LONG, stopper=SimpleNamespace(feed=feed)))
     await begun.wait()
     act(task)
     try:
