@@ -38,30 +38,24 @@ def check_external(inference: InferenceConfig) -> None:
             f"inference.deterministic with inference.backend={inference.engine!r}: its batches depend on time; "
             "use 'local' for a bit-identical repetition"
         )
-    if not inference.in_process:
-        return
-    if inference.backend == "sglang":
+    if inference.in_process and inference.backend == "sglang":
         raise SettingsError(
             "inference.in_process with inference.backend='sglang': only 'vllm' can run without a server; set one of the two "
             "differently"
         )
-    if inference.base_url:
+    if inference.in_process and inference.base_url:
         raise SettingsError(
             f"inference.in_process and inference.base_url={inference.base_url!r}: one excludes the other; without a server "
             "there is no URL"
         )
-    import_vllm()
+    if inference.in_process:
+        import_vllm()
 
 
 def external_engine(
     policy: Any, renderer: Renderer, inference: InferenceConfig, *, model_path: str, max_seq_len: int
 ) -> ExternalEngine:
     """See `policy_engine`. `policy`: with its adapters, if it has any."""
-    engine: ExternalEngine
-    if inference.in_process:
-        engine = _vllm_in_process(policy, renderer, inference, max_seq_len)
-    else:
-        engine = _servers(policy, renderer, inference, model_path, max_seq_len)
     published = PublishedPolicy(
         policy,
         probe_ids=probe_token_ids(renderer, max_seq_len),
@@ -69,7 +63,9 @@ def external_engine(
         keeps_in_memory=not inference.base_url,
         tolerance=inference.sync_tolerance,
     )
-    return engine.follow(published)
+    if inference.in_process:
+        return _vllm_in_process(policy, renderer, inference, max_seq_len).follow(published)
+    return _servers(policy, renderer, inference, model_path, max_seq_len).follow(published)
 
 
 def check_running_servers(inference: InferenceConfig, name: str, renderer: Renderer | None, own: Engine | None) -> None:

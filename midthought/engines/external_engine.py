@@ -59,7 +59,7 @@ class ExternalEngine(ABC):
         """0: not known here."""
         self.retry_policy = retry_policy or RetryPolicy()
         self._samples: dict[int, concurrent.futures.Future[Completion]] = {}
-        self._num_sampling, self.is_changing = 0, False
+        self._num_sampling, self.is_changing, self._is_shut_down = 0, False, False
         """`is_changing`: new samples wait, because the weights change, or wait for running samples."""
         self._loop = BackgroundLoop(f"midthought-{type(self).__name__}")
         self._policy: PublishedPolicy | None = None
@@ -75,9 +75,11 @@ class ExternalEngine(ABC):
         Then the request ends; later tokens that have arrived are cut and counted. Cancelling the caller cancels the request.
         Each completion comes from one version of the weights.
 
-        Raises `EngineError` if `token_ids` is empty, the episode is being sampled already, the request is refused, or it is
-        not completed within the limits of the retry policy.
+        Raises `EngineError` if `token_ids` is empty, the episode is being sampled already, the request is refused, it is not
+        completed within the limits of the retry policy, or the engine is shut down.
         """
+        if self._is_shut_down:
+            raise EngineError(f"this {type(self).__name__} was shut down; create a new one")
         if self.is_asleep:
             await asyncio.to_thread(self._wake_up)
         if not token_ids:
@@ -88,6 +90,10 @@ class ExternalEngine(ABC):
         self._samples[episode] = running = self._loop.start(self._sample(episode, draft))
         try:
             return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            if not self._is_shut_down or ((task := asyncio.current_task()) is not None and task.cancelling()):
+                raise
+            raise EngineError(f"episode {episode}: the engine was shut down") from None
         finally:
             draft.stopper = None  # of a cancelled sample, which ends later
             del self._samples[episode]
@@ -97,8 +103,8 @@ class ExternalEngine(ABC):
 
     def close(self, episode: int) -> None:
         """Ends the episode and cancels its running sample."""
-        if episode in self._samples:
-            self._samples[episode].cancel()
+        if (running := self._samples.get(episode)) is not None:
+            running.cancel()
 
     @property
     def progress(self) -> object:
@@ -165,7 +171,10 @@ class ExternalEngine(ABC):
                 self._loop.run(self._fall_asleep())
 
     def shutdown(self) -> None:
-        """Removes the written weights, and stops what was started for the engine. May be called twice."""
+        """Removes the written weights, and stops what was started for the engine; running samples fail. May be called twice."""
+        self._is_shut_down = True
+        for running in list(self._samples.values()):
+            running.cancel()
         self._loop.close()
         if self._policy is not None:
             self._policy.remove_folder()
@@ -193,8 +202,7 @@ class ExternalEngine(ABC):
     @asynccontextmanager
     async def _changing(self) -> AsyncIterator[None]:
         """Blocks new samples and waits for running ones. Raises `EngineError` if they do not end in time."""
-        seconds = self.retry_policy.total_timeout_seconds
-        give_up_at = time.monotonic() + seconds
+        give_up_at = time.monotonic() + (seconds := self.retry_policy.total_timeout_seconds)
         self.is_changing = True
         try:
             while self._num_sampling:

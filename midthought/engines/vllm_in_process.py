@@ -132,8 +132,8 @@ class VLLMInProcessEngine(ExternalEngine):
         self._running_llm()
 
     def shutdown(self) -> None:
-        """Also stops vLLM and its processes; running samples fail."""
-        self._llm = None
+        """Also stops vLLM and its processes."""
+        self._llm, self._is_shut_down = None, True
         if self._end is not None:
             self._end()
         super().shutdown()
@@ -235,10 +235,6 @@ class VLLMInProcessEngine(ExternalEngine):
             if not deadline.expired():
                 raise
             raise EngineError(f"episode {episode}: vLLM returned no token for {seconds:g} s") from None
-        except asyncio.CancelledError:
-            if self._llm is None:
-                raise EngineError(f"episode {episode}: the engine was shut down") from None
-            raise
 
     def _params(self, draft: PartialCompletion, room: int) -> SamplingParams:
         from vllm import SamplingParams

@@ -150,8 +150,8 @@ def check_message(place: str, message: Any) -> None:
     if not is_plain:
         require_shallow(message, f"{place} is")
     try:
-        for value in message.values():
-            (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
+        for one in message.values():
+            (one if isinstance(one, str) else json.dumps(one, ensure_ascii=False, default=str, skipkeys=True)).encode()
     except UnicodeEncodeError:
         raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
     if is_plain:

@@ -120,7 +120,7 @@ class Exchange:
 
     def _read_inbox(self) -> None:
         self._is_reading = False  # before it looks: a piece that comes later is read by another call
-        if self._inbox:
+        if self._inbox and not self.is_over:  # a cancelled answer may go on for a moment
             self._is_reading = True
             self._loop.call_later(WRITE_SECONDS, self._read_inbox)
             self._write_pieces()

@@ -1,6 +1,7 @@
 """The engine over model servers, against a server that fails on command: nothing lost, nothing twice, nothing hangs."""
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -333,7 +334,7 @@ def test_who_waited_for_a_server_that_failed_meanwhile_goes_elsewhere():
 
 
 @KINDS
-@pytest.mark.parametrize("how", ["task", "close", "stopper"])
+@pytest.mark.parametrize("how", ["task", "close", "shutdown", "stopper"])
 def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
     async def run(server: FakeServer) -> None:
         engine, watch = engine_for(server), Watch(written(6)[-1] if how == "stopper" else None)
@@ -342,14 +343,15 @@ def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
         if how == "stopper":
             assert (await sampling).finish is Finish.CALL
         else:
-            sampling.cancel() if how == "task" else engine.close(0)
-            with pytest.raises(asyncio.CancelledError):
+            {"task": sampling.cancel, "close": lambda: engine.close(0), "shutdown": engine.shutdown}[how]()
+            with pytest.raises(EngineError if how == "shutdown" else asyncio.CancelledError):
                 await sampling
         num_seen = len(watch.seen)
         await until(lambda: server.num_running == 0)
         assert server.num_broken_off == 1
         assert len(watch.seen) == num_seen < 3000
-        assert len((await engine.sample(0, PROMPT, Sampling(max_tokens=2))).token_ids) == 2
+        with pytest.raises(EngineError, match="was shut down") if how == "shutdown" else contextlib.nullcontext():
+            assert len((await engine.sample(0, PROMPT, Sampling(max_tokens=2))).token_ids) == 2
 
     with FakeServer(kind, token_seconds=0.01) as server:
         asyncio.run(run(server))

@@ -36,7 +36,7 @@ _TLS = ssl.create_default_context()
 
 
 class HeldEngine(ScriptedEngine):
-    """Writes token by token. After `hold_after` tokens of an answer it waits until `go` is set; after `fails_after` it fails."""
+    """Writes token by token. After `hold_after` tokens waits for `go` or another `hold_after`; after `fails_after` it fails."""
 
     def __init__(self, script: Script, renderer: Renderer) -> None:
         super().__init__(script, renderer)
@@ -60,7 +60,7 @@ class HeldEngine(ScriptedEngine):
             if len(written) == self.fails_after:
                 raise EngineError("the engine broke")
             if len(written) == self.hold_after and not self.go.is_set():
-                await self._hold()
+                await self._hold(len(written))
                 if self.is_interrupted:
                     break
             token_id = self._next_token(episode, [*token_ids, *written])
@@ -76,10 +76,10 @@ class HeldEngine(ScriptedEngine):
         logprobs = (self._logprob,) * len(written)
         return Completion(token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=version)
 
-    async def _hold(self) -> None:
+    async def _hold(self, num_written: int) -> None:
         self.num_held += 1
         try:
-            while not self.go.is_set():
+            while not self.go.is_set() and self.hold_after == num_written:
                 await asyncio.sleep(0.001)
         finally:
             self.num_held -= 1

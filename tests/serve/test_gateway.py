@@ -96,15 +96,16 @@ def test_a_client_that_stops_reading_at_the_reason_of_the_end_has_the_answer(pat
 
 
 @PATHS
-def test_the_first_event_leaves_before_the_answer_ends(path, one):
-    one.engine.hold_after = 5
+def test_events_leave_as_the_answer_is_sampled(path, one):
+    one.engine.hold_after, said = 5, ""
     with one.client(one.open()).stream("POST", path, json=asks(stream=True)) as response:
-        lines = response.iter_lines()
-        texts = (streamed_text([json.loads(line[6:])]) for line in lines if line.startswith("data: {"))
-        assert next(filter(None, texts))
-        until(lambda: one.engine.num_held == 1)
+        texts = (streamed_text([json.loads(line[6:])]) for line in _data(response))
+        for num_tokens in (7, 9, 11):
+            while said != TEXT[: one.engine.hold_after - 2]:  # after the tokens of </think> and of the blank
+                said += next(texts)
+            one.engine.hold_after = num_tokens
         one.engine.go.set()
-        assert TEXT.endswith("".join(texts))
+        assert said + "".join(texts) == TEXT
 
 
 def test_the_first_event_of_messages_has_the_number_of_tokens_of_the_prompt(one):

@@ -228,18 +228,13 @@ UNREADABLE: list[tuple[Any, str]] = [
     (None, "no demonstrations"),
     ([], "there is none"),
     ([CONVERSATIONS[0], [{"role": "user"}]], "row 2: the content of message 0 is None"),
+    ([[{"role": "user", "content": {("a",): 1}}]], r"the content of message 0 is \{\('a',\): 1\}; it must be text"),
     (CONVERSATIONS[0], "row 1: it has no column 'messages'.*a list of conversations"),
     ([{"text": "a"}], "row 1: it has no column 'messages'; it has: text"),
     (["a text"], "row 1: it is 'a text'; give a list of messages"),
     ([[QUESTION, calling("twise"), *CONVERSATIONS[0][2:]]], "row 1: it calls 'twise', which is no tool.*'twice'"),
-    (
-        lambda task: [{"role": "user", "content": "Else?"}, {"role": "assistant", "content": "a"}],
-        "its question is 'Else",
-    ),
-    (
-        lambda task: [{"role": "assistant", "content": "a " * 900}],
-        r"it has \d+ tokens, and the model has 512 positions",
-    ),
+    (lambda _: [{"role": "user", "content": "Else?"}, {"role": "assistant", "content": "a"}], "its question is 'Else"),
+    (lambda _: [{"role": "assistant", "content": "a " * 900}], r"it has \d+ tokens, and the model has 512 positions"),
 ]
 
 
