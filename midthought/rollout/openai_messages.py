@@ -152,8 +152,8 @@ def check_message(place: str, message: Any) -> None:
     try:
         for value in message.values():
             (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{place} is not Unicode text: it has a lone surrogate; remove it") from None
+    except (TypeError, UnicodeEncodeError):
+        raise DataError(f"{place} is not Unicode text: remove the lone surrogate, or the key that is no text") from None
     if is_plain:
         return
     if message.get("weight") not in (None, 0, 1):
