@@ -210,7 +210,7 @@ def test_overlap_that_is_not_possible_is_refused_before_the_start(untaught, monk
 
 def test_the_learner_ends_if_no_engine_starts(untaught, monkeypatch):
     closed = []
-    monkeypatch.setattr(Learner, "close", closed.append)
+    monkeypatch.setattr(Learner, "close", lambda learner: closed.append(learner))
     monkeypatch.setattr(workers, "open_sources", lambda *_, **options: options["no engine"])
     with pytest.raises(KeyError, match="no engine"):
         RayPPOTrainer(settings(), dataset=QUESTIONS_OF_ONE_KIND, **untaught)
