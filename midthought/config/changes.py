@@ -10,8 +10,6 @@ from midthought.config.algorithms import AlgorithmSection, algorithm_values
 from midthought.config.section import HARMLESS, Section
 from midthought.errors import SettingsError
 
-REMOVED = "no such setting any more"
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -36,9 +34,9 @@ def changes_between(recorded: Mapping[str, Any], settings: Section) -> list[Chan
         if isinstance(section, Section) and isinstance(before, Mapping):
             now, fields = section.model_dump(mode="json"), type(section).model_fields
             for key, value in before.items():
-                if value != now.get(key, REMOVED):
+                if value != (present := now.get(key, "no such setting any more")):
                     is_harmless = key in fields and HARMLESS in fields[key].metadata
-                    found.append(Change(f"{name}.{key}", value, now.get(key, REMOVED), is_harmless))
+                    found.append(Change(f"{name}.{key}", value, present, is_harmless))
     return found
 
 
