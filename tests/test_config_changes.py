@@ -69,6 +69,12 @@ def test_a_setting_is_harmful_unless_its_field_says_otherwise():
     assert len(harmless) < len(fields) / 2
 
 
+def test_a_recorded_setting_that_does_not_exist_any_more_needs_permission():
+    recorded = {"training": {"loss_norm_tokens": 7}}
+    with pytest.raises(SettingsError, match=r"training\.loss_norm_tokens: 7 before, 'no such setting any more' now"):
+        require_allowed(changes_between(recorded, ConfigStore()), allow=False)
+
+
 def test_a_setting_that_was_not_recorded_does_not_count():
     recorded = ConfigStore().to_dict()
     del recorded["training"]["seed"], recorded["ray"]

@@ -27,16 +27,16 @@ class Change:
 
 
 def changes_between(recorded: Mapping[str, Any], settings: Section) -> list[Change]:
-    """Returns the settings that differ from recorded ones, in order. Settings that were not recorded (newer ones) are ignored."""
+    """Returns the recorded settings that are others now, in order, or that do not exist any more. Newer ones are ignored."""
     found = []
-    for section_name, section in settings:
-        before = recorded.get(section_name)
-        if not isinstance(section, Section) or not isinstance(before, Mapping):
-            continue
-        for key, now in section.model_dump(mode="json").items():
-            if key in before and before[key] != now:
-                is_harmless = HARMLESS in type(section).model_fields[key].metadata
-                found.append(Change(f"{section_name}.{key}", before[key], now, is_harmless))
+    for name, section in settings:
+        before = recorded.get(name)
+        if isinstance(section, Section) and isinstance(before, Mapping):
+            now, fields = section.model_dump(mode="json"), type(section).model_fields
+            for key, value in before.items():
+                if value != (present := now.get(key, "no such setting any more")):
+                    is_harmless = key in fields and HARMLESS in fields[key].metadata
+                    found.append(Change(f"{name}.{key}", value, present, is_harmless))
     return found
 
 

@@ -38,13 +38,7 @@ from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, make_prompts, settle
-from midthought.trainer.episodes import (
-    ToolAnswers,
-    as_rollout,
-    evaluated,
-    evaluation_stage,
-    tell_failures,
-)
+from midthought.trainer.episodes import ToolAnswers, as_rollout, evaluated, evaluation_stage, tell_failures
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row

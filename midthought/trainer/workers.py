@@ -55,18 +55,14 @@ class Workers:
         self._policy, self._place = policy, beside_engine(policy.model, settings)
         self.learner = make_learner(policy.model, policy.tokenizer, config, num_iters, apart=self._place == "apart")
         """Computes the updates."""
-        self._engine, self.source, self.held_out = open_sources(
-            policy.model,
-            self.learner.policy,
-            policy.renderer,
-            policy.prompts,
-            tasks,
-            settings,
-            model_path=policy.path,
-            longest_prompt=longest_prompt,
-            journal=run.journal,
-        )
-        """`source` runs training episodes, `held_out` those on held-out tasks."""
+        given = policy.model, self.learner.policy, policy.renderer, policy.prompts, tasks, settings
+        options: dict[str, Any] = {"model_path": policy.path, "longest_prompt": longest_prompt, "journal": run.journal}
+        try:
+            self._engine, self.source, self.held_out = open_sources(*given, **options)
+            """`source` runs training episodes, `held_out` those on held-out tasks."""
+        except BaseException:
+            self.learner.close()
+            raise
         self._stream, self._draw = self.source.stream, functools.partial(task_of_group, tasks.stream)
         if self._stream is not None:
             self._stages = Stages(self._stream, self.learner, self._overlaps(settings), run.console.note)

@@ -21,9 +21,10 @@ from small_environments import QUESTIONS, Colours, weights, without_clocks
 from midthought import RayPPOTrainer, TrainerCallback, create_default_config
 from midthought.errors import LearnerLostError, SettingsError
 from midthought.learning.batch import TokenBatch
+from midthought.learning.learner import Learner
 from midthought.learning.model import token_outputs
 from midthought.models.small_model import make_policy
-from midthought.trainer import stages
+from midthought.trainer import stages, workers
 from midthought.trainer.checkpoint import CheckpointManager
 
 QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
@@ -205,6 +206,15 @@ def test_overlap_that_is_not_possible_is_refused_before_the_start(untaught, monk
     monkeypatch.setattr(stages, "num_cores", lambda: 1)
     with pytest.raises(SettingsError, match=r"overlap=true with 1 CPU core.*set inference.overlap to false"):
         RayPPOTrainer(settings(overlap=True, deterministic=False), **data, **untaught)
+
+
+def test_the_learner_ends_if_no_engine_starts(untaught, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Learner, "close", lambda learner: closed.append(learner))
+    monkeypatch.setattr(workers, "open_sources", lambda *_, **options: options["no engine"])
+    with pytest.raises(KeyError, match="no engine"):
+        RayPPOTrainer(settings(), dataset=QUESTIONS_OF_ONE_KIND, **untaught)
+    assert len(closed) == 1
 
 
 def test_overlap_that_is_assigned_between_two_fits_is_followed_or_refused(_untaught, tokenizer):

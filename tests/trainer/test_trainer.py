@@ -90,9 +90,8 @@ def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_le
 
 
 def test_an_epoch_of_a_data_set_is_a_pass_over_it(talker):
-    with RayPPOTrainer(
-        settings(batch_size=2, num_epochs=2, num_train_iters=None), dataset=QUESTIONS, **talker
-    ) as trainer:
+    config = settings(batch_size=2, num_epochs=2, num_train_iters=None)
+    with RayPPOTrainer(config, dataset=QUESTIONS, **talker) as trainer:
         assert [trainer.num_iters(), trainer.num_iters(4)] == [3, 6]
         for trajectory in trainer.rollout():
             assert trajectory.reward.parts["correct"] == float(trajectory.actions == ["</think>red"])

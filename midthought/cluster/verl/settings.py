@@ -182,7 +182,7 @@ def require_supported(derived: DerivedValues) -> None:
          "rollout_correction…"),
         (training.optimizer != "adamw",
          f"training.optimizer={training.optimizer!r}: set it by verl's own keys, verl.overrides.…optim.optimizer_impl"),
-        (training.offload != "none", "training.offload: set it to none and use verl.offload"),
+        (training.offload != "none", f"training.offload={training.offload!r}: set it to none and use verl.offload"),
         (training.overlong_buffer_tokens > 0,
          "training.overlong_buffer_tokens: verl shapes overlong rewards by its reward manager dapo; set it to 0"),
         (training.mini_batch_size % group != 0,

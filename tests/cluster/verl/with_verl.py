@@ -23,14 +23,8 @@ from midthought.cluster.verl.bundle import compose
 from midthought.cluster.verl.overrides import BundlePath
 from midthought.types import Trajectory
 
-TOOLS = {
-    "tools": [
-        {
-            "class_name": "midthought.cluster.verl.agent_loop.VerlTool",
-            "config": {"type": "native", "tool": "worlds:Look"},
-        }
-    ]
-}
+LOOK = {"type": "native", "tool": "worlds:Look"}
+TOOLS = {"tools": [{"class_name": "midthought.cluster.verl.agent_loop.VerlTool", "config": LOOK}]}
 
 
 def configured(folder: Path, model_path: Path, options: dict[str, Any], *more: str, tools: Any = TOOLS) -> Any:
