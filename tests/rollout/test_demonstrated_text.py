@@ -116,7 +116,7 @@ def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
         ([QUESTION, ANSWER, ANSWER], "two answers follow each other"),
         ([QUESTION, {**asked(), "function_call": {"name": "f"}}, RESULT, ANSWER], "former form; write tool_calls"),
         ([QUESTION, {"role": "assistant", "content": "a\ud800"}], "message 1 is not Unicode text"),
-        ([QUESTION, {"role": "assistant", "content": {(1, 2): "a"}}], "message 1 is not Unicode text: .*the key"),
+        ([QUESTION, {"role": "assistant", "content": {(1, 2): "a"}}], "the content of message 1 is .*must be text"),
         ([QUESTION, {**ANSWER, "content": "A turn ends with <|im_end|>."}], "'<|im_end|>', the token that ends a turn"),
         ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "message 3 is the result of None, and every call"),
         ([QUESTION, asked(a=1, b=2), RESULT, AGAIN, ANSWER], "a message of the user follows the results"),
