@@ -183,10 +183,10 @@ def make_learner(
     if ray.num_learners == 1:
         return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
     for name, value in ALONE.items():
-        if getattr(config.training, name) != value:
+        if (given := getattr(config.training, name)) != value:
             raise SettingsError(
-                f"ray.num_learners={ray.num_learners} with training.{name}: ranks do not do that (each holds only a part of "
-                f"the models); set training.{name} to {word(value)}, or leave ray.num_learners as it was"
+                f"ray.num_learners={ray.num_learners} with training.{name}={given!r}: ranks do not do that (each holds only a "
+                f"part of the models); set training.{name} to {word(value)}, or leave ray.num_learners as it was"
             )
     from midthought.cluster.ray.learners import RayWorkerGroup
 

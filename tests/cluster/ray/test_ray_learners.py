@@ -117,5 +117,7 @@ def test_ranks_that_have_no_room_are_an_error_that_names_their_setting(cluster, 
 def test_what_ranks_do_not_do_is_refused(name, value, policy, tokenizer):
     asked = config(2)
     setattr(asked.training, name, value)
-    with pytest.raises(SettingsError, match=rf"ray\.num_learners=2 with training\.{name}"):
+    with pytest.raises(
+        SettingsError, match=rf"ray\.num_learners=2 with training\.{name}={value!r}: .*set training\.{name} to"
+    ):
         RayPPOTrainer(asked, environment=Echo, model=policy, tokenizer=tokenizer)
