@@ -33,13 +33,13 @@ LINES = {
     "rollout": 2985,  # the journal and what repeats it is 175 of them (issue 54), the turn graph 230 (issue 55)
     "serve": 2410,  # two dialects, exchanges, sessions and the gateway are 1,230 of them (issue 55)
     "tokenization": 770,
-    "tools": 5160,
+    "tools": 5170,  # ReAct has its own module again
     "trainer": 3580,  # prompts are counted before the settings are chosen (issue 53); agents are 260 of them (issue 55)
     "types": 740,
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_560, "code of midthought": 39_330, "tests": 56_470}
+TOTALS = {"midthought": 57_570, "code of midthought": 39_340, "tests": 56_470}
 # the plan counts shared prompts (issue 53); the journal and its tests of kills, silence, folders of killed processes (issue 54);
 # the gateway is 1,770 lines, its tests 3,900 (issue 55)
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from midthought.errors import SettingsError, near_names
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.call_formats.json_calls import FunctionCallingFormat, HermesFormat, JSONFormat, ReActFormat
+from midthought.tools.call_formats.json_calls import FunctionCallingFormat, HermesFormat, JSONFormat
+from midthought.tools.call_formats.react import ReActFormat
 
 if TYPE_CHECKING:
     from midthought.tools.registry import ToolRegistry

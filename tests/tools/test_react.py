@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from midthought.tools.call_formats.json_calls import ReActFormat
+from midthought.tools.call_formats.react import ReActFormat
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 CALL_FORMAT = ReActFormat()
