@@ -1,4 +1,4 @@
-"""Asynchronous training: where the learner works, the seconds of sampling and learning, and whether both overlap."""
+"""Asynchronous training: the place of the learner, the seconds of each stage, and whether sampling and learning overlap."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Metrics = Mapping[str, float]
 
 
 def beside_engine(policy: Any, config: RecipeConfig) -> Literal["here", "apart"] | None:
-    """Returns where the learner works while the engine samples (`inference.overlap`): in this process beside servers that are
-    given, or `apart` in one of its own, on other cores or another GPU than the engine. None: nothing overlaps.
+    """Returns where the learner works while the engine samples (`inference.overlap`): `here`, in this process, if the servers are
+    given; `apart`, in a process of its own on other cores or another GPU. None: sampling and learning do not overlap.
 
     Raises SettingsError if overlap is requested, and both would have to share one core or GPU.
     """
