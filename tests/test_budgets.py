@@ -46,6 +46,35 @@ TOTALS = {"midthought": 57_570, "code of midthought": 39_340, "tests": 56_470}
 # agents.md, agents in measured.md
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 220_000, 20
 """Of docs/*.md, without the generated page of the settings and the page of runs with real models."""
+MODULE_LINES, FUNCTION_LINES = 300, 60
+LARGE_MODULES = {
+    "trainer/trainer.py": "the public class: its arguments, the loop and every method that a user may override, on one page",
+    "rollout/episode.py": "one episode from its prompt to its reward; what a turn adds is read in one piece",
+    "rollout/in_flight.py": "the episodes that run at once, who may start one, and what is saved of open ones",
+    "rollout/multi_turn.py": "the setup package's classes of several turns",
+    "recipes/run.py": "the script of a recipe: its stages in their order",
+    "learning/batch.py": "the tensors of a batch, each with its meaning and shape",
+    "learning/learner.py": "the order of scoring, credit and update",
+    "data/tasks.py": "rows of every documented form become tasks",
+    "tokenization/__init__.py": "own and foreign text, which must not be read apart",
+    "plan/choices.py": "every value of `auto`, in the order in which they are chosen",
+    "plan/memory.py": "the bytes of each phase, one formula after another",
+    "env/answers.py": "the forms of an answer, and which are equal",
+    "report/run_folder.py": "every file of a run folder",
+    "tools/call_formats/call_syntax.py": "the grammar of a call",
+    "tools/call_formats/detection.py": "finds a model's own call format by probing its template",
+    "memory/table.py": "the table of the memory, step by step",
+    "engines/local/triton_products.py": "kernels of matrix products",
+}
+"""Modules of `midthought/` above 300 lines, with the reason."""
+LONG_FUNCTIONS = {
+    "trainer/trainer.py": "the constructor: 20 arguments with their annotations, and what it is made of",
+    "cli/questions.py": "the options of `midthought questions`",
+    "cli/serving.py": "the options of `midthought serve`",
+    "engines/local/triton_products.py": "a kernel",
+    "engines/local/gluon_products.py": "a kernel",
+}
+"""Modules with a function above 60 lines, with the reason."""
 
 
 def lines(folder: str) -> Iterator[tuple[Path, str]]:
@@ -82,6 +111,20 @@ def test_neither_the_code_nor_the_tests_nor_the_documentation_grow() -> None:
     pages = [path for path in (ROOT / "docs").glob("*.md") if path.name not in ("settings.md", "real_models.md")]
     assert sum(path.stat().st_size for path in pages) <= DOCUMENTATION_BYTES
     assert len(pages) <= DOCUMENTATION_PAGES
+
+
+def test_modules_and_functions_are_short_unless_there_is_a_reason() -> None:
+    large, long = set(), set()
+    for path, text in lines("midthought"):
+        if len(text.splitlines()) > MODULE_LINES:
+            large.add(str(path))
+        for node in ast.walk(tree_of(ROOT / "midthought" / path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno >= FUNCTION_LINES:
+                    long.add(str(path))
+    assert large == LARGE_MODULES.keys()
+    assert long == LONG_FUNCTIONS.keys()
 
 
 def test_lines_of_code_are_those_without_blanks_comments_and_docstrings() -> None:

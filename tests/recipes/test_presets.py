@@ -7,11 +7,12 @@ import pytest
 
 from midthought import Trainer
 from midthought.config import RecipeConfig, read_yaml
-from midthought.errors import CheckpointError, SettingsError
+from midthought.errors import CheckpointError, ModelPathError, SettingsError
 from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import Hardware
 from midthought.recipes import find_recipe
 from midthought.recipes.recipe import run_of
+from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
 
 RATE = {"podcast": "warmup", "feedback": "sft"}
@@ -133,11 +134,15 @@ def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path):
     )
     trainer.fit()
     trainer.cleanup()
+    damaged = tmp_path / "damaged"
+    (damaged / "policy").mkdir(parents=True)
+    (damaged / "policy" / "tokenizer.json").touch()
     for recipe in RECIPES:
-        config, from_path = find_recipe(recipe).begin(
-            tmp_path / "e", words=[], stage="evaluate", from_path=tmp_path / "run"
-        )
-        assert (config.model.local_path, from_path) == (str(tmp_path / "run"), None)
+        options = {"words": [], "stage": "evaluate"}
+        evaluation = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=tmp_path / "run", **options)
+        assert evaluation.from_path is None and evaluation.beginning == str(tmp_path / "run/policy")
+        with pytest.raises(ModelPathError, match=r"damaged/policy is not whole: config\.json .* is missing; restore it"):
+            _ = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=damaged, **options).beginning
     assert run_of(tmp_path / "run" / "policy") is None
 
 
