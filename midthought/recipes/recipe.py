@@ -79,7 +79,7 @@ class Recipe:
         is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a user's file
         replaces values of `own`. Without a model, it replaces values of the library's `tiny`, and so does the recipe's own
         `tiny`. In a resumed run, `auto` is the value that the run chose at its start. A model to evaluate that does not belong
-        to a run becomes `model.local_path`. A `training.algorithm` in `words` replaces values of presets, of a recorded run, and
+        to a run becomes `model.local_path`, and so does the given model that the policy in `from_path` began as. A `training.algorithm` in `words` replaces values of presets, of a recorded run, and
         of a file that has this key, too; other values of the user's file win over it.
         Raises `SettingsError`, `CheckpointError`.
         """
@@ -94,8 +94,7 @@ class Recipe:
         assigned = parse_assignments(words)
         recorded = path if resume else run_of(from_path) if stage == "evaluate" and from_path else None
         if stage == "evaluate" and from_path and recorded is None:
-            assigned = {"model": {"local_path": str(from_path)}, **assigned}
-            from_path = None
+            assigned, from_path = {"model": {"local_path": str(from_path)}, **assigned}, None
         is_recorded = config is None and recorded is not None
         config = config or (recorded / "config.yaml" if recorded else None)
         presets = {name: path for name, path in self.yaml_files().items() if not name.endswith(OF_VERL)}
@@ -108,17 +107,17 @@ class Recipe:
             base, given = values, assigned
         else:
             base, given = {}, merge_configs(values, assigned)
-        has_model = is_given(flat_keys(merge_configs(base, given)).get("model.local_path"), from_path)
-        if is_shipped and str(config) == FOR_MADE_MODELS and has_model:
+        model = model_of(flat_keys(merge_configs(base, given)).get("model.local_path"), from_path)
+        if is_shipped and str(config) == FOR_MADE_MODELS and model:
             raise SettingsError(
                 f"--config {FOR_MADE_MODELS} is for the small model that a run makes: its learning rates undo what a given model "
                 f"knows. Leave --config out or write --config {FOR_GIVEN_MODELS}"
             )
-        layers: list[Mapping[str, Any]] = [] if has_model else [TINY]
-        if not is_shipped and (has_model or config is None):
-            layers.append(read_yaml(presets[FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS]))
+        layers: list[Mapping[str, Any]] = [] if model else [TINY]
+        if not is_shipped and (model or config is None):
+            layers.append(read_yaml(presets[FOR_GIVEN_MODELS if model else FOR_MADE_MODELS]))
         try:
-            chosen = load(settings, *layers, base, given)
+            chosen = load(settings, *layers, base, given, {"model": {"local_path": model}} if model else {})
         except SettingsError as error:
             if not is_recorded:
                 raise
@@ -175,13 +174,18 @@ class RecipeEvaluation(Section):
     `retry_only` (RL with feedback that only says whether an answer is right)."""
 
 
-def is_given(local_path: object, from_path: Path | None) -> bool:
-    """Whether a run starts from a user's model (`model.local_path`, or a policy), not from a small one that it or an earlier run
-    created."""
+def model_of(local_path: object, from_path: Path | None) -> str:
+    """Returns what `model.local_path` is for a run that begins with the policy in `from_path`: what is set there, else the model
+    that the policy's run was given, else the policy itself. Empty: the model is a small one that this or the policy's run
+    creates."""
     if local_path or from_path is None:
-        return bool(local_path)
+        return str(local_path or "")
     run = run_of(from_path)
-    return run is None or bool(_progress(run)["is_given"])
+    if run is None:
+        return str(from_path)
+    if not _progress(run)["is_given"]:
+        return ""
+    return str(flat_keys(read_yaml(run / "config.yaml")).get("model.local_path") or from_path)
 
 
 def run_of(policy: Path) -> Path | None:

@@ -25,7 +25,7 @@ from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import Hardware, find_hardware, require_device
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort, print_results
 from midthought.recipes.evaluation import EvaluationArm, RecipeTasks, unfinished
-from midthought.recipes.recipe import is_given
+from midthought.recipes.recipe import run_of
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
@@ -258,6 +258,7 @@ class RecipeRun(ABC):
         self.tasks = self.make_tasks(self.config)
         record = PromptRecord.of(self.tasks.prompts, learned_from(self.tasks), self.recipe)
         self.run.require_same(self.config, record)
+        self._require_learned_prompts(record)
         self._beginning = self.load(source) if self._left else None
         self.run.create()
         checkpoints = [(stage, latest(self.folder.checkpoints_path / stage)) for stage in ("ppo", "sft")]
@@ -282,6 +283,17 @@ class RecipeRun(ABC):
             raise SettingsError(
                 f"--from {self.from_path}: the run in {self.path} began from {from_path or 'nothing'}, and a resumed run keeps "
                 "to it; leave --from out, or give another folder"
+            )
+
+    def _require_learned_prompts(self, record: PromptRecord) -> None:
+        """Raises `SettingsError` if reinforcement learning would begin with other prompts or tools than its policy learned."""
+        run = run_of(self.from_path) if self.stage == "rl" and self.from_path and not self.resume else None
+        changes = [each for each in record.changes(run) if each.name not in record.learned_from] if run else []
+        if changes and not self.allow_changes:
+            lines = "".join(f"\n  {change}" for change in changes)
+            raise SettingsError(
+                f"--from {self.from_path}: its policy learned with other prompts or tools than those of these settings:{lines}\n"
+                f"Give the settings of {run / 'config.yaml'}, or --allow-changes"
             )
 
     def choose(self, source: str, hardware: Hardware | None = None) -> None:
@@ -323,7 +335,7 @@ class RecipeRun(ABC):
     @property
     def is_given(self) -> bool:
         """Whether the run starts from a user's model."""
-        return is_given(self.config.model.local_path, self.from_path)
+        return bool(self.config.model.local_path)
 
     @property
     def device(self) -> str:

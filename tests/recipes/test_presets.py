@@ -62,6 +62,10 @@ def test_a_model_to_begin_with_is_trained_with_own_unless_a_run_made_it(recipe, 
     assert is_own(recipe, started(recipe, from_path=tmp_path))
     made, given = run("made"), run("given", is_given=True)
     assert [is_own(recipe, started(recipe, from_path=path)) for path in (made, given)] == [False, True]
+    paths = [started(recipe, from_path=path).model.local_path for path in (made, given, tmp_path)]
+    assert paths == ["", str(given), str(tmp_path)]  # the prompts of a given model describe the call
+    (given / "config.yaml").write_text("model: {local_path: some/model}", "utf-8")
+    assert started(recipe, from_path=given / "warmup").model.local_path == "some/model"
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
