@@ -143,8 +143,6 @@ def placed(model: Any, device: str) -> Any:
 
     Raises `SettingsError` if there is no such device.
     """
-    import torch
-
     if device == "auto":
         return model.to("cuda") if torch.cuda.is_available() else model
     try:
