@@ -77,13 +77,19 @@ def load_model(
         raise ModelPathError(
             f"model path {str(path)!r} does not load as a causal language model from safetensors: {reason}; {remedy}"
         ) from error
-    try:
-        policy.generation_config.validate(strict=True)
-    except ValueError:  # published folders have sampling options without do_sample, which transformers refuses to save
-        policy.generation_config.do_sample = True
+    allow_sampling_options(policy)
     if path != given:  # the base model that adapters name; the cache may be deleted
         policy.name_or_path = str(Path(given).expanduser().absolute())
     return policy.eval()
+
+
+def allow_sampling_options(model: Any) -> None:
+    """Sets `do_sample` of a model whose generation config has sampling options without it, as published ones have: transformers
+    refuses to save such a model."""
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:
+        model.generation_config.do_sample = True
 
 
 def _remedy_for(folder: Path, path: str) -> str:

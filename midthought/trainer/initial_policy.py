@@ -14,6 +14,7 @@ from midthought.config import ModelConfig, RecipeConfig, settled, with_tiny
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError
 from midthought.models.pretrained import (
+    allow_sampling_options,
     load_model,
     load_tokenizer,
     placed,
@@ -184,6 +185,7 @@ def open_policy(
         if not run.is_shared or model.name_or_path != str(saved):  # else the recipe loaded just these weights
             take_over(model, saved)
         path = ""
+    allow_sampling_options(model)
     if settings.float32_head:
         use_float32_head(model)
     require_finite(model, "the model that the run starts from", "Give a model whose weights are finite")
