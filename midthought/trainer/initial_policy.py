@@ -17,6 +17,7 @@ from midthought.models.pretrained import (
     allow_sampling_options,
     load_model,
     load_tokenizer,
+    load_weights,
     placed,
     require_finite,
     use_float32_head,
@@ -206,9 +207,8 @@ def generation_values(renderer: Renderer) -> dict[str, Any]:
 def take_over(policy: Any, folder: Path) -> None:
     """Gives the policy the weights that an earlier process saved after its supervised steps, so that a resumed run has the same
     reference. Raises `CheckpointError` if they belong to another model."""
-    saved = load_model(folder, policy.dtype)
     try:
-        policy.load_state_dict(saved.state_dict())
+        load_weights(policy, folder)
     except RuntimeError:
         raise CheckpointError(
             f"{folder} holds another model than the trainer was given; give the one that the run started with"
