@@ -6,6 +6,7 @@ Safetensors only; code from the folder is never run. A loading error names the p
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ def load_weights(model: Any, folder: Path, *, is_checked: bool = False) -> None:
 
     Raises `ModelPathError` as `load_model`, RuntimeError if they are another model's.
     """
-    dtype = next(model.parameters()).dtype
+    dtype = functools.reduce(torch.promote_types, {each.dtype for each in model.parameters()})  # none is rounded
     saved = load_model(folder, dtype, is_checked=is_checked, model_class=type(model))
     model.load_state_dict(saved.state_dict())
 

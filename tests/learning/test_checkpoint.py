@@ -69,7 +69,7 @@ def test_stopping_and_going_on_is_bitwise_the_same_as_not_stopping(
 
 
 def test_a_model_of_a_class_that_transformers_does_not_know_is_restored(make_policy, make_trajectory, tmp_path):
-    """As one whose code came with it: nothing of the checkpoint is asked for its class."""
+    """As one whose code came with it: the checkpoint does not tell its class. No weight is rounded."""
 
     class OwnConfig(Qwen3Config):
         model_type = "midthought_test_unknown"
@@ -81,6 +81,9 @@ def test_a_model_of_a_class_that_transformers_does_not_know_is_restored(make_pol
         policy = make_policy(seed=seed)
         own = OwnModel(OwnConfig(**policy.config.to_dict() | {"model_type": OwnConfig.model_type})).eval()
         own.load_state_dict(policy.state_dict())
+        own.bfloat16().model.norm.float().load_state_dict(
+            policy.model.norm.state_dict()
+        )  # in another type than the first
         return Learner(own, CRITICS["separate"](own), frozen_copy(own), SETTINGS)
 
     saved, other = learner(0), learner(1)
