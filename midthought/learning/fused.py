@@ -15,8 +15,8 @@ import copy
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -109,17 +109,24 @@ class FusedModules:
         if adapted and _adapts_the_same(min(adapted, key=lambda layer: layer.base_layer.weight.numel())):
             self._forwards += [(layer, functools.partial(_adapted, layer)) for layer in adapted]
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Replaces the modules' `forward` within the context."""
-        replaced = [(module, forward) for module, forward in self._forwards if "forward" not in vars(module)]
-        try:
-            for module, forward in replaced:
-                module.forward = forward
-            yield
-        finally:
-            for module, _ in replaced:
-                vars(module).pop("forward", None)
+    def active(self) -> AbstractContextManager[None]:
+        """Replaces the modules' `forward` within the context, if they have none of their own."""
+        return replaced_forwards([each for each in self._forwards if "forward" not in vars(each[0])])
+
+
+@contextmanager
+def replaced_forwards(forwards: Sequence[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+    """Context in which modules have another `forward`; one that a module has of its own comes back."""
+    own = [vars(module).get("forward") for module, _ in forwards]
+    try:
+        for module, forward in forwards:
+            module.forward = forward
+        yield
+    finally:
+        for (module, _), before in zip(forwards, own, strict=True):
+            vars(module).pop("forward", None)
+            if before is not None:
+                module.forward = before
 
 
 def _normed(norm: Any, hidden: Tensor) -> Tensor:
