@@ -81,9 +81,7 @@ def test_a_model_of_a_class_that_transformers_does_not_know_is_restored(make_pol
         policy = make_policy(seed=seed)
         own = OwnModel(OwnConfig(**policy.config.to_dict() | {"model_type": OwnConfig.model_type})).eval()
         own.load_state_dict(policy.state_dict())
-        own.bfloat16().model.norm.float().load_state_dict(
-            policy.model.norm.state_dict()
-        )  # in another type than the first
+        own.bfloat16().model.norm.float().load_state_dict(policy.model.norm.state_dict())
         return Learner(own, CRITICS["separate"](own), frozen_copy(own), SETTINGS)
 
     saved, other = learner(0), learner(1)
