@@ -13,6 +13,7 @@ pytest.importorskip("peft")
 
 import peft
 from safetensors import safe_open
+from safetensors.torch import save
 from tiny_config import tiny_config
 from transformers import AutoModelForCausalLM
 
@@ -164,7 +165,8 @@ def test_adapters_of_another_base_damaged_ones_and_those_without_a_base_are_name
     other.save_pretrained(tmp_path / "run/warmup")
     with pytest.raises(ModelPathError, match="another base model"):
         load_model(policy)
-    for damage in (b"", b"\xff" * 100):
+    of_others = save({"base_model.model.model.tower.q_proj.lora_A.weight": torch.ones(3, 16)})
+    for damage in (b"", b"\xff" * 100, of_others):
         (policy / "adapter_model.safetensors").write_bytes(damage)
         with pytest.raises(ModelPathError, match=r"run/step/policy.* adapters do not load .* save them anew"):
             load_model(policy)

@@ -121,8 +121,8 @@ def _over_policy_tokens(
     return advantages, advantages + values
 
 
-def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """Returns `(A - mean) / sqrt(var + ε)` with mean and unbiased variance over the policy tokens, 0 elsewhere.
+def whiten_advantages(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Returns `(A - mean) / sqrt(var + 1e-8)` with mean and unbiased variance over the policy tokens, 0 elsewhere.
 
     With fewer than two policy tokens the advantages are not changed.
     """
@@ -132,7 +132,7 @@ def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -
     above = advantages - advantages[mask].min()  # equal advantages are exactly 0 above the lowest, their mean is not
     mean = above.masked_fill(~mask, 0.0).sum() / count
     centred = (above - mean).masked_fill(~mask, 0.0)
-    return centred * torch.rsqrt((centred**2).sum() / (count - 1) + epsilon)
+    return centred * torch.rsqrt((centred**2).sum() / (count - 1) + 1e-8)
 
 
 # -- within a group ----------------------------------------------------------------------------------------------

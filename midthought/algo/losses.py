@@ -1,8 +1,8 @@
 """Losses of PPO and related algorithms as pure functions on tensors; `mask` marks policy tokens.
 
-Policy losses are in `policy_losses`, one file each. An average is a sum over policy tokens divided by
-`denominator`: with the denominator of the whole optimizer step, losses, gradients and metrics of its micro-batches sum to
-the values of the step, however it is split or padded. Values outside the mask are never read, even if they are NaN.
+Policy losses are in `policy_losses`. An average is a sum over policy tokens divided by `denominator`: with the denominator of
+the whole optimizer step, losses, gradients and metrics of its micro-batches sum to the values of the step, however it is split or
+padded. Values outside the mask are never read, even if they are NaN.
 """
 
 from __future__ import annotations

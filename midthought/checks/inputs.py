@@ -14,7 +14,7 @@ from statistics import fmean
 
 from midthought.checks.examination import History, Setup, SkippedError
 from midthought.checks.registry import Finding, check
-from midthought.engines.policy_engine import check_backend, check_servers
+from midthought.engines.policy_engine import check_backend
 from midthought.env.answer_matching import normalised
 from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError, SettingsError
@@ -209,6 +209,8 @@ def servers(setup: Setup) -> Sequence[Finding]:
         return ()
     if not (name := inference.served_model_name or setup.config.model.local_path):
         raise SkippedError("inference.served_model_name does not name the model of the servers")
+    from midthought.engines.external_backends import check_servers
+
     renderer = None if setup.policy is None else setup.policy.renderer
     check_servers(inference, name, renderer, None if setup.source is None else setup.source.parts.engine)
     return ()

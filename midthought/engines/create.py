@@ -16,6 +16,7 @@ from midthought.engines.inference_engines import (
     VLLMInferenceEngine,
     VLLMInProcessInferenceEngine,
 )
+from midthought.engines.servers.connection import RetryPolicy
 from midthought.errors import SettingsError, near_names
 
 BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {
@@ -63,9 +64,8 @@ def create_inference_engine(
     known = _options_of(make)
     given = _in_our_names(given, known, backend)
     if isinstance(config, InferenceConfig):
-        given = {
-            name: value for name, value in config.model_dump().items() if name in known and value != "auto"
-        } | given
+        section = config.model_dump() | {"retry_policy": RetryPolicy(max_outage_seconds=config.server_wait_seconds)}
+        given = {name: value for name, value in section.items() if name in known and value != "auto"} | given
     if unknown := sorted(given.keys() - known):
         where = f"{backend!r} in_process" if is_in_process else repr(backend)
         known |= {"in_process"} if backend in IN_PROCESS_BACKENDS else set()

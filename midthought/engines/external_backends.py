@@ -68,11 +68,12 @@ def external_engine(
     return _servers(policy, renderer, inference, model_path, max_seq_len).follow(published)
 
 
-def check_running_servers(inference: InferenceConfig, name: str, renderer: Renderer | None, own: Engine | None) -> None:
-    """See `check_servers`."""
-    if isinstance(own, ExternalEngine):
+def check_servers(inference: InferenceConfig, name: str, renderer: Renderer | None, engine: Engine | None) -> None:
+    """Raises what is wrong with the servers at `inference.base_url`: whether they answer, serve the model `name`, and return
+    usable log-probabilities. `renderer`: of the policy, if there is one; `engine`: of the run, which checked its own servers."""
+    if isinstance(engine, ExternalEngine):
         return
-    engine = ServerEngine(
+    checked = ServerEngine(
         SERVERS[inference.engine],
         inference.base_url,
         name,
@@ -84,8 +85,8 @@ def check_running_servers(inference: InferenceConfig, name: str, renderer: Rende
         training_temperature=inference.temperature,
     )
     with contextlib.ExitStack() as stack, warnings.catch_warnings(action="ignore"):
-        stack.callback(engine.shutdown)
-        engine.check()
+        stack.callback(checked.shutdown)
+        checked.check()
 
 
 def _servers(

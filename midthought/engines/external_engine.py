@@ -63,7 +63,7 @@ class ExternalEngine(ABC):
         """`is_changing`: new samples wait, because the weights change, or wait for running samples."""
         self._loop = BackgroundLoop(f"midthought-{type(self).__name__}")
         self._policy: PublishedPolicy | None = None
-        self._updates = threading.Lock()
+        self._updates, self._waking = threading.Lock(), asyncio.Lock()
 
     # -- samples -----------------------------------------------------------------------------------------------
 
@@ -80,8 +80,6 @@ class ExternalEngine(ABC):
         """
         if self._is_shut_down:
             raise EngineError(f"this {type(self).__name__} was shut down; create a new one")
-        if self.is_asleep:
-            await asyncio.to_thread(self._wake_up)
         if not token_ids:
             raise EngineError(f"episode {episode}: nothing to continue; give at least one token id")
         if episode in self._samples:
@@ -115,8 +113,8 @@ class ExternalEngine(ABC):
         seconds = self.retry_policy.total_timeout_seconds
         try:
             async with asyncio.timeout(seconds) as deadline:
-                while self.is_changing:
-                    await asyncio.sleep(_POLL_SECONDS)
+                while self.is_changing or self.is_asleep:
+                    await self._wait_for_weights()
                 self._num_sampling += 1
                 try:
                     version = self.policy_version
@@ -128,6 +126,15 @@ class ExternalEngine(ABC):
                 raise
             raise self._failure(episode, draft, f"not complete after {seconds:g} s") from None
         return draft.completion(version)
+
+    async def _wait_for_weights(self) -> None:
+        """Waits while the weights change, or wakes the engine up: one sample does, in a thread, and the others wait for it."""
+        if self.is_changing:
+            await asyncio.sleep(_POLL_SECONDS)
+            return
+        async with self._waking:
+            if self.is_asleep:
+                await asyncio.to_thread(self._wake_up)
 
     def _failure(self, episode: int, draft: PartialCompletion, what: str) -> EngineError:
         return EngineError(f"episode {episode}: {what}; {len(draft.token_ids)} tokens received")

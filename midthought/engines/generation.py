@@ -29,8 +29,20 @@ T = TypeVar("T")
 Prompt = str | Sequence[Mapping[str, str]]
 """A text (such as a rendered chat prompt; names of control tokens in it become those tokens), or a conversation of `role`
 and `content`, which the chat template renders."""
-SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed")
-"""Names of the sampling options of the public engines."""
+
+
+class _SamplingOptions(Section):
+    """What the values of the public engines' sampling options may be."""
+
+    max_tokens: int = Field(1, ge=1)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, le=1)
+    seed: int = 0
+
+
+SAMPLING_OPTIONS = tuple(_SamplingOptions.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +137,8 @@ class BaseInferenceEngine:
         """
         given = {name: getattr(self, name) for name in SAMPLING_OPTIONS}
         given |= {name: value for name, value in options.items() if value is not None}
-        checked = _Limits(**{name: given[name] for name in _Limits.model_fields}).model_dump()
-        return Sampling(**given | checked | {"seed": (given["seed"] << 20) + number})
+        checked = _SamplingOptions(**given).model_dump()
+        return Sampling(**checked | {"seed": (checked["seed"] << 20) + number})
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the token ids of a prompt, with a beginning-of-sequence token if the tokenizer adds one to texts.
@@ -243,22 +255,12 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Returns one or several prompts as a list; a list of `role`/`content` messages is one conversation."""
     if isinstance(prompts, str):
         return [prompts]
-    if not isinstance(prompts, Iterable) or (hasattr(prompts, "dtype") and not isinstance(prompts[0], str)):
+    listed: list[Any] = list(prompts) if isinstance(prompts, Iterable) else [prompts]
+    if not isinstance(prompts, Iterable) or (hasattr(prompts, "dtype") and not all(isinstance(p, str) for p in listed)):
         raise SettingsError(f"prompts={prompts!r:.80}: give a text, a list of texts, or a list of messages")
-    listed: list[Any] = list(prompts)
     if any(isinstance(each, int | float | bytes | None) for each in listed):
         raise SettingsError(f"prompts={prompts!r:.80}: a prompt is a text or a list of messages, not token ids")
     return [listed] if listed and isinstance(listed[0], Mapping) else listed
-
-
-class _Limits(Section):
-    """What the values of sampling options may be."""
-
-    max_tokens: int = Field(1, ge=1)
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0)
-    min_p: float = Field(0.0, ge=0, le=1)
 
 
 def _checked_messages(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:

@@ -113,8 +113,8 @@ class ServerInferenceEngine(BaseInferenceEngine):
         max_num_seqs: maximum concurrent requests to each server (further ones wait here), and maximum concurrent
             sequences of a server started here.
         retry_policy: deadlines and retries of requests.
-        dtype, server_flags, server_python: for a server started here: type of its weights, further command-line arguments,
-            Python interpreter with its package.
+        dtype, gpu_memory_utilization, server_flags, server_python: for a server started here: type of its weights, its share of
+            the GPU's memory (None: its own default), further command-line arguments, Python interpreter with its package.
 
     Raises:
         SettingsError: a server serves another model, or has another tokenizer.
@@ -137,6 +137,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
         max_num_seqs: int = 128,
         retry_policy: RetryPolicy | None = None,
         dtype: str = "auto",
+        gpu_memory_utilization: float | None = None,
         server_flags: Sequence[str] = (),
         server_python: str | None = None,
         **sampling: Any,
@@ -150,6 +151,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
                 dtype=dtype,
                 max_seq_len=max_seq_len,
                 max_num_seqs=max_num_seqs,
+                gpu_memory_share=gpu_memory_utilization,
                 flags=server_flags,
             )
             process = start_server(self.server_class, model_path, options, python=server_python)
@@ -197,6 +199,7 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
         model_path: a folder or Hugging Face name; safetensors only, code that comes with a model is never run.
         tokenizer: the model's fast tokenizer; that of `model_path` by default.
         max_seq_len, max_num_seqs, dtype, engine_args: see `VLLMInProcessEngine`.
+        gpu_memory_utilization: vLLM's share of the GPU's memory; None: its own default.
         retry_policy: deadlines of requests.
 
     Raises:
@@ -215,11 +218,13 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
         max_seq_len: int | None = None,
         max_num_seqs: int = 128,
         dtype: str = "auto",
+        gpu_memory_utilization: float | None = None,
         engine_args: Mapping[str, Any] | None = None,
         retry_policy: RetryPolicy | None = None,
         **sampling: Any,
     ) -> None:
         import_vllm()
+        share = {} if gpu_memory_utilization is None else {"gpu_memory_utilization": gpu_memory_utilization}
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
         core = VLLMInProcessEngine(
             model_path,
@@ -227,7 +232,7 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
             max_seq_len=max_seq_len,
             max_num_seqs=max_num_seqs,
             dtype=dtype,
-            engine_args=engine_args,
+            engine_args={**share, **(engine_args or {})},
             retry_policy=retry_policy,
         )
         super().__init__(core, renderer, **sampling)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from midthought.config import InferenceConfig, settled
-from midthought.engines.engine import Engine, TrainedEngine
+from midthought.engines.engine import TrainedEngine
 from midthought.tokenization import Renderer
 
 
@@ -15,14 +15,6 @@ def check_backend(inference: InferenceConfig) -> None:
         from midthought.engines.external_backends import check_external
 
         check_external(inference)
-
-
-def check_servers(inference: InferenceConfig, name: str, renderer: Renderer | None, engine: Engine | None) -> None:
-    """Raises what is wrong with the servers at `inference.base_url`: whether they answer, serve the model `name`, and return
-    usable log-probabilities. `renderer`: of the policy, if there is one; `engine`: of the run, which checked its own servers."""
-    from midthought.engines.external_backends import check_running_servers
-
-    check_running_servers(inference, name, renderer, engine)
 
 
 def policy_engine(

@@ -19,6 +19,8 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+LOGPROB = -0.5
+"""Recorded log-probability of every token."""
 MARKERS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
@@ -30,22 +32,17 @@ class ScriptedEngine:
             returns the next text when an episode has written the previous one, and None at its end. Text after a call is
             written after the call's result. At its end an episode writes the end-of-sequence token.
         renderer: tokenizes the texts; names of control tokens in them become those tokens.
-        eos_token_id: the end-of-sequence token; None: the lowest one of the renderer.
-        logprob: recorded log-probability of every token.
     """
 
     policy_version = 0
 
-    def __init__(
-        self, script: Script, renderer: Renderer, *, eos_token_id: int | None = None, logprob: float = -0.5
-    ) -> None:
-        if eos_token_id is None and not renderer.eos_token_ids:
-            raise EngineError("the tokenizer has no end-of-sequence token; set eos_token_id")
-        self.eos_token_id = min(renderer.eos_token_ids) if eos_token_id is None else eos_token_id
-        self.eos_token_ids = renderer.eos_token_ids | {self.eos_token_id}
+    def __init__(self, script: Script, renderer: Renderer) -> None:
+        if not renderer.eos_token_ids:
+            raise EngineError("the tokenizer has no end-of-sequence token; set its eos_token")
+        self.eos_token_ids = renderer.eos_token_ids
+        self.eos_token_id = min(self.eos_token_ids)
         self._script = script
         self._renderer = renderer
-        self._logprob = logprob
         self._remaining_ids: dict[int, list[int]] = {}
         """Token ids of its current text that an episode has not written yet."""
         self._started: set[int] = set()
@@ -66,7 +63,7 @@ class ScriptedEngine:
             if stopper is not None and stopper.feed(token_id):
                 finish = Finish.CALL
                 break
-        return Completion(token_ids=tuple(written), sampled_logprobs=(self._logprob,) * len(written), finish=finish)
+        return Completion(token_ids=tuple(written), sampled_logprobs=(LOGPROB,) * len(written), finish=finish)
 
     def open(self, episode: int) -> None:
         """Starts a new episode from the start of its script."""

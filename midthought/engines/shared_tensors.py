@@ -50,10 +50,10 @@ class SharedTensors:
                 entries.append([key, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
             self._file.flush()
             num_bytes = self._file.tell()
-        except OSError as error:
+        except BaseException as error:
             num_written = os.fstat(descriptor).st_size
             self.close()
-            if error.errno != errno.ENOSPC:
+            if not isinstance(error, OSError) or error.errno != errno.ENOSPC:
                 raise
             from midthought.errors import StorageError
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from midthought.engines.shared_tensors import Manifest, SharedTensors, memory_folder
 from midthought.errors import EngineError
+from midthought.files.regular import storage_errors
 from midthought.models.gguf import quiet_transformers
 from midthought.models.peft_folders import merged_tensors, save_adapters, save_merged
 from midthought.models.peft_weights import adapter_state, is_adapted
@@ -143,7 +144,7 @@ class PublishedPolicy:
     @contextlib.contextmanager
     def publication(self, *, in_memory: bool) -> Iterator[Publication]:
         """Context in which an engine can load the policy's weights, a whole model `in_memory` or from a folder. After success
-        removes older weights from the folder."""
+        removes older weights from the folder. Raises `StorageError` if the weights cannot be written."""
         self._num_published += 1
         sends_model = not self._sends_adapters
         path, tensors = None, None
@@ -186,11 +187,12 @@ class PublishedPolicy:
             self._temporary = tempfile.TemporaryDirectory(prefix="midthought-weights-", dir=place)
             self._folder = Path(self._temporary.name).resolve()
         path = self._folder / self._name / str(self._num_published)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if self._sends_adapters:
-            save_adapters(self._policy, path)
-        else:
-            write_model(self._policy, path)
+        with storage_errors(self._folder, "or set inference.weights_path to another folder"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if self._sends_adapters:
+                save_adapters(self._policy, path)
+            else:
+                write_model(self._policy, path)
         return path
 
 

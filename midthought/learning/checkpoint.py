@@ -29,7 +29,7 @@ from midthought.learning.model import has_adapters
 from midthought.learning.remote_learner import AnyLearner
 from midthought.models.gguf import quiet_transformers
 from midthought.models.peft_folders import ADAPTER_FILE, load_adapters, save_adapters
-from midthought.models.pretrained import load_model, require_finite
+from midthought.models.pretrained import load_weights, require_finite
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
 
@@ -63,8 +63,7 @@ class Checkpoint:
             if has_some:
                 load_adapters(learner.policy, self.policy_path)
             else:
-                saved = load_model(self.policy_path, next(learner.policy.parameters()).dtype, is_checked=True)
-                learner.policy.load_state_dict(saved.state_dict())
+                load_weights(learner.policy, self.policy_path, is_checked=True)
             critic_file = self.path / "critic.safetensors"
             if critic_file.exists() != (learner.critic is not None):
                 has = "a" if critic_file.exists() else "no"

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from midthought.algo.losses import entropy_from_logprobs
 from midthought.learning.attention import row_arguments
 from midthought.learning.batch import Packing, TokenBatch
+from midthought.learning.fused import replaced_forwards
 from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
 from midthought.learning.ranks import is_sharded
 from midthought.models.pretrained import Float32Linear
@@ -206,28 +207,20 @@ def _num_at_once(head: nn.Module | None, logits_mib: float | None) -> int | None
     return max(1, int(logits_mib * 2**20) // (BYTES_PER_LOGIT * head.out_features))
 
 
-@contextmanager
 def _answering(
     head: nn.Module | None, shape: torch.Size, answer: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Replaces the output layer's forward by `answer(its own forward, hidden)` for states [*shape, H], in this thread only."""
     if head is None:
-        yield
-        return
-    forward, own, thread = head.forward, vars(head).get("forward"), threading.get_ident()
+        return nullcontext()
+    forward, thread = head.forward, threading.get_ident()
 
     def stand_in(hidden: Tensor) -> Tensor:
         is_ours = threading.get_ident() == thread and hidden.shape[:-1] == shape
         result: Tensor = answer(forward, hidden) if is_ours else forward(hidden)
         return result
 
-    head.forward = stand_in
-    try:
-        yield
-    finally:
-        del head.forward
-        if own is not None:
-            head.forward = own
+    return replaced_forwards([(head, stand_in)])
 
 
 def wide(values: Tensor) -> Tensor:

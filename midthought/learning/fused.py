@@ -15,9 +15,9 @@ import copy
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -32,48 +32,46 @@ TOLERANCE = 0.01
 """Maximum difference from the function as it is written: norm of the difference, relative to the norm of the result."""
 
 _log = logging.getLogger(__name__)
-P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-class Fused(Generic[P, Result]):
+class Fused(Generic[Result]):
     """A function of tensors [n, ...] whose results are tensors, compiled for any n.
 
     The first call of each kind (types of tensors, values of other arguments) also runs the function as it is written and
     compares the results. The function must not change its arguments if the first is in half precision.
     """
 
-    def __init__(self, function: Callable[P, Result]) -> None:
+    def __init__(self, function: Callable[..., Result]) -> None:
         self._function = function
         self._compiled: Callable[..., Result] | None = None
         self._is_right: dict[Any, bool] = {}
 
-    def __call__(self, *arguments: P.args, **options: P.kwargs) -> Result:
-        first: Any = arguments[0]
-        if first.device.type not in DEVICES or first.dtype not in HALF:
-            return self._function(*arguments, **options)
-        kind = tuple(_kind(each) for each in (*arguments, *options.values()))
+    def __call__(self, *arguments: Any) -> Result:
+        if arguments[0].device.type not in DEVICES or arguments[0].dtype not in HALF:
+            return self._function(*arguments)
+        kind = tuple(map(_kind, arguments))
         if kind not in self._is_right:
-            self._is_right[kind] = self._agrees(arguments, options)
-        return self._fused(arguments, options) if self._is_right[kind] else self._function(*arguments, **options)
+            self._is_right[kind] = self._agrees(*arguments)
+        return self._fused(*arguments) if self._is_right[kind] else self._function(*arguments)
 
-    def _fused(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> Result:
+    def _fused(self, *arguments: Any) -> Result:
         if self._compiled is None:
             self._compiled = torch.compile(self._function)
-        for each in (*arguments, *options.values()):
+        for each in arguments:
             if isinstance(each, Tensor):
                 torch._dynamo.maybe_mark_dynamic(each, 0)
-        return self._compiled(*arguments, **options)
+        return self._compiled(*arguments)
 
-    def _agrees(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    def _agrees(self, *arguments: Any) -> bool:
         """Whether the compiled function can be used. Logs the reason if not."""
         try:
-            found = self._fused(arguments, options)
+            found = self._fused(*arguments)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers raise errors of many classes
             return _refused(f"{type(error).__name__}: {error}".splitlines()[0])
-        difference = _difference(found, self._function(*arguments, **options))
+        difference = _difference(found, self._function(*arguments))
         return difference <= TOLERANCE or _refused(f"results differ by {difference:.2g}")
 
 
@@ -111,17 +109,24 @@ class FusedModules:
         if adapted and _adapts_the_same(min(adapted, key=lambda layer: layer.base_layer.weight.numel())):
             self._forwards += [(layer, functools.partial(_adapted, layer)) for layer in adapted]
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """Replaces the modules' `forward` within the context."""
-        replaced = [(module, forward) for module, forward in self._forwards if "forward" not in vars(module)]
-        try:
-            for module, forward in replaced:
-                module.forward = forward
-            yield
-        finally:
-            for module, _ in replaced:
-                vars(module).pop("forward", None)
+    def active(self) -> AbstractContextManager[None]:
+        """Replaces the modules' `forward` within the context, if they have none of their own."""
+        return replaced_forwards([each for each in self._forwards if "forward" not in vars(each[0])])
+
+
+@contextmanager
+def replaced_forwards(forwards: Sequence[tuple[Any, Callable[..., Any]]]) -> Iterator[None]:
+    """Context in which modules have another `forward`; one that a module has of its own comes back."""
+    own = [vars(module).get("forward") for module, _ in forwards]
+    try:
+        for module, forward in forwards:
+            module.forward = forward
+        yield
+    finally:
+        for (module, _), before in zip(forwards, own, strict=True):
+            vars(module).pop("forward", None)
+            if before is not None:
+                module.forward = before
 
 
 def _normed(norm: Any, hidden: Tensor) -> Tensor:

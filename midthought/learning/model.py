@@ -225,14 +225,15 @@ def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
 
 
 def has_adapters(policy: Any) -> bool:
-    """Whether the policy is a PEFT model, such as `add_adapters` returns."""
-    return hasattr(policy, "get_base_model")
+    """Whether it is a PEFT model, such as `add_adapters` returns, or a model to which transformers' `add_adapter` added some."""
+    return hasattr(policy, "get_base_model") or getattr(policy, "_hf_peft_config_loaded", False)
 
 
 def are_adapters_idle(policy: Any) -> bool:
     """Whether this is a PEFT model with LoRA whose outputs equal its base model's: every B is zero, and the copies made by
     `modules_to_save` are equal to the originals."""
-    if not has_adapters(policy) or any(str(each.peft_type) != "PeftType.LORA" for each in policy.peft_config.values()):
+    is_peft_model = hasattr(policy, "disable_adapter")
+    if not is_peft_model or any(str(each.peft_type) != "PeftType.LORA" for each in policy.peft_config.values()):
         return False
     factors = [tensor for name, tensor in policy.named_parameters() if "lora_B" in name or "lora_embedding_A" in name]
     if not factors or any(bool(tensor.any()) for tensor in factors):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from midthought.errors import SettingsError
 from midthought.learning.attention import attending_by_rows, can_pack, can_share
 from midthought.learning.batch import Packing, TokenBatch
 from midthought.learning.forward import TokenOutputs
-from midthought.learning.fused import FusedModules
+from midthought.learning.fused import FusedModules, replaced_forwards
 from midthought.learning.model import Critic, token_outputs
 from midthought.learning.ranks import ProcessGroup
 from midthought.models.varlen_attention import no_cudnn_attention
@@ -170,18 +170,8 @@ class RecomputedLayers:
         for layer in (layer for model in models for layer in decoder_layers(model)):
             self._forwards.append((layer, functools.partial(compute, layer.forward)))
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        own: list[Any] = [vars(layer).get("forward") for layer, _ in self._forwards]
-        try:
-            for layer, forward in self._forwards:
-                layer.forward = forward
-            yield
-        finally:
-            for (layer, _), before in zip(self._forwards, own, strict=True):
-                del layer.forward
-                if before is not None:
-                    layer.forward = before
+    def active(self) -> AbstractContextManager[None]:
+        return replaced_forwards(self._forwards)
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +16,7 @@ from midthought.types import Trajectory
 MAX_SKIPPED_STEPS = 5
 """Supervised steps in a row without a finite gradient."""
 MAX_DIVERGED_STEPS = 10
-"""Supervised steps in a row whose loss is far above the loss of the first step."""
+"""Supervised steps in a row whose loss is far above the first one."""
 
 OnStep = Callable[[int, Mapping[str, float]], None]
 
@@ -25,11 +26,11 @@ class SupervisedChecks:
 
     def __init__(self) -> None:
         self._num_skipped = self._num_diverged = 0
-        self._first_loss: float | None = None
+        self._first_loss = math.nan
 
     def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Stops after `MAX_SKIPPED_STEPS` steps in a row without a finite gradient, or `MAX_DIVERGED_STEPS` in a row whose loss
-        is more than 1 nat above twice the loss of the first step."""
+        is more than 1 nat above twice the first finite loss."""
         self._num_skipped = self._num_skipped + 1 if metrics["num_skipped_steps"] else 0
         if self._num_skipped >= MAX_SKIPPED_STEPS:
             raise TrainingStoppedError(
@@ -37,7 +38,7 @@ class SupervisedChecks:
                 f"{metrics['loss']:g}, gradient norm {metrics['grad_norm']:g}. The weights are too large or not finite. Lower "
                 "the learning rate of the supervised steps"
             )
-        if self._first_loss is None:
+        if not math.isfinite(self._first_loss):
             self._first_loss = metrics["loss"]
         self._num_diverged = self._num_diverged + 1 if metrics["loss"] > 2 * self._first_loss + 1 else 0
         if self._num_diverged >= MAX_DIVERGED_STEPS:

@@ -9,6 +9,7 @@ import copy
 import hashlib
 import itertools
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def save_adapters(model: Any, folder: Path) -> None:
         where = _adapter_folder(model, name, folder)
         where.mkdir(parents=True, exist_ok=True)
         tensors = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
-        copies = {key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in tensors.items()}
+        prefix = _key_prefix(model)
+        copies = {prefix + key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in tensors.items()}
         save_file(copies, where / ADAPTER_FILE, metadata={"format": "pt", "base": digest})
         saved = copy.deepcopy(config)
         base = saved.base_model_name_or_path or ""
@@ -61,7 +63,8 @@ def load_adapters(model: Any, folder: Path) -> None:
         if not file.is_file():
             raise RuntimeError(f"{folder} holds no adapter {name!r}")
         _require_base(base_of(model), file)
-        result: Any = set_peft_model_state_dict(model, load_file(file), adapter_name=name)
+        tensors = {key.removeprefix(_key_prefix(model)): tensor for key, tensor in load_file(file).items()}
+        result: Any = set_peft_model_state_dict(model, tensors, adapter_name=name)
         missing = [key for key in result.missing_keys if "lora_" in key and f".{name}." in f"{key}."]
         if missing or result.unexpected_keys:
             raise RuntimeError(f"adapters do not fit: {(missing or result.unexpected_keys)[0]!r}")
@@ -114,7 +117,9 @@ def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
         for key in file.keys():  # noqa: SIM118  # it is no mapping
             if key.endswith(f".{embeddings}.weight"):  # of a vocabulary with new tokens
                 model.resize_token_embeddings(file.get_slice(key).get_shape()[0], mean_resizing=False)
-    merged = merge(PeftModel.from_pretrained(model, folder)).requires_grad_(True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Found missing adapter keys")  # PEFT would go on without them
+        merged = merge(PeftModel.from_pretrained(model, folder)).requires_grad_(True)
     merged.name_or_path = str(folder.resolve())  # the base model that new adapters name
     return merged
 
@@ -191,8 +196,14 @@ def _require_base(base: Any, file: Path) -> None:
         )
 
 
+def _key_prefix(model: Any) -> str:
+    """Returns what the names of weights in a file of adapters have before the model's own, if its adapters are transformers'."""
+    return "" if hasattr(model, "get_base_model") else "base_model.model."
+
+
 def _adapter_folder(model: Any, adapter: str, folder: Path) -> Path:
-    return folder if adapter == model.active_adapters[0] else folder / adapter
+    active = model.active_adapters  # a method, if `add_adapter` of transformers made them
+    return folder if adapter == (active() if callable(active) else active)[0] else folder / adapter
 
 
 # -- merged weights ------------------------------------------------------------------------------------------------

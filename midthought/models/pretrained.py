@@ -6,6 +6,7 @@ Safetensors only; code from the folder is never run. A loading error names the p
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,10 +45,15 @@ def is_on_this_machine(source: str) -> bool:
 
 
 def load_model(
-    path: str | Path, dtype: Any = "float32", attn_implementation: str = "auto", *, is_checked: bool = False
+    path: str | Path,
+    dtype: Any = "float32",
+    attn_implementation: str = "auto",
+    *,
+    is_checked: bool = False,
+    model_class: Any = None,
 ) -> Any:
     """Loads a causal LM from a folder, a GGUF file (`model_folder`) or a Hugging Face name. `attn_implementation`: transformers'
-    name, or `auto`, its default.
+    name, or `auto`, its default. `model_class`: its class; None: the one that transformers has for its configuration.
 
     For a folder of adapters (a checkpoint with LoRA), loads their base model and merges the adapters. Raises `ModelPathError`,
     with the path and the remedy, if there is no folder, no model, or an incomplete one, and as `require_intact_model`, unless
@@ -71,19 +77,36 @@ def load_model(
     remedy = _remedy_for(folder, str(path))
     try:
         with quiet_transformers():
-            policy = _loaded(str(folder if folder.is_dir() else path), dtype, attn_implementation)
+            policy = _loaded(str(folder if folder.is_dir() else path), dtype, attn_implementation, model_class)
     except Exception as error:
         reason = why_not_loaded(error)
         raise ModelPathError(
             f"model path {str(path)!r} does not load as a causal language model from safetensors: {reason}; {remedy}"
         ) from error
-    try:
-        policy.generation_config.validate(strict=True)
-    except ValueError:  # published folders have sampling options without do_sample, which transformers refuses to save
-        policy.generation_config.do_sample = True
+    allow_sampling_options(policy)
     if path != given:  # the base model that adapters name; the cache may be deleted
         policy.name_or_path = str(Path(given).expanduser().absolute())
     return policy.eval()
+
+
+def load_weights(model: Any, folder: Path, *, is_checked: bool = False) -> None:
+    """Gives a model the weights in a folder. Its own class reads them, so none of the folder's code is needed for an unknown one.
+
+    Raises `ModelPathError` as `load_model`, RuntimeError if they are another model's.
+    """
+    dtype = functools.reduce(torch.promote_types, {each.dtype for each in model.parameters()})  # none is rounded
+    saved = load_model(folder, dtype, is_checked=is_checked, model_class=type(model))
+    model.load_state_dict(saved.state_dict())
+
+
+def allow_sampling_options(model: Any) -> None:
+    """Sets `do_sample` of a model whose generation config has sampling options without it, as published ones have: transformers
+    refuses to save such a model."""
+    try:
+        if getattr(model, "generation_config", None) is not None:
+            model.generation_config.validate(strict=True)
+    except ValueError:
+        model.generation_config.do_sample = True
 
 
 def _remedy_for(folder: Path, path: str) -> str:
@@ -99,18 +122,18 @@ def _remedy_for(folder: Path, path: str) -> str:
     return "save it anew with `save_pretrained`, or give another path"
 
 
-def _loaded(name: str, dtype: Any, attn_implementation: str) -> Any:
+def _loaded(name: str, dtype: Any, attn_implementation: str, model_class: Any) -> Any:
     """Returns the model, of one that also reads images its text part. Raises ValueError if it lacks weights, or if
     what is saved of it could not be loaded."""
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
     options |= {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
-    loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
+    loaded: Any = (model_class or AutoModelForCausalLM).from_pretrained(name, **options, output_loading_info=True)
     policy, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise ValueError(f"it lacks {len(missing)} of the model's weights, first {missing[0]!r}")
-    if type(policy.config) not in AutoModelForCausalLM._model_mapping:
+    if model_class is None and type(policy.config) not in AutoModelForCausalLM._model_mapping:
         raise ValueError(f"transformers cannot load its text part alone ({policy.config.model_type})")
     return policy
 
@@ -143,8 +166,6 @@ def placed(model: Any, device: str) -> Any:
 
     Raises `SettingsError` if there is no such device.
     """
-    import torch
-
     if device == "auto":
         return model.to("cuda") if torch.cuda.is_available() else model
     try:

@@ -14,8 +14,10 @@ from midthought.config import ModelConfig, RecipeConfig, settled, with_tiny
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError
 from midthought.models.pretrained import (
+    allow_sampling_options,
     load_model,
     load_tokenizer,
+    load_weights,
     placed,
     require_finite,
     use_float32_head,
@@ -184,6 +186,7 @@ def open_policy(
         if not run.is_shared or model.name_or_path != str(saved):  # else the recipe loaded just these weights
             take_over(model, saved)
         path = ""
+    allow_sampling_options(model)
     if settings.float32_head:
         use_float32_head(model)
     require_finite(model, "the model that the run starts from", "Give a model whose weights are finite")
@@ -204,9 +207,8 @@ def generation_values(renderer: Renderer) -> dict[str, Any]:
 def take_over(policy: Any, folder: Path) -> None:
     """Gives the policy the weights that an earlier process saved after its supervised steps, so that a resumed run has the same
     reference. Raises `CheckpointError` if they belong to another model."""
-    saved = load_model(folder, policy.dtype)
     try:
-        policy.load_state_dict(saved.state_dict())
+        load_weights(policy, folder)
     except RuntimeError:
         raise CheckpointError(
             f"{folder} holds another model than the trainer was given; give the one that the run started with"

@@ -10,37 +10,21 @@ from midthought.algo.shaping import KLController, KLKind, apply_kl_penalty, kl_d
 
 
 @pytest.mark.parametrize(
-    ("kind", "verls_name", "expected"),
-    [("k1", "kl", -0.5), ("abs", "abs", 0.5), ("k2", "mse", 0.125), ("k3", "low_var_kl", math.exp(0.5) - 1.5)],
+    ("kind", "verls_name", "expected", "gradient"),
+    [
+        ("k1", "kl", -0.5, 1.0),
+        ("abs", "abs", 0.5, -1.0),
+        ("k2", "mse", 0.125, -0.5),
+        ("k3", "low_var_kl", math.exp(0.5) - 1.5, 1 - math.exp(0.5)),
+    ],
 )
-def test_each_estimate_at_a_log_ratio_of_minus_a_half_is_as_worked_by_hand(kind, verls_name, expected):
-    estimate = kl_divergence(torch.tensor([-1.5]), torch.tensor([-1.0]), kind)
-    assert float(estimate) == pytest.approx(expected, abs=tolerance(torch.float32, magnitude=2.0))
+def test_each_estimate_at_a_log_ratio_of_minus_a_half_is_as_worked_by_hand(kind, verls_name, expected, gradient):
+    logprobs = torch.tensor([-1.5], requires_grad=True)
+    estimate = kl_divergence(logprobs, torch.tensor([-1.0]), kind)
+    estimate.backward()
+    found = (estimate.item(), logprobs.grad.item())
+    assert found == pytest.approx((expected, gradient), abs=tolerance(torch.float32, magnitude=2.0))
     assert KLKind(verls_name) is KLKind(kind)
-
-
-@pytest.mark.parametrize("kind", ["k1", "k3"])
-def test_k1_and_k3_average_to_the_true_divergence_over_the_policys_own_samples(kind):
-    policy, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
-    true = (policy * (policy / reference).log()).sum()
-    average = (policy * kl_divergence(policy.log(), reference.log(), kind)).sum()
-    torch.testing.assert_close(average, true)
-
-
-def test_the_gradient_of_k2_is_on_average_that_of_the_true_divergence_and_that_of_k1_is_zero():
-    logits = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)
-    reference = torch.tensor([0.2, 0.2, 0.6]).log()
-    logprobs = torch.log_softmax(logits, 0)
-    true = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits, retain_graph=True)[0]
-    weights = logprobs.exp().detach()
-    gradients = {
-        kind: torch.autograd.grad(
-            (weights * kl_divergence(logprobs, reference, kind)).sum(), logits, retain_graph=True
-        )[0]
-        for kind in ("k1", "k2")
-    }
-    torch.testing.assert_close(gradients["k2"], true)
-    torch.testing.assert_close(gradients["k1"], torch.zeros(3), atol=1e-6, rtol=0)
 
 
 def test_k3_stays_finite_at_any_ratio():

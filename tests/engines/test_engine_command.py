@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from server_engines import interpreter, planned
 from transformers import Qwen3Config
 from typer.testing import CliRunner
@@ -105,6 +106,12 @@ def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer, tmp_path)
     assert result.exit_code == 7
     assert json.loads((copy / "config.json").read_text())["tie_word_embeddings"] is False
     load_model(copy)
+    save_model(trained := make_model(tied=True, seed=2), renderer.tokenizer, tmp_path / "model")
+    CliRunner().invoke(app, words)
+    assert torch.equal(load_model(copy).lm_head.weight, trained.lm_head.weight), "of a model that was trained on"
+    written_at = (copy / "config.json").stat().st_mtime_ns
+    CliRunner().invoke(app, words)
+    assert (copy / "config.json").stat().st_mtime_ns == written_at, "once"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("years")
     mine = CliRunner().invoke(app, [*words[:3], "--untie-into", str(tmp_path / "mine"), *words[3:]])

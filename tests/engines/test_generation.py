@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_decoders import small_model
@@ -47,8 +48,9 @@ def test_one_prompt_or_one_conversation_is_a_batch_of_one():
     assert engine.generate("a prompt").sequences == ["one"]
     assert engine.generate(CHAT).sequences == ["two"]
     assert engine.generate([CHAT, "and a text"]).sequences == ["three", "four"]
-    output = engine.generate([])
-    assert output.sequences == [] and output.tokens.shape == output.log_probs.shape == (0, 0)
+    for nothing in ([], np.array([])):
+        output = engine.generate(nothing)
+        assert output.sequences == [] and output.tokens.shape == output.log_probs.shape == (0, 0)
 
 
 def test_a_conversation_is_written_by_the_chat_template_and_its_words_cannot_make_control_tokens():
@@ -94,7 +96,7 @@ def test_values_and_prompts_that_cannot_be_sampled_with_are_refused_with_their_n
     nan, inf = float("nan"), float("inf")
     for name, values in {
         "max_tokens": (0, 1.5), "temperature": (-0.1, nan, inf), "top_p": (0.0, 1.01, nan), "top_k": (-1, 1.5),
-        "min_p": (-0.1, 1.01),
+        "min_p": (-0.1, 1.01), "seed": (0.5, "one"),
     }.items():  # fmt: skip
         for value in values:
             with pytest.raises(SettingsError, match=name):

@@ -3,38 +3,15 @@
 import asyncio
 from typing import Any
 
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from precision import tolerance
 from test_local_engine import assert_exact, make_model, prompt
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner import CachedRunner
-from midthought.engines.local.slot_attention import attend_in_groups
-from midthought.engines.local.slot_batch import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
+from midthought.engines.local.slot_batch import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, find_groups
 from midthought.types import Completion
-
-
-def plain(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    scores = 0.5 * query @ keys.transpose(2, 3)
-    return (scores if mask is None else scores + mask).softmax(-1) @ values
-
-
-def test_groups_get_what_rows_get_alone():
-    generator = torch.Generator().manual_seed(0)
-    query = torch.randn(7, 2, 3, 4, generator=generator, dtype=torch.float64)
-    keys, values = torch.randn(2, 7, 2, 30, 4, generator=generator, dtype=torch.float64)
-    groups = [Group(0, 4, 20), Group(4, 5, 0), Group(5, 7, 11)]
-    for start, end, num_tokens in groups:
-        keys[start:end, :, :num_tokens] = keys[start, :, :num_tokens].clone()
-        values[start:end, :, :num_tokens] = values[start, :, :num_tokens].clone()
-    seen = torch.arange(30) < torch.tensor([30, 25, 21, 29, 3, 12, 30])[:, None]
-    masked = torch.zeros(7, 1, 1, 30, dtype=torch.float64).masked_fill(~seen[:, None, None], -torch.inf)
-    for mask in (None, masked):
-        ours = attend_in_groups(query, keys, values, mask, 0.5, groups)
-        assert torch.allclose(ours, plain(query, keys, values, mask), atol=tolerance(torch.float64, num_operations=30))
 
 
 @given(st.lists(st.sampled_from([0, 5, MIN_PREFIX_TOKENS, MIN_PREFIX_TOKENS + 9]), min_size=1, max_size=20))

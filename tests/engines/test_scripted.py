@@ -39,10 +39,10 @@ def test_a_function_sees_the_context_each_time_its_last_words_are_written(render
         text = renderer.decode(list(token_ids))  # type: ignore[call-overload]
         return None if text.endswith("b") else "b" if text.endswith("a") else "a"
 
-    engine = ScriptedEngine(script, renderer, logprob=-1.5)
+    engine = ScriptedEngine(script, renderer)
     completion = asyncio.run(engine.sample(3, renderer.control("x"), Sampling(max_tokens=9)))
     assert renderer.decode(completion.token_ids) == "ab<|im_end|>"
-    assert completion.sampled_logprobs == (-1.5,) * 3
+    assert completion.sampled_logprobs == (-0.5,) * 3
 
 
 def test_an_episode_without_a_script_or_with_a_list_of_texts_is_an_error(renderer):

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -497,7 +498,7 @@ def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children():
     assert not server.log_path.exists()
 
 
-def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words():
+def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words(tmp_path, monkeypatch):
     cry = "import sys, time; print('no such\\nmodel: tiny', file=sys.stderr, flush=True); "
     early = ServerProcess([sys.executable, "-c", cry + "sys.exit(3)"], f"http://127.0.0.1:{free_port()}")
     with pytest.raises(EngineError, match=r"code 3 before.*no such \| model: tiny"):
@@ -509,8 +510,10 @@ def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words():
     assert not late.is_running
     for server in (early, late):
         server.log_path.unlink()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(EngineError, match="no-such-program"):
         ServerProcess(["no-such-program"], f"http://127.0.0.1:{free_port()}")
+    assert not list(tmp_path.iterdir()), "no log is left"
 
 
 def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words():

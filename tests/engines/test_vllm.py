@@ -10,6 +10,7 @@ import torch
 from fake_server import FakeServer
 from server_engines import IMPATIENT, PROMPT, engine_for, interpreter, sample, written
 
+from midthought.config import InferenceConfig
 from midthought.engines import inference_engines
 from midthought.engines.create import BACKENDS, create_inference_engine
 from midthought.engines.engine import Sampling
@@ -174,6 +175,15 @@ def test_a_server_that_does_not_say_how_long_a_sequence_may_be_needs_a_limit():
         engine(server, max_seq_len=9).check()
 
 
+def test_a_server_for_training_with_a_shorter_context_than_the_episodes_says_so():
+    with FakeServer(max_model_len=50) as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in ({"max_seq_len": 99}, {"max_seq_len": 50, "training_temperature": 1.0}):
+            engine(server, **options).check()
+        with pytest.raises(UserWarning, match=r"context of 50 tokens, the run 99: .*end there; .*--max-model-len"):
+            engine(server, max_seq_len=99, training_temperature=1.0).check()
+
+
 def test_another_tokenizer_is_an_error_and_an_unknown_one_a_warning():
     with FakeServer(tokenize=lambda text: [ord(letter) for letter in text]) as server:
         engine(server, probe=("abc", [97, 98, 99])).check()
@@ -261,8 +271,10 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, 
         return servers[-1]
 
     monkeypatch.setattr(inference_engines, "start_server", start)
+    section = InferenceConfig(gpu_memory_utilization=0.3, server_wait_seconds=7.0)
     with pytest.warns(UserWarning, match="does not report its tokenization"):
-        engine = VLLMInferenceEngine(tmp_path, tokenizer=renderer.tokenizer, **options)
+        engine = create_inference_engine(tmp_path, "vllm", section, tokenizer=renderer.tokenizer, **options)
+    assert engine.core.retry_policy.max_outage_seconds == 7.0
     with engine:
         output = engine.generate("Who?", max_tokens=4, temperature=1.0, top_p=1.0)
         assert output.tokens[0].tolist() == written(output.lengths[0], renderer.control("Who?"))
@@ -270,7 +282,13 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, 
         words = servers[0].log_path.read_text()
     assert [server.is_running for server in servers] == [False]
     assert f"vllm starts, which can take minutes; its log: {servers[0].log_path}" in caplog.text
-    for flags in (f"--model {tmp_path}", "--max-num-seqs 3", "--max-model-len 100", "--seed 5"):
+    for flags in (
+        f"--model {tmp_path}",
+        "--max-num-seqs 3",
+        "--max-model-len 100",
+        "--gpu-memory-utilization 0.3",
+        "--seed 5",
+    ):
         assert f" {flags}" in words
     for has_gpu in (True, False):  # vLLM on a CPU ends at the parts of a prompt
         monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)

@@ -16,10 +16,12 @@ import fake_vllm
 import pytest
 import torch
 from fake_vllm import AsyncLLM
+from server_engines import until
 from test_weight_sync import PROBE, PROMPT, learn, make_model, off_by
 
 from midthought.config import InferenceConfig
 from midthought.engines import shared_tensors
+from midthought.engines.create import create_inference_engine
 from midthought.engines.engine import Sampling
 from midthought.engines.external_backends import vllm_arguments
 from midthought.engines.policy_engine import check_backend, policy_engine
@@ -29,6 +31,7 @@ from midthought.engines.weight_publication import PublishedPolicy
 from midthought.errors import EngineError, MissingExtraError, SettingsError, StorageError
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of
+from midthought.types import Completion
 
 UPDATE = ["pause", "load", "reset cache", "resume"]
 
@@ -108,6 +111,22 @@ def test_asleep_it_takes_memory_for_the_weights_then_loads_then_takes_memory_for
     assert difference(engine, policy) < 1e-5, "a wake-up that failed the check is repeated"
 
 
+def test_a_sample_that_begins_while_the_engine_falls_asleep_wakes_it_up(engines, tmp_path):
+    policy = make_model()
+    engine = synced(policy, tmp_path, enable_sleep_mode=True)
+
+    async def run() -> list[Completion]:
+        early = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=30)))
+        await until(lambda: engines[0].num_running > 0)
+        falling = asyncio.ensure_future(asyncio.to_thread(engine.sleep))
+        await until(lambda: engine.is_changing)  # it waits for the early sample
+        late = engine.sample(1, PROMPT, Sampling(max_tokens=5))
+        return [each for each in await asyncio.gather(early, falling, late) if each is not None]
+
+    assert all(off_by(completion, policy) < 1e-5 for completion in asyncio.run(run()))
+    assert not engine.is_asleep
+
+
 def test_a_base_model_under_adapters_stays_in_memory_while_it_sleeps(engines, tmp_path):
     policy = with_lora(make_model())
     engine = synced(policy, tmp_path, enable_sleep_mode=True, enable_lora=True)
@@ -134,11 +153,14 @@ def test_an_update_that_vllm_refuses_or_only_claims_stops_the_run(engines, tmp_p
     assert engine.policy_version == 0
 
 
-def test_vllm_gets_the_memory_share_and_the_rank(renderer):
+def test_vllm_gets_the_memory_share_and_the_rank(engines, renderer, tmp_path):
     inference = InferenceConfig(backend="vllm", in_process=True, gpu_memory_utilization=0.35)
     policy = make_model()
     assert vllm_arguments(policy, inference, "cpu") == {}
     assert vllm_arguments(policy, inference, "cuda") == {"enable_sleep_mode": True, "gpu_memory_utilization": 0.35}
+    policy.save_pretrained(tmp_path)
+    create_inference_engine(tmp_path, "vllm", inference, tokenizer=renderer.tokenizer).shutdown()
+    assert engines[0].arguments.gpu_memory_utilization == 0.35
     adapted = with_lora(policy)
     assert vllm_arguments(adapted, inference, "cpu") == {"enable_lora": True, "max_loras": 1, "max_lora_rank": 8}
 
@@ -230,6 +252,19 @@ def test_a_file_to_which_proc_does_not_lead_others_keeps_its_name(changes_user, 
         process.join()
         assert ours.poll() and ours.recv() == (True, values_of(TENSORS.items()))
         assert os.listdir(folder) == []
+
+
+def test_tensors_that_cannot_be_computed_leave_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_tensors, "_is_readable_by_others", lambda *_: False)  # else it has no name
+    with pytest.raises(RuntimeError, match="no memory"):
+        SharedTensors(iter(map(failing, TENSORS.items())), str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def failing(item: tuple[str, torch.Tensor]) -> tuple[str, torch.Tensor]:
+    if item[0] == "half":
+        raise RuntimeError("no memory")
+    return item
 
 
 def test_a_file_whose_process_has_ended_is_an_error_of_the_system():

@@ -15,10 +15,12 @@ import torch
 from fake_server import BLOCK, FakeServer, Fault
 from precision import logit_tolerance
 from representatives import representatives
+from safetensors import SafetensorError
 from server_engines import IMPATIENT, KINDS
 from small_decoders import small_model
 from transformers import AutoModelForCausalLM
 
+from midthought.engines import weight_publication
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
@@ -26,7 +28,7 @@ from midthought.engines.servers.launch import SERVERS
 from midthought.engines.servers.process import free_port
 from midthought.engines.shared_tensors import MEMORY_FOLDER, memory_folder
 from midthought.engines.weight_publication import PublishedPolicy, write_model
-from midthought.errors import EngineError
+from midthought.errors import EngineError, StorageError
 from midthought.types import Completion
 
 pytest.importorskip("httpx")
@@ -38,10 +40,10 @@ PROBE = [(7 * number * number + 3) % VOCABULARY for number in range(8 * BLOCK)]
 PROMPT = PROBE[: 3 * BLOCK]
 
 
-def make_model(*, tied: bool = False) -> Any:
+def make_model(*, tied: bool = False, seed: int = 1) -> Any:
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     others = {"intermediate_size": 24, "max_position_embeddings": 256, "initializer_range": 0.5}
-    return small_model(1, **sizes, **others, tie_word_embeddings=tied)
+    return small_model(seed, **sizes, **others, tie_word_embeddings=tied)
 
 
 @pytest.fixture
@@ -387,6 +389,19 @@ def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy, f
     assert difference(engine, policy, prompt=PROMPT[:5]) < 1e-4
     with pytest.raises(EngineError, match="is too short to check its weights"):
         follow(policy, max_model_len=4)
+
+
+def test_a_full_disk_is_named_with_the_folder_of_the_weights(policy, tmp_path, monkeypatch):
+    def write(*_: Any, **__: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(weight_publication, "save_merged", write)
+    published = PublishedPolicy(policy, probe_ids=PROBE, folder=tmp_path / "weights")
+    message = (
+        rf"{tmp_path}/weights: no space is left on the device; free some space there; or set inference.weights_path"
+    )
+    with pytest.raises(StorageError, match=message), published.publication(in_memory=False):
+        pass
 
 
 @pytest.mark.parametrize("is_started_here", [True, False])

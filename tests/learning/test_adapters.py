@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from peft import LoraConfig
+from training_settings import training
 
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError
@@ -45,17 +47,24 @@ def test_the_reference_is_the_policy_without_its_adapters(make_policy, batch):
     assert not torch.equal(scored.old_logprobs, plain.old_logprobs)
 
 
+def with_own_adapters(policy):
+    """A learner of adapters that transformers added: they change the layers of a model and leave its class."""
+    policy.add_adapter(LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    return Learner(*Models.from_config(policy, ConfigStore())[:3], training(learning_rate=1e-2))
+
+
+@pytest.mark.parametrize("learner_of", [lora_learner, with_own_adapters])
 def test_a_checkpoint_brings_the_adapters_back_bit_by_bit_and_its_policy_loads_with_its_base(
-    make_policy, batch, tmp_path
+    learner_of, make_policy, batch, tmp_path
 ):
     policy = make_policy()
     policy.save_pretrained(tmp_path / "base")
     policy.name_or_path = str(tmp_path / "base")
     twin = copy.deepcopy(policy)
-    learner = lora_learner(policy)
+    learner = learner_of(policy)
     improve(learner, batch)
     saved = load_checkpoint(save_checkpoint(tmp_path / "step", learner))
-    other = lora_learner(twin)
+    other = learner_of(twin)
     saved.restore(other)
     then = policy(input_ids=IDS).logits
     assert torch.equal(twin(input_ids=IDS).logits, then)

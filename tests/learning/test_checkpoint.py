@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from training_settings import CRITICS, changed, training
+from training_settings import CRITICS, changed, training, weights_of
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from midthought.errors import CheckpointError
 from midthought.files.output_folder import write_manifest
@@ -65,6 +66,27 @@ def test_stopping_and_going_on_is_bitwise_the_same_as_not_stopping(
         ours, theirs = getattr(resumed, name).state_dict(), getattr(through, name).state_dict()
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_a_model_of_a_class_that_transformers_does_not_know_is_restored(make_policy, make_trajectory, tmp_path):
+    """As one whose code came with it: the checkpoint does not tell its class. No weight is rounded."""
+
+    class OwnConfig(Qwen3Config):
+        model_type = "midthought_test_unknown"
+
+    class OwnModel(Qwen3ForCausalLM):
+        config_class = OwnConfig
+
+    def learner(seed: int) -> Learner:
+        policy = make_policy(seed=seed)
+        own = OwnModel(OwnConfig(**policy.config.to_dict() | {"model_type": OwnConfig.model_type})).eval()
+        own.load_state_dict(policy.state_dict())
+        own.bfloat16().model.norm.float().load_state_dict(policy.model.norm.state_dict())
+        return Learner(own, CRITICS["separate"](own), frozen_copy(own), SETTINGS)
+
+    saved, other = learner(0), learner(1)
+    load_checkpoint(save_checkpoint(tmp_path / "c", saved)).restore(other)
+    assert torch.equal(weights_of(other.policy), weights_of(saved.policy))
 
 
 def test_nothing_but_safetensors_and_json_is_written(make_policy, tmp_path):

@@ -90,7 +90,7 @@ def test_a_checkpoint_of_one_continues_in_the_other(group, make_policy, batch, t
 
 
 def test_a_loss_of_the_users_own_script_goes_along(group, make_policy, batch, monkeypatch):
-    monkeypatch.setitem(POLICY_LOSSES._functions, "mine", lambda inputs: (-inputs.advantages * inputs.logprobs, {}))  # noqa: SLF001
+    monkeypatch.setitem(POLICY_LOSSES, "mine", lambda inputs: (-inputs.advantages * inputs.logprobs, {}))
     settings, given = SETTINGS.model_copy(update={"policy_loss": "mine"}), models(make_policy)
     first = here(copy.deepcopy(given), settings)
     assert improve(first, batch) == improve(apart(given, group, settings), batch)
@@ -169,7 +169,7 @@ def takes_long(inputs):
 
 
 def test_a_process_that_computes_longer_than_the_limit_is_waited_for(impatient, make_policy, batch, monkeypatch):
-    monkeypatch.setitem(POLICY_LOSSES._functions, "long", takes_long)  # noqa: SLF001
+    monkeypatch.setitem(POLICY_LOSSES, "long", takes_long)
     settings = SETTINGS.model_copy(update={"policy_loss": "long", "mini_batch_size": 6})
     assert improve(apart(models(make_policy), impatient, settings), batch)["policy_loss"] != 0
 

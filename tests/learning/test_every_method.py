@@ -51,7 +51,7 @@ TOLERANCE = 1e-5
 
 
 def shipped(registry: Any) -> set[str]:
-    return {name for name in registry.names() if (registry.find(name).__module__ or "").startswith("midthought.")}
+    return {name for name, function in registry.items() if (function.__module__ or "").startswith("midthought.")}
 
 
 def test_every_loss_and_every_estimator_has_an_entry():

@@ -1,7 +1,6 @@
 """The learner: figures against plain computations, what each step changes, and that it learns. Other ways to compute the same
 step: `test_same_everywhere.py`, `test_every_method.py`."""
 
-import copy
 import math
 
 import pytest
@@ -10,11 +9,8 @@ from precision import logit_tolerance
 from test_batch import trajectory_of
 from training_settings import CRITICS, changed, gradients_of, prepared, training, weights_of
 
-from midthought.algo.advantage_estimator import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.advantages import AdvantageEstimator
-from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, policy_loss
 from midthought.algo.shaping import rollout_weights
-from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import without_truncated
@@ -198,31 +194,6 @@ def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy
         assert summed[name] == pytest.approx(factor * plain[name], rel=1e-4, abs=1e-6)
     for name in ("entropy", "ratio_mean", "approx_kl"):
         assert summed[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7)
-
-
-def test_a_users_estimator_and_loss_are_learned_from_by_their_names(make_policy, batch, monkeypatch):
-    monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
-    monkeypatch.setattr(TrainingConfig, "policy_losses", list(TrainingConfig.policy_losses))
-    monkeypatch.setattr("midthought.algo.advantage_estimator.ESTIMATORS", copy.deepcopy(ESTIMATORS))
-    losses = copy.deepcopy(POLICY_LOSSES)
-    for module in ("algo.policy_loss", "algo.losses", "learning.loss"):
-        monkeypatch.setattr(f"midthought.{module}.POLICY_LOSSES", losses)
-
-    @advantage_estimator("ones")
-    def ones(inputs: CreditInputs) -> tuple[torch.Tensor, torch.Tensor]:
-        return inputs.mask.float(), inputs.mask.float()
-
-    @policy_loss("likelihood")
-    def likelihood(inputs: PolicyLossInputs) -> TokenLosses:
-        return -inputs.advantages * inputs.logprobs, {"nats": -inputs.logprobs}
-
-    changes = {"adv_estimator": "ones", "policy_loss": "likelihood", "entropy_coef": 0.0}
-    learner = build_learner(make_policy, critic=None, reference=False, **changes)
-    credited = prepared(learner, batch)
-    expected = learner.sft_loss(batch)
-    metrics = learner.update(credited)
-    assert metrics["loss"] == pytest.approx(expected, rel=1e-5) == metrics["nats"]
-    assert learner.sft_loss(batch) < expected
 
 
 def test_every_epoch_visits_every_episode_once_in_mini_batches(make_policy, batch):

@@ -109,9 +109,20 @@ def test_a_warm_up_without_finite_gradients_stops_after_five_steps_in_a_row(make
     assert learner.num_steps == 5
 
 
-def test_a_warm_up_whose_loss_diverges_stops(make_policy):
-    """Every step has other targets, and its learning rate makes the policy certain of them: the next step is always wrong."""
-    learner = learner_of(make_policy(), max_grad_norm=math.inf)
+@pytest.mark.parametrize("first_factor", [1.0, 1e38])
+def test_a_warm_up_whose_loss_diverges_stops(make_policy, first_factor):
+    """Every step has other targets, and its learning rate makes the policy certain of them: the next step is always wrong.
+    The first step may have an infinite loss."""
+    policy = make_policy()
+    learner = learner_of(policy, max_grad_norm=math.inf)
     learner.set_training(changed(learner.training, learning_rate=1.0), NO_END)
-    with pytest.raises(TrainingStoppedError, match=r"diverges: .* nats per token in step \d+, .* in the first one"):
-        train(learner, lambda step: [demonstration([4 + step] * 8)], num_steps=40)
+    norm = policy.model.norm.weight
+    before = norm.detach().clone()
+
+    def demonstrate(step):
+        if step < 2:
+            norm.data = before * (1.0 if step else first_factor)
+        return [demonstration([4 + step] * 8)]
+
+    with pytest.raises(TrainingStoppedError, match=r"diverges: .* nats per token in step \d+, \d.* in the first one"):
+        train(learner, demonstrate, num_steps=40)

@@ -194,3 +194,26 @@ def test_of_several_adapters_the_active_one_learns_and_is_what_a_checkpoint_hold
     torch.testing.assert_close(load_model(checkpoint)(IDS).logits, expected, rtol=0, atol=1e-4)
     with trainer_of(with_two(), resume=True, **options) as trainer:
         assert trainer.iteration == 1 and torch.equal(trainer.model(IDS).logits, expected)
+
+
+def test_a_model_with_adapters_and_sampling_options_as_transformers_gives_it_is_saved_and_resumed(
+    talker, tmp_path
+) -> None:
+    """Without `do_sample`, as published models have them, transformers refuses to save the options."""
+    talker["model"].save_pretrained(tmp_path / "base")
+
+    def given() -> Any:
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        model.generation_config.update(do_sample=False, temperature=0.6)
+        model.add_adapter(peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
+        return model
+
+    options: dict[str, Any] = {"tokenizer": talker["tokenizer"], "run_path": tmp_path / "run"}
+    with trainer_of(given(), **options) as trainer:
+        trainer.train_step(trainer.rollout())
+        trainer.save_checkpoint()
+        expected = trainer.model(IDS).logits
+    with trainer_of(given(), resume=True, **options) as trainer:
+        assert trainer.iteration == 1 and torch.equal(trainer.model(IDS).logits, expected)
+        trainer.fit()
+        torch.testing.assert_close(load_model(tmp_path / "run/policy")(IDS).logits, trainer.model(IDS).logits)

@@ -50,8 +50,6 @@ _OURS = {
     "--trust-remote-code": "code from model folders, which is never run",
 }
 """Flags of vLLM and SGLang that `options.flags` must not contain, and what they would change."""
-_PROTECTION = {True: "--uds SOCKET", False: "--api-key-env NAME"}
-"""By `Server.has_socket`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ def serve(
     `dry_run`: only prints it and returns 0.
 
     If the server accepts weights and the model's embeddings are tied, the server starts on an untied copy of the model, because
-    some servers reload tied embeddings incompletely. The copy is written if it does not exist yet.
+    some servers reload tied embeddings incompletely. The copy is written if there is none, or if a file of the model is newer.
 
     `api_key_env`: environment variable with the key that requests must have, for servers whose key protects all routes.
 
@@ -204,7 +202,8 @@ def serve(
         uds = Path(options.uds).absolute() if dry_run else private_socket(Path(options.uds))
         options = dataclasses.replace(options, uds=str(uds))
     elif options.accepts_updates and not api_key_env:
-        tell(f"# every user of this machine can replace the model; to prevent that, add {_PROTECTION[kind.has_socket]}")
+        protection = "--uds SOCKET" if kind.has_socket else "--api-key-env NAME"
+        tell(f"# every user of this machine can replace the model; to prevent that, add {protection}")
     with tempfile.TemporaryDirectory(prefix="midthought-server-") as folder:  # with mode 0700
         if api_key_env:
             key_file = write_key_file(Path(folder), read_key(api_key_env))
@@ -231,7 +230,7 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
     folder = Path(model)
     beside = folder.with_name(f"{folder.name}-untied") if folder.is_dir() else Path(f"{folder.name}-untied")
     target = untie_into or beside
-    if not (target / "config.json").is_file() and not only_named:
+    if not only_named and not _is_current(target / "config.json", folder):
         from midthought.engines.weight_publication import write_model
         from midthought.models.pretrained import load_model, load_tokenizer
 
@@ -239,3 +238,9 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
         with replaced(target, "model") as new:
             write_model(load_model(model, "auto"), new, load_tokenizer(model))
     return str(target)
+
+
+def _is_current(copied: Path, model: Path) -> bool:
+    """Whether the untied copy with this file is there, and newer than every file of the model's folder."""
+    files = model.iterdir() if model.is_dir() else ()  # what the hub has under one name rarely changes
+    return copied.is_file() and all(file.stat().st_mtime_ns <= copied.stat().st_mtime_ns for file in files)

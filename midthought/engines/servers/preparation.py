@@ -52,6 +52,12 @@ async def identify(server: Server) -> None:
     if not lengths:
         raise SettingsError(f"{server.url} does not report its maximum sequence length; set max_seq_len")
     server.model, server.max_seq_len = name, min(lengths)
+    if needed.training_temperature is not None and length is not None and length < (needed.max_seq_len or 0):
+        warnings.warn(
+            f"{server.url} has a context of {length} tokens, the run {needed.max_seq_len}: episodes that get longer end there; "
+            "start it with a larger --max-model-len (SGLang: --context-length), or lower inference.max_tokens",
+            stacklevel=2,
+        )
     if needed.training_temperature is not None and needed.probe is not None:
         sampling = Sampling(max_tokens=1, temperature=needed.training_temperature)
         if not await _is_exact(server, sampling, needed.probe[1], None):

@@ -55,7 +55,8 @@ class ServerProcess:
         self.log_path = Path(name)
         """File with its output, which only this user may read. `stop` removes it unless an error has named it."""
         self._keeps_log = False
-        with open(handle, "wb") as log:
+        with open(handle, "wb") as log, contextlib.ExitStack() as undo:
+            undo.callback(self.log_path.unlink)
             self._process = start_guarded(
                 command,
                 env={**(environment or {}), **os.environ},
@@ -63,6 +64,7 @@ class ServerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+            undo.pop_all()
         self._end = weakref.finalize(self, _end_server, self._process, folder)
 
     @property
