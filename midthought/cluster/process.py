@@ -4,6 +4,7 @@ not depend on Ray."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -144,9 +145,9 @@ def _children(thing: Any) -> Iterator[tuple[str, Any]]:
     elif hasattr(thing, "__self__"):
         yield "", thing.__self__
     elif hasattr(thing, "__code__"):
-        names = thing.__code__.co_freevars
-        cells = zip(names, thing.__closure__ or (), strict=False)
-        yield from ((f".{name}", cell.cell_contents) for name, cell in cells)
+        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # the variable has no value yet
+                yield f".{name}", cell.cell_contents
         known = thing.__globals__
         yield from ((f".{name}", known[name]) for name in thing.__code__.co_names if name in known)
     elif not isinstance(thing, type):

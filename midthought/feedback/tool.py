@@ -32,7 +32,7 @@ SPARE_SECONDS = 30.0
 class FeedbackTool(Tool):
     """`get_feedback(current_answer, reasoning)` with one critic. `for_task` returns the instance for the episodes of one task.
 
-    A right answer gets `prompts.RIGHT_ANSWER` without asking the critic. `metadata` of the result: `is_right`, `critic`.
+    A right answer gets `settings.RIGHT_ANSWER` without asking the critic. `metadata` of the result: `is_right`, `critic`.
     The feedback of every critic is masked.
 
     Args:

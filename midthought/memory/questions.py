@@ -56,6 +56,9 @@ class QuestionPlan:
     kinds: tuple[str, ...] = tuple(WORDINGS)
 
     def __post_init__(self) -> None:
+        for name in ("needless_share", "distractor_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingsError(f"{name} must be from 0 to 1, not {getattr(self, name)} (--no-memory-share)")
         for kind in self.kinds:
             if kind not in WORDINGS:
                 raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, WORDINGS)}")

@@ -126,8 +126,9 @@ def test_near_repetitions_are_found_by_words_and_by_meaning(embedder):
 def generated(scholar, talks, embedder, tmp_path):
     """Generates questions about the two talks into q.jsonl, or about `only` one of them. `settings`: of the model."""
 
-    def generate(plan: GenerationPlan, only: str = "", **settings):
-        return generate_questions(talks, model_at(scholar, **settings), embedder, tmp_path / "q.jsonl", plan, only=only)
+    def generate(plan: GenerationPlan, only: str = "", max_episodes: int | None = None, **settings):
+        limits = {"only": only, "max_episodes": max_episodes}
+        return generate_questions(talks, model_at(scholar, **settings), embedder, tmp_path / "q.jsonl", plan, **limits)
 
     return generate
 
@@ -176,6 +177,8 @@ def test_an_episode_that_fails_costs_itself_only_and_a_second_run_asks_about_it(
         generated(plan, retries=1)
     with pytest.raises(SettingsError, match="no episode of"):
         generated(plan, only="violin")
+    with pytest.raises(SettingsError, match="max_episodes must be at least 1, not -1"):
+        generated(plan, max_episodes=-1)
 
 
 def test_long_episodes_are_asked_about_in_stretches(generated, scholar):

@@ -18,7 +18,7 @@ from midthought.cluster.verl.settings import (
     DerivedValues,
     require_supported,
 )
-from midthought.config import ModelConfig
+from midthought.config import ModelConfig, TrainingConfig
 
 KL_HORIZON = 10_000
 """Episodes over which our KL controller changes its coefficient by at most 20 %."""
@@ -170,9 +170,13 @@ TABLE: tuple[Row, ...] = (
     _same(f"{ACTOR}.optim.lr", "training.learning_rate"),
     _same(f"{ACTOR}.optim.lr_warmup_steps", "training.warmup_steps"),
     _same(f"{ACTOR}.optim.lr_scheduler_type", "training.lr_schedule"),
+    _same(f"{ACTOR}.optim.weight_decay", "training.weight_decay"),
+    Row(f"{ACTOR}.optim.betas", "training.adam_beta2", lambda f: adam_betas(f.training)),
     _same("critic.optim.lr", "training.critic_learning_rate", _critic),
     _same("critic.optim.lr_warmup_steps", "training.warmup_steps", _critic),
     _same("critic.optim.lr_scheduler_type", "training.lr_schedule", _critic),
+    _same("critic.optim.weight_decay", "training.weight_decay", _critic),
+    Row("critic.optim.betas", "training.adam_beta2", lambda f: adam_betas(f.training), _critic),
     _same("critic.cliprange_value", "training.cliprange_value", _critic),
     _same("critic.grad_clip", "training.max_grad_norm", _critic),
     _same("critic.data_loader_seed", "training.seed", _critic),
@@ -232,6 +236,11 @@ def overrides_of(derived: DerivedValues) -> dict[str, Any]:
     require_supported(derived)
     values = {row.key: row.value(derived) for row in TABLE if row.applies(derived)}
     return with_overrides(values | template_arguments(derived.config.model), derived.verl.overrides)
+
+
+def adam_betas(training: TrainingConfig) -> list[float]:
+    """Returns AdamW's decays, of which the first is the same in every run of ours."""
+    return [0.9, training.adam_beta2]
 
 
 def template_arguments(model: ModelConfig) -> dict[str, Any]:

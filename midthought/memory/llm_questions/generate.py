@@ -22,6 +22,7 @@ from midthought.memory.llm_questions.structured_output import StructuredOutputMo
 from midthought.memory.questions import write_questions
 from midthought.memory.rows import vector_column
 from midthought.memory.store import MemoryStore
+from midthought.memory.table import TableLocation
 from midthought.types import Task
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def generate_questions(
     `NAME.report.json`, and accepted ones also to the memory's table `questions`. Raises SettingsError if no episode
     matches, NoReplyError if the endpoint returned nothing for any.
     """
+    if max_episodes is not None and max_episodes < 1:
+        raise SettingsError(f"max_episodes must be at least 1, not {max_episodes}")
     episodes = _episodes(store.chunks(), only)[:max_episodes]
     if not episodes:
         raise SettingsError(f"no episode of {store.uri} has {only!r} in its title or file name; give another text")
@@ -191,20 +194,15 @@ def _schema(pa: Any) -> Any:
     return pa.schema([(name, others.get(name, pa.string())) for name in names.split()])
 
 
-def _store_questions(rows: pa.Table, uri: str, table: str = "questions") -> int:
-    """Writes rows to the table beside the transcripts, replacing the rows of the same episodes; returns the table's number
-    of rows."""
-    database = optional("lancedb", "memory").connect(uri)
+def _store_questions(rows: pa.Table, uri: str) -> int:
+    """Writes rows to the table `questions` beside the transcripts, replacing the rows of the same episodes; returns the table's
+    number of rows."""
     pa, compute = optional("pyarrow", "memory"), optional("pyarrow.compute", "memory")
-    if table in database.list_tables().tables:
-        known = database.open_table(table).to_arrow()
-        if (
-            known.schema.names == rows.schema.names
-            and known.schema.field("vector").type == rows.schema.field("vector").type
-        ):
-            others = compute.invert(
-                compute.is_in(known["episode_file"], rows["episode_file"].combine_chunks().unique())
-            )
-            rows = pa.concat_tables([known.filter(others), rows])
-    database.create_table(table, rows, mode="overwrite")
+    location = TableLocation(uri, "questions")
+    with location.errors(), location.only_writer():
+        known = location.newest().to_arrow() if location.exists() else None
+        if known is not None and known.schema.equals(rows.schema):
+            again = compute.is_in(known["episode_file"], rows["episode_file"].combine_chunks().unique())
+            rows = pa.concat_tables([known.filter(compute.invert(again)), rows])
+        location.connect().create_table(location.name, rows, mode="overwrite")
     return len(rows)

@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from midthought.memory.embedding import Embedder, embed_queries
 from midthought.memory.search import Filters, Hit, SearchMode
 from midthought.memory.store import MemoryStore
+from midthought.memory.table import TableLocation
 from midthought.types import Task
 
 T = TypeVar("T")
@@ -146,13 +147,12 @@ class ServiceState:
 def stored_questions(uri: str) -> list[Task]:
     """Returns the questions in the memory's own table, written by `midthought memory questions --from-model`; none if there is
     no such table, or it is not ours."""
-    import lancedb
-
-    database = lancedb.connect(uri)
-    opened: Any = database.open_table("questions") if "questions" in database.list_tables().tables else None
-    if opened is None or not set(_QUESTION_COLUMNS) <= set(opened.schema.names):
-        return []
-    rows = opened.search().where("type = 'qa_question'").select(list(_QUESTION_COLUMNS)).to_arrow().to_pylist()
+    location = TableLocation(uri, "questions")
+    with location.errors():
+        if not location.exists() or not set(_QUESTION_COLUMNS) <= set(location.newest().schema.names):
+            return []
+        found = location.newest().search().where("type = 'qa_question'").select(list(_QUESTION_COLUMNS))
+        rows = found.to_arrow().to_pylist()
     return [
         Task(
             task_id=row["id"],

@@ -53,6 +53,16 @@ def test_an_open_socket_in_a_function_s_closure_is_named():
             serialize({"reward": functools.partial(reward)}, "the reward")
 
 
+def test_a_variable_without_a_value_in_a_function_s_closure_does_not_hide_what_is_at_fault():
+    def reward(trajectory: object) -> object:
+        return absent, guard
+
+    guard = threading.Lock()
+    with pytest.raises(SettingsError, match=r"_thread\.lock \(guard\)"):
+        serialize(reward, "the reward")
+    absent = None
+
+
 def test_a_executor_travels_without_its_threads_and_loops():
     executor = ToolExecutor(ToolRegistry([twice]), timeout_seconds=3.0, max_threads=7)
     twin = deserialize(serialize(executor, "the tools"), "the tools")
