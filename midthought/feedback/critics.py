@@ -51,8 +51,18 @@ class Hints:
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
         calculation = calculation_of(task)
         steps = f"{reasoning}\n{answer}"
-        hint = _false_step(task, steps) or _missing_product(steps, calculation) or _wrong_place(answer, calculation)
+        said = _judged(task, answer) if _names_its_data_set(task) else answer
+        hint = _false_step(task, steps) or _missing_product(steps, calculation) or _wrong_place(said or "", calculation)
         return f"{RETRY_ONLY} {hint}"
+
+
+def _names_its_data_set(task: Task) -> bool:
+    return task.labels.get(DATASET_LABEL) in CHECKS
+
+
+def _judged(task: Task, answer: str) -> str | None:
+    """The final answer in a text, by the rules of the task's data set; None if there is none."""
+    return extract(str(task.labels[DATASET_LABEL]), answer)
 
 
 def calculation_of(task: Task) -> Calculation:
@@ -193,10 +203,9 @@ class Outcome:
     """`outcome`: the answer was wrong, and which text was judged, if the task's data set is known."""
 
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
-        dataset = str(task.labels.get(DATASET_LABEL, ""))
-        if dataset not in CHECKS:
+        if not _names_its_data_set(task):
             return RETRY_ONLY
-        said = extract(dataset, answer)
+        said = _judged(task, answer)
         if said is None:
             return f"{RETRY_ONLY} No final answer was found in it."
         is_short = len(said) <= MAX_ANSWER_CHARS

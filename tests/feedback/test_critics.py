@@ -143,6 +143,13 @@ def test_hints_say_where_a_product_goes_wrong() -> None:
         assert hint in say(Hints(), answer, reasoning)
 
 
+def test_hints_are_about_the_answer_that_was_judged_not_the_last_number() -> None:
+    product = dataclasses.replace(PRODUCT, labels={"dataset": "multiplication"})
+    assert "The answer has too few digits." in say(Hints(), "\\boxed{35} is not 5535", task=product)
+    assert "The digit at the tens place is wrong" in say(Hints(), "\\boxed{5525}, see line 3", task=product)
+    assert "There is no whole number in the answer." in say(Hints(), "no idea", task=product)
+
+
 def test_hints_work_for_sums_and_differences() -> None:
     total = Task(task_id="s", prompt="Compute 58 + 67.", answer="125")
     assert "the tens place" in say(Hints(), "115", task=total)
