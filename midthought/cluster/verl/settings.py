@@ -186,6 +186,14 @@ def require_supported(derived: DerivedValues) -> None:
         (training.mask_truncated_episodes,
          "training.mask_truncated_episodes=true works only with our own trainer; set it to false"),
         (model.float32_head, "model.float32_head=true works only with our own trainer; set it to false"),
+        (model.tensor_parallel_size > 1,
+         f"model.tensor_parallel_size={model.tensor_parallel_size}: set it to 1 and use verl.tensor_parallel"),
+        (inference.gpu_memory_utilization != "auto",
+         f"inference.gpu_memory_utilization={inference.gpu_memory_utilization}: set it to auto and use "
+         "verl.gpu_memory_utilization"),
+        (inference.deterministic,
+         "inference.deterministic=true: set it to false and use verl's own key, verl.overrides.actor_rollout_ref.rollout."
+         "full_determinism"),
         (training.overlong_buffer_tokens > 0,
          "training.overlong_buffer_tokens: verl shapes overlong rewards by its reward manager dapo; set it to 0"),
         (training.mini_batch_size % group != 0,

@@ -123,6 +123,9 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
         ({"training": {"max_staleness": 2}}, "trainer.v1.trainer_mode"),
         ({"training": {"mask_truncated_episodes": True}}, "mask_truncated_episodes=true .* set it to false"),
         ({"model": {"float32_head": True}}, "float32_head=true .* set it to false"),
+        ({"model": {"tensor_parallel_size": 4}}, "tensor_parallel_size=4: set it to 1 and use verl.tensor_parallel"),
+        ({"inference": {"gpu_memory_utilization": 0.7}}, "=0.7: set it to auto and use verl.gpu_memory_utilization"),
+        ({"inference": {"deterministic": True}}, "deterministic=true: set it to false and use .*full_determinism"),
     ],
 )
 def test_what_verl_cannot_do_is_refused(sections: dict[str, Any], words: str) -> None:
