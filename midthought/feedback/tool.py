@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,9 +21,6 @@ from midthought.feedback.settings import (
 from midthought.tools.definition import Tool, ToolOutput
 from midthought.types import Task
 
-IsRight = Callable[[Task, str], bool]
-"""Whether an answer is right. It runs in a thread, because it may block."""
-
 SPARE_SECONDS = 30.0
 """Time for the answer check (some seconds for mathematics) and masking, in addition to the servers' time."""
 
@@ -38,7 +34,6 @@ class FeedbackTool(Tool):
     Args:
         critic: gives the feedback on wrong answers.
         name: the critic's name in `metadata`.
-        is_right: judges answers.
         dataset: the data set of tasks without the label `dataset`. Empty: their answers are judged by their truth.
         timeout_seconds: time limit of one call; None: the tool executor's limit.
     """
@@ -50,7 +45,6 @@ class FeedbackTool(Tool):
         critic: Critic,
         *,
         name: str = "",
-        is_right: IsRight = task_is_right,
         dataset: str = "",
         timeout_seconds: float | None = None,
     ) -> None:
@@ -59,7 +53,6 @@ class FeedbackTool(Tool):
         self.timeout_seconds = timeout_seconds
         self._critic = critic
         self._name = name or type(critic).__name__
-        self._is_right = is_right
         self._dataset = dataset
         self._task: Task | None = None
 
@@ -98,7 +91,7 @@ class FeedbackTool(Tool):
             )
         if not current_answer.strip():
             raise ValueError("current_answer is empty")
-        if await asyncio.to_thread(self._is_right, self._task, current_answer):
+        if await asyncio.to_thread(task_is_right, self._task, current_answer):  # it may block
             return ToolOutput(RIGHT_ANSWER, {"is_right": True, "critic": self._name})
         words = await masked_feedback(self._critic, self._task, current_answer, reasoning)
         return ToolOutput(wrong_answer_result(words), {"is_right": False, "critic": self._name})
