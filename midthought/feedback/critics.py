@@ -51,18 +51,16 @@ class Hints:
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
         calculation = calculation_of(task)
         steps = f"{reasoning}\n{answer}"
-        said = _judged(task, answer) if _names_its_data_set(task) else answer
+        dataset = _data_set(task)
+        said = extract(dataset, answer) if dataset else answer
         hint = _false_step(task, steps) or _missing_product(steps, calculation) or _wrong_place(said or "", calculation)
         return f"{RETRY_ONLY} {hint}"
 
 
-def _names_its_data_set(task: Task) -> bool:
-    return task.labels.get(DATASET_LABEL) in CHECKS
-
-
-def _judged(task: Task, answer: str) -> str | None:
-    """The final answer in a text, by the rules of the task's data set; None if there is none."""
-    return extract(str(task.labels[DATASET_LABEL]), answer)
+def _data_set(task: Task) -> str:
+    """The task's data set, whose rules find the final answer; empty if it is not known."""
+    name = str(task.labels.get(DATASET_LABEL, ""))
+    return name if name in CHECKS else ""
 
 
 def calculation_of(task: Task) -> Calculation:
@@ -203,9 +201,10 @@ class Outcome:
     """`outcome`: the answer was wrong, and which text was judged, if the task's data set is known."""
 
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
-        if not _names_its_data_set(task):
+        dataset = _data_set(task)
+        if not dataset:
             return RETRY_ONLY
-        said = _judged(task, answer)
+        said = extract(dataset, answer)
         if said is None:
             return f"{RETRY_ONLY} No final answer was found in it."
         is_short = len(said) <= MAX_ANSWER_CHARS

@@ -41,12 +41,9 @@ class AccessPolicy:
     """Whether a token is one of several, which replace `token`."""
 
     @classmethod
-    def of(
-        cls, host: str, token_env: str | None, environ: Mapping[str, str] | None = None, *, option: str = "--token-env"
-    ) -> AccessPolicy:
+    def of(cls, host: str, token_env: str | None, *, option: str = "--token-env") -> AccessPolicy:
         """Raises SettingsError if the token is missing or too short, or if the address is not loopback and no token is set.
         `option`: the option of the command that names the environment variable."""
-        environ = os.environ if environ is None else environ
         if token_env is None:
             if not is_loopback(host):
                 raise SettingsError(
@@ -54,7 +51,7 @@ class AccessPolicy:
                     f"environment variable and name it with {option}; or use --host 127.0.0.1"
                 )
             return cls(host=host)
-        token = environ.get(token_env, "")
+        token = os.environ.get(token_env, "")
         if not is_valid_token(token):
             raise SettingsError(
                 f"the environment variable {token_env} holds no token of {MIN_TOKEN_CHARS} or more visible ASCII "

@@ -15,7 +15,6 @@ from midthought.memory.transcripts.reading import Reading
 from midthought.memory.transcripts.text import BOLD, Head, Text, reading_of
 from midthought.memory.turns import CLOCK, clock_time
 
-_MAX_BYTES = 4 * 2**20
 FILE_NAME = "notation.yaml"
 EXAMPLE = """'"*.txt": "{speaker} - {time}: {text}"'"""
 
@@ -74,8 +73,6 @@ class FolderSettings:
         return found
 
     def _content(self, path: Path) -> Mapping[str, object]:
-        if path.stat().st_size > _MAX_BYTES:
-            raise self.error(path, f"larger than {_MAX_BYTES >> 20} MiB")
         try:
             written = read_yaml_file(path, _Texts)
         except (OSError, yaml.YAMLError) as error:
