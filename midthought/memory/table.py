@@ -157,10 +157,6 @@ class TableLocation:
         """Lets no other process write in the block; waits for one that is writing. Object stores have no lock."""
         return only_writer(Path(self.uri), self.name) if self.is_local else contextlib.nullcontext()
 
-    def index(self) -> None:
-        """Indexes every row, for example after an interrupted build."""
-        index_table(self.newest())
-
     def connect(self) -> Any:
         """Returns LanceDB's database."""
         if self._database is None:

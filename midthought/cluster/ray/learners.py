@@ -133,7 +133,7 @@ class LearnerActor(RayProcess):
 
     def build(self, payload: bytes) -> None:
         """Creates the models with uninitialized tensors."""
-        self._apply_numerics()
+        self._settings.apply_numerics()
         self._rank = unpack_learner(payload, "cuda" if ray.get_gpu_ids() else "cpu")
 
     def open_store(self) -> tuple[str, int]:
@@ -160,6 +160,6 @@ class LearnerActor(RayProcess):
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         """Returns the first rank's result; the other ranks return None."""
-        self._apply_numerics()
+        self._settings.apply_numerics()
         answer = getattr(self._rank, method)(*arguments)
         return answer if self._is_first else None

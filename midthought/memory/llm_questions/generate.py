@@ -37,11 +37,6 @@ class GenerationReport:
     refused: tuple[Task, ...]
     problems: tuple[tuple[str, str], ...]
     """(stem, reason) of the episodes for which the endpoint failed; another run tries them again."""
-    num_asked: int
-    """Requests of this run; cached replies of earlier runs are not counted."""
-    num_retries: int
-    num_rows: int
-    """Rows of the table of questions, two per question."""
     bad_replies: Mapping[str, int]
     """Replies without a valid object, by reason; each was requested again."""
 
@@ -95,16 +90,9 @@ def generate_questions(
     refused = [task for task in tasks if not task.labels["verdict"]["accepted"]]
     write_questions(accepted, out)
     write_questions(refused, out.with_suffix(".refused.jsonl"))
-    num_rows = _store_questions(_question_rows(accepted, embedder), store.uri) if accepted else 0
-    report = GenerationReport(
-        tuple(accepted),
-        tuple(refused),
-        tuple(problems),
-        model.num_asked,
-        model.num_retries,
-        num_rows,
-        dict(model.bad_replies),
-    )
+    if accepted:
+        _store_questions(_question_rows(accepted, embedder), store.uri)
+    report = GenerationReport(tuple(accepted), tuple(refused), tuple(problems), dict(model.bad_replies))
     with atomic_path(out.with_suffix(".report.json")) as partial:
         partial.write_text(json.dumps({"model": model.name, **report.to_dict()}, indent=1, ensure_ascii=False), "utf-8")
     return report
@@ -194,9 +182,8 @@ def _schema(pa: Any) -> Any:
     return pa.schema([(name, others.get(name, pa.string())) for name in names.split()])
 
 
-def _store_questions(rows: pa.Table, uri: str) -> int:
-    """Writes rows to the table `questions` beside the transcripts, replacing the rows of the same episodes; returns the table's
-    number of rows."""
+def _store_questions(rows: pa.Table, uri: str) -> None:
+    """Writes rows to the table `questions` beside the transcripts, replacing the rows of the same episodes."""
     pa, compute = optional("pyarrow", "memory"), optional("pyarrow.compute", "memory")
     location = TableLocation(uri, "questions")
     with location.errors(), location.only_writer():
@@ -205,4 +192,3 @@ def _store_questions(rows: pa.Table, uri: str) -> int:
             again = compute.is_in(known["episode_file"], rows["episode_file"].combine_chunks().unique())
             rows = pa.concat_tables([known.filter(compute.invert(again)), rows])
         location.connect().create_table(location.name, rows, mode="overwrite")
-    return len(rows)
