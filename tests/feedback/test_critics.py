@@ -288,7 +288,15 @@ def test_the_deadline_holds_for_all_servers_together() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"servers": []}, "no server"), ({"model": ""}, "set model"), ({"servers": ["ftp://x"]}, "no address")],
+    [
+        ({"servers": []}, "no server"),
+        ({"model": ""}, "set model"),
+        ({"servers": ["ftp://x"]}, "no address"),
+        (
+            {"servers": ["http://h/v1?key=secret"]},
+            "^the base_url of h has more than scheme, host, port and path; write",
+        ),
+    ],
 )
 def test_settings_that_cannot_work_are_refused_at_once(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
