@@ -43,6 +43,8 @@ class ProcessSettings:
     search_path: Sequence[str]
     num_threads: int
     is_deterministic: bool
+    only_warns: bool
+    """Whether an operation that is not deterministic is a warning, no error."""
     matmul_precision: str
 
     @classmethod
@@ -51,6 +53,7 @@ class ProcessSettings:
             search_path=[os.path.abspath(folder) for folder in sys.path],
             num_threads=num_threads or torch.get_num_threads(),
             is_deterministic=torch.are_deterministic_algorithms_enabled(),
+            only_warns=torch.is_deterministic_algorithms_warn_only_enabled(),
             matmul_precision=torch.get_float32_matmul_precision(),
         )
 
@@ -62,7 +65,7 @@ class ProcessSettings:
     def apply_numerics(self) -> None:
         """Makes this process round like the first one; the number of threads applies to the current thread."""
         torch.set_num_threads(self.num_threads)
-        torch.use_deterministic_algorithms(self.is_deterministic)
+        torch.use_deterministic_algorithms(self.is_deterministic, warn_only=self.only_warns)
         torch.set_float32_matmul_precision(self.matmul_precision)
 
 

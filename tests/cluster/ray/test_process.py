@@ -13,6 +13,7 @@ from ray_worlds import HoldsLock, tasks, twice
 from torch import nn
 
 from midthought.cluster.process import (
+    ProcessSettings,
     bytes_of,
     deserialize,
     digest_of,
@@ -118,6 +119,19 @@ def test_a_memory_that_another_machine_does_not_see_is_said_at_once(tmp_path):
     assert not was_built
     with pytest.raises(MemoryStoreError, match=r"no memory .* every machine can read"):
         reopened(place, *others, True)
+
+
+def test_another_process_is_as_deterministic_as_this_one():
+    before = ProcessSettings.of_this_process()
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        asked = ProcessSettings.of_this_process()
+        torch.use_deterministic_algorithms(False)
+        asked.apply_numerics()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        before.apply_numerics()
 
 
 # -- models ------------------------------------------------------------------------------------------------------
