@@ -55,7 +55,10 @@ def test_a_memory_of_another_embedding_model_is_searched_with_it(memory, monkeyp
             "unknown kind of question 'next'. Known: continuation, episode",
         ),
         (["questions", ".", "--no-memory-share", "0.5", "--from-model", "http://h/v1"], "--no-memory-share 0.5 is an"),
-        (["questions", ".", "--no-memory-share", "1.5"], "needless_share must be from 0 to 1, not 1.5"),
+        (
+            ["questions", ".", "--no-memory-share", "1.5"],
+            "needless_share (--no-memory-share) must be from 0 to 1, not 1.5",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
