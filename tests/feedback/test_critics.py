@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import itertools
 import json
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.data.problem_sets import load_problems
+from midthought.engines.servers.process import free_port
 from midthought.errors import DataError, NoReplyError, SettingsError
 from midthought.feedback import critics
 from midthought.feedback.critics import Critic, Hints, calculation_of, equations, make_critic, masked_feedback
@@ -243,8 +243,7 @@ def test_the_next_server_answers_where_one_fails() -> None:
 
 
 def test_a_stalled_server_and_one_that_is_not_there_cost_their_time_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        gone = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    gone = f"http://127.0.0.1:{free_port()}/v1"
     with ChatServer() as stalled, ChatServer() as whole:
         stalled.always = "stall"
         critic = model(gone, stalled.url, whole.url, timeout_seconds=0.4)
