@@ -41,12 +41,7 @@ class FeedbackTool(Tool):
     definition = DEFINITION
 
     def __init__(
-        self,
-        critic: Critic,
-        *,
-        name: str = "",
-        dataset: str = "",
-        timeout_seconds: float | None = None,
+        self, critic: Critic, *, name: str = "", dataset: str = "", timeout_seconds: float | None = None
     ) -> None:
         if dataset and dataset not in CHECKS:
             raise SettingsError(f"unknown data set {dataset!r}. {near_names(dataset, CHECKS)}")

@@ -16,9 +16,10 @@ from midthought.cluster.verl.settings import (
     KL_KINDS,
     LOSSES,
     DerivedValues,
+    adam_betas,
     require_supported,
 )
-from midthought.config import ModelConfig, TrainingConfig
+from midthought.config import ModelConfig
 
 KL_HORIZON = 10_000
 """Episodes over which our KL controller changes its coefficient by at most 20 %."""
@@ -224,11 +225,6 @@ def overrides_of(derived: DerivedValues) -> dict[str, Any]:
     require_supported(derived)
     values = {row.key: row.value(derived) for row in TABLE if row.applies(derived)}
     return with_overrides(values | template_arguments(derived.config.model), derived.verl.overrides)
-
-
-def adam_betas(training: TrainingConfig) -> list[float]:
-    """Returns AdamW's decays, of which the first is the same in every run of ours."""
-    return [0.9, training.adam_beta2]
 
 
 def template_arguments(model: ModelConfig) -> dict[str, Any]:

@@ -154,6 +154,11 @@ class DerivedValues:
         return self.verl.max_tokens_per_gpu or 2 * longest
 
 
+def adam_betas(training: TrainingConfig) -> list[float]:
+    """Returns AdamW's decays, of which the first is the same in every run of ours."""
+    return [0.9, training.adam_beta2]
+
+
 def require_supported(derived: DerivedValues) -> None:
     """Raises `SettingsError` for the first setting that verl does not support."""
     model, training, inference = derived.config.model, derived.training, derived.inference

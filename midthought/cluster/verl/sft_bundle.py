@@ -18,14 +18,8 @@ from midthought.cluster.verl.bundle import (
     write_folder,
 )
 from midthought.cluster.verl.job import VerlSftJob
-from midthought.cluster.verl.overrides import (
-    CHECKPOINT_CONTENTS,
-    BundlePath,
-    adam_betas,
-    template_arguments,
-    with_overrides,
-)
-from midthought.cluster.verl.settings import VerlConfig
+from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, template_arguments, with_overrides
+from midthought.cluster.verl.settings import VerlConfig, adam_betas
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"
