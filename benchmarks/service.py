@@ -300,7 +300,7 @@ def _main() -> None:
     import argparse
 
     from midthought.memory.service.command import serve
-    from midthought.memory.service.searcher import SearchLimits
+    from midthought.memory.service.searcher import MAX_BATCH_SIZE
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=endure.__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -311,8 +311,8 @@ def _main() -> None:
     words = parser.parse_args()
     if words.serve:
         signal.signal(signal.SIGUSR1, lambda *_: print(_bytes_in_use() / 2**20, flush=True))
-        limits = SearchLimits(max_batch_size=1) if words.no_batching else SearchLimits()
-        serve(words.serve, port=0, limits=limits, tell=lambda text: print(text, flush=True))
+        size = 1 if words.no_batching else MAX_BATCH_SIZE
+        serve(words.serve, port=0, max_batch_size=size, tell=lambda text: print(text, flush=True))
     elif words.crowd:
         print(json.dumps(run_crowd(words.crowd, json.load(sys.stdin), words.mode)))
     else:

@@ -137,10 +137,11 @@ def test_an_empty_folder_that_a_killed_process_left_does_not_stop_the_next_one(t
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_what_is_not_ours_in_the_way_of_a_replacement_is_named(tmp_path):
+@pytest.mark.parametrize("name", [".model.old", ".model.new"])
+def test_what_is_not_ours_in_the_way_of_a_replacement_is_named_and_stays(tmp_path, name):
     write(tmp_path / "model", "first")
-    (tmp_path / ".model.old").mkdir()
-    (tmp_path / ".model.old/thesis.tex").write_text("years of work")
-    with pytest.raises(OutputPathError, match=r"\.model\.old has files that midthought does not know.*remove it"):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.tex").write_text("years of work")
+    with pytest.raises(OutputPathError, match=rf"\{name} has files that midthought does not know.*remove it"):
         write(tmp_path / "model", "second")
-    assert (tmp_path / "model/weights").read_text() == "first" and (tmp_path / ".model.old/thesis.tex").exists()
+    assert (tmp_path / "model/weights").read_text() == "first" and (tmp_path / name / "thesis.tex").exists()

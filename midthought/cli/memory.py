@@ -118,6 +118,7 @@ def search(
         list[str] | None, typer.Option(help="Only the episode with this title; may be repeated.")
     ] = None,
     speaker: Annotated[list[str] | None, typer.Option(help="Only this speaker; may be repeated.")] = None,
+    embedding_model: UsedEmbeddingModel = "minilm",
     token_env: TokenEnv = None,
 ) -> None:
     """Search a memory, local or served (--path http://HOST:PORT), as the tool does."""
@@ -126,7 +127,7 @@ def search(
 
     if not query.strip():
         raise SettingsError("the query is empty; give words to search for")
-    memory = open_memory(path, token_env=token_env)
+    memory = open_memory(path, embedding_model=embedding_model, token_env=token_env)
     hits = memory.search(query, k, mode, episodes=episode or (), speakers=speaker or ())  # type: ignore[arg-type]
     names = "; the names of episodes and speakers must be exact" if episode or speaker else ""
     tell(format_hits(hits) if hits else f"Nothing found{names}.")

@@ -4,6 +4,7 @@ not depend on Ray."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -42,6 +43,8 @@ class ProcessSettings:
     search_path: Sequence[str]
     num_threads: int
     is_deterministic: bool
+    only_warns: bool
+    """Whether an operation that is not deterministic is a warning, no error."""
     matmul_precision: str
 
     @classmethod
@@ -50,6 +53,7 @@ class ProcessSettings:
             search_path=[os.path.abspath(folder) for folder in sys.path],
             num_threads=num_threads or torch.get_num_threads(),
             is_deterministic=torch.are_deterministic_algorithms_enabled(),
+            only_warns=torch.is_deterministic_algorithms_warn_only_enabled(),
             matmul_precision=torch.get_float32_matmul_precision(),
         )
 
@@ -61,7 +65,7 @@ class ProcessSettings:
     def apply_numerics(self) -> None:
         """Makes this process round like the first one; the number of threads applies to the current thread."""
         torch.set_num_threads(self.num_threads)
-        torch.use_deterministic_algorithms(self.is_deterministic)
+        torch.use_deterministic_algorithms(self.is_deterministic, warn_only=self.only_warns)
         torch.set_float32_matmul_precision(self.matmul_precision)
 
 
@@ -144,9 +148,9 @@ def _children(thing: Any) -> Iterator[tuple[str, Any]]:
     elif hasattr(thing, "__self__"):
         yield "", thing.__self__
     elif hasattr(thing, "__code__"):
-        names = thing.__code__.co_freevars
-        cells = zip(names, thing.__closure__ or (), strict=False)
-        yield from ((f".{name}", cell.cell_contents) for name, cell in cells)
+        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # the variable has no value yet
+                yield f".{name}", cell.cell_contents
         known = thing.__globals__
         yield from ((f".{name}", known[name]) for name in thing.__code__.co_names if name in known)
     elif not isinstance(thing, type):

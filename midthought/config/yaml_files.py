@@ -22,7 +22,7 @@ MAX_VALUES = 100_000
 """Values of a file after every alias (`*name`) is replaced by what it names."""
 
 
-def read_yaml_file(path: str | Path) -> Any:
+def read_yaml_file(path: str | Path, loader: Any = SAFE_LOADER) -> Any:
     """Returns the content of a YAML file. Raises `yaml.YAMLError` if it is not YAML or exceeds a limit, `OSError` if it cannot
     be read."""
     with Path(path).open("rb") as file:
@@ -30,10 +30,10 @@ def read_yaml_file(path: str | Path) -> Any:
     if len(data) > MAX_BYTES:
         raise yaml.YAMLError(f"it has more than {MAX_BYTES:,} bytes; settings are smaller")
     try:
-        loader = SAFE_LOADER(data.decode("utf-8-sig"))
-        node = loader.get_single_node()
+        reader = loader(data.decode("utf-8-sig"))
+        node = reader.get_single_node()
         _num_values(node, 0, {})
-        return None if node is None else loader.construct_document(node)
+        return None if node is None else reader.construct_document(node)
     except ValueError as error:  # not UTF-8; a date or a number that Python does not have
         raise yaml.YAMLError(f"a value cannot be read: {error}") from None
     except RecursionError:

@@ -51,8 +51,16 @@ class Hints:
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
         calculation = calculation_of(task)
         steps = f"{reasoning}\n{answer}"
-        hint = _false_step(task, steps) or _missing_product(steps, calculation) or _wrong_place(answer, calculation)
+        dataset = _data_set(task)
+        said = extract(dataset, answer) if dataset else answer
+        hint = _false_step(task, steps) or _missing_product(steps, calculation) or _wrong_place(said or "", calculation)
         return f"{RETRY_ONLY} {hint}"
+
+
+def _data_set(task: Task) -> str:
+    """The task's data set, whose rules find the final answer; empty if it is not known."""
+    name = str(task.labels.get(DATASET_LABEL, ""))
+    return name if name in CHECKS else ""
 
 
 def calculation_of(task: Task) -> Calculation:
@@ -193,8 +201,8 @@ class Outcome:
     """`outcome`: the answer was wrong, and which text was judged, if the task's data set is known."""
 
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
-        dataset = str(task.labels.get(DATASET_LABEL, ""))
-        if dataset not in CHECKS:
+        dataset = _data_set(task)
+        if not dataset:
             return RETRY_ONLY
         said = extract(dataset, answer)
         if said is None:

@@ -121,7 +121,7 @@ def _base_url(address: Any) -> Any:
         return address
     url = urlsplit(address.strip())
     path = url.path.rstrip("/").removesuffix(_CHAT_PATH)
-    return urlunsplit((url.scheme, url.netloc, path or "/v1", "", ""))
+    return urlunsplit(url._replace(path=path or "/v1"))
 
 
 _SEED_NAMES = {

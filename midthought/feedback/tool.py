@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,9 +21,6 @@ from midthought.feedback.settings import (
 from midthought.tools.definition import Tool, ToolOutput
 from midthought.types import Task
 
-IsRight = Callable[[Task, str], bool]
-"""Whether an answer is right. It runs in a thread, because it may block."""
-
 SPARE_SECONDS = 30.0
 """Time for the answer check (some seconds for mathematics) and masking, in addition to the servers' time."""
 
@@ -32,13 +28,12 @@ SPARE_SECONDS = 30.0
 class FeedbackTool(Tool):
     """`get_feedback(current_answer, reasoning)` with one critic. `for_task` returns the instance for the episodes of one task.
 
-    A right answer gets `prompts.RIGHT_ANSWER` without asking the critic. `metadata` of the result: `is_right`, `critic`.
+    A right answer gets `settings.RIGHT_ANSWER` without asking the critic. `metadata` of the result: `is_right`, `critic`.
     The feedback of every critic is masked.
 
     Args:
         critic: gives the feedback on wrong answers.
         name: the critic's name in `metadata`.
-        is_right: judges answers.
         dataset: the data set of tasks without the label `dataset`. Empty: their answers are judged by their truth.
         timeout_seconds: time limit of one call; None: the tool executor's limit.
     """
@@ -46,20 +41,13 @@ class FeedbackTool(Tool):
     definition = DEFINITION
 
     def __init__(
-        self,
-        critic: Critic,
-        *,
-        name: str = "",
-        is_right: IsRight = task_is_right,
-        dataset: str = "",
-        timeout_seconds: float | None = None,
+        self, critic: Critic, *, name: str = "", dataset: str = "", timeout_seconds: float | None = None
     ) -> None:
         if dataset and dataset not in CHECKS:
             raise SettingsError(f"unknown data set {dataset!r}. {near_names(dataset, CHECKS)}")
         self.timeout_seconds = timeout_seconds
         self._critic = critic
         self._name = name or type(critic).__name__
-        self._is_right = is_right
         self._dataset = dataset
         self._task: Task | None = None
 
@@ -98,7 +86,7 @@ class FeedbackTool(Tool):
             )
         if not current_answer.strip():
             raise ValueError("current_answer is empty")
-        if await asyncio.to_thread(self._is_right, self._task, current_answer):
+        if await asyncio.to_thread(task_is_right, self._task, current_answer):  # it may block
             return ToolOutput(RIGHT_ANSWER, {"is_right": True, "critic": self._name})
         words = await masked_feedback(self._critic, self._task, current_answer, reasoning)
         return ToolOutput(wrong_answer_result(words), {"is_right": False, "critic": self._name})

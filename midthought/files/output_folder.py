@@ -30,7 +30,6 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 MARK = ".midthought.json"
 """File that marks a folder: `{"format": 1, "kind": "checkpoint", "files": ["state.json", …]}`."""
-_FORMAT = 1
 _NOT_CONTENT = (".DS_Store", ".nfs", f".{MARK}.")
 """Beginnings of the names of files that file systems and `mark` make."""
 
@@ -111,7 +110,7 @@ def _damage_of(folder: Path, name: str, expected: Any) -> str:
 
 def mark(folder: Path, kind: str, *, lists_files: bool = False) -> None:
     """Marks a folder as written by this library. With `lists_files`, any file that is added later belongs to the user."""
-    content: dict[str, Any] = {"format": _FORMAT, "kind": kind}
+    content: dict[str, Any] = {"format": FORMAT, "kind": kind}
     if lists_files:
         content["files"] = sorted(_files(folder))
     with atomic_path(folder / MARK) as partial:  # a kill never leaves half a mark
@@ -185,18 +184,20 @@ def replaced(path: str | Path, kind: str, *, in_run: bool = False, editable: Col
     require_ours(target, kind, in_run=in_run)
     recover(target)
     new = target.with_name(f".{target.name}.new")
-    try:
-        with storage_errors(target.parent):
-            if new.is_dir() and ((new / MARK).is_file() or not _files(new)):  # left by a killed process
-                remove(new)
-            new.mkdir(parents=True)
+    with storage_errors(target.parent):
+        if new.is_dir() and ((new / MARK).is_file() or not _files(new)):  # left by a killed process
+            remove(new)
+        if new.exists():
+            raise _in_the_way(new, target)
+        new.mkdir(parents=True)
+        try:
             mark(new, kind)
             yield new
             _complete(new, kind, editable)
             _swap(new, target, kind)
-    finally:
-        with suppress(OSError):
-            remove(new)
+        finally:
+            with suppress(OSError):
+                remove(new)
 
 
 def _complete(new: Path, kind: str, editable: Collection[str]) -> None:
@@ -219,13 +220,15 @@ def recover(path: str | Path) -> None:
         old.rename(target)
 
 
+def _in_the_way(path: Path, target: Path) -> OutputPathError:
+    return OutputPathError(f"{path} has files that midthought does not know, so {target} is not replaced; remove it")
+
+
 def _swap(new: Path, target: Path, kind: str) -> None:
     old = _old(target)
     if target.exists() and any(target.iterdir()):
         if old.is_dir() and any(old.iterdir()):  # `recover` has removed ours
-            raise OutputPathError(
-                f"{old} has files that midthought does not know, so {target} is not replaced; remove it"
-            )
+            raise _in_the_way(old, target)
         if kind_of(target) is None:
             mark(target, kind)
         target.rename(old)

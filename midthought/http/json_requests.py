@@ -176,6 +176,10 @@ def _check(settings: EndpointSettings) -> None:
         raise SettingsError(
             f"the base_url of {url.host} holds a password; put a key into a variable named by api_key_env"
         )
+    if url.query or url.fragment:
+        raise SettingsError(
+            f"the base_url of {url.host} has more than scheme, host, port and path; write http://HOST:PORT/v1"
+        )
     read_key(settings.api_key_env, settings.base_url)
     if min(settings.timeout_seconds, settings.max_concurrency) <= 0:
         raise SettingsError(

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from midthought.errors import TranscriptError
 from midthought.files.regular import atomic_path
 from midthought.memory.splitting import (
@@ -274,6 +276,7 @@ def read_chunks(path: str | Path) -> list[Chunk]:
     if not path.is_file():
         raise TranscriptError(f"{path}: there is no such file; write it with 'midthought memory chunk'")
     chunks: list[Chunk] = []
+    chunk_of = TypeAdapter(Chunk).validate_json
     try:
         lines = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError:
@@ -281,8 +284,8 @@ def read_chunks(path: str | Path) -> list[Chunk]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                chunks.append(Chunk(**json.loads(line)))
-            except (ValueError, TypeError, RecursionError):
+                chunks.append(chunk_of(line, strict=True))
+            except (ValueError, TypeError):
                 remedy = "write it again with 'midthought memory chunk'"
                 raise TranscriptError(f"{path}, line {number}: not a chunk; {remedy}") from None
     return chunks

@@ -77,11 +77,6 @@ class EndpointEmbedder:
         )  # `embed` sends them in requests of their own
         self._endpoint = JsonEndpoint(settings, "/embeddings")
 
-    @property
-    def num_retries(self) -> int:
-        """Number of repeated requests so far."""
-        return self._endpoint.num_retries
-
     @cached_property
     def dimension(self) -> int:
         """The configured dimension, or that of one request to the endpoint (cached)."""

@@ -131,7 +131,7 @@ class KnownRows:
     rows: dict[bytes, int] = field(default_factory=dict)
     """Row id of one chunk with this embedded text, by the text's digest."""
     sentences: dict[bytes, int] = field(default_factory=dict)
-    """Row id of one chunk with these displayed sentences, by their digest; empty if they have no vectors."""
+    """Row id of one window with these displayed sentences, by their digest; empty if they have no vectors."""
 
     @classmethod
     def read(cls, table: Any, stems: Collection[str] | None = None) -> KnownRows:
@@ -148,7 +148,7 @@ class KnownRows:
     def _add(self, chunk: Chunk, row_id: int) -> None:
         self.chunks[chunk.chunk_id] = chunk_digest(chunk)
         self.rows[digest_of(chunk.embedded_text)] = row_id
-        if SENTENCES in self.table.schema.names:
+        if chunk.embedded and SENTENCES in self.table.schema.names:
             self.sentences[digest_of(chunk.transcript)] = row_id
 
 
@@ -210,7 +210,8 @@ class EmbeddedVectors:
 
     def sentences(self, chunks: Sequence[Chunk]) -> list[bytes]:
         """Returns the packed vectors of each chunk's sentences."""
-        row_ids = [self._known.sentences.get(digest_of(chunk.transcript)) for chunk in chunks]
+        known_ids = self._known.sentences
+        row_ids = [known_ids.get(digest_of(chunk.transcript)) if chunk.embedded else None for chunk in chunks]
         spoken = [
             chunk.embedded_sentences if row_id is None else [] for chunk, row_id in zip(chunks, row_ids, strict=True)
         ]

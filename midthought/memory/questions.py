@@ -56,6 +56,10 @@ class QuestionPlan:
     kinds: tuple[str, ...] = tuple(WORDINGS)
 
     def __post_init__(self) -> None:
+        shares = {"needless_share (--no-memory-share)": self.needless_share, "distractor_share": self.distractor_share}
+        for name, share in shares.items():
+            if not 0 <= share <= 1:
+                raise SettingsError(f"{name} must be from 0 to 1, not {share}")
         for kind in self.kinds:
             if kind not in WORDINGS:
                 raise SettingsError(f"unknown kind of question {kind!r}. {near_names(kind, WORDINGS)}")

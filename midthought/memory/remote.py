@@ -227,7 +227,7 @@ def _check(url: str) -> None:
 
 
 def _plain(query: str) -> str:
-    """Replaces lone surrogates and NUL, as the store does."""
+    """Replaces lone surrogates, as the store does, and NUL, which the service refuses."""
     return query.encode(errors="replace").decode().replace("\0", " ")
 
 

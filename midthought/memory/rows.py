@@ -25,6 +25,7 @@ COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 WINDOW_COLUMNS = ("turns", "embedded", "times")
 """Only in a table with windows: `Chunk.turns` and `Chunk.times` as JSON, `Chunk.embedded`. In the database it also has a list
 `speakers`."""
+_WITHOUT_NULLS = {*COLUMNS, *WINDOW_COLUMNS}
 SENTENCES = "sentence_vectors"
 """Only in a table with windows: `embedding.packed` of `Chunk.embedded_sentences`."""
 
@@ -167,6 +168,8 @@ def read_rows(path: str | Path) -> pa.Table:
         reason = str(error).splitlines()[0]
         raise MemoryStoreError(f"{path}: not a file of embedded chunks ({reason}); write it again") from None
     require_columns(rows.schema, str(path))
+    if empty := next((name for name in rows.column_names if name in _WITHOUT_NULLS and rows[name].null_count), ""):
+        raise MemoryStoreError(f"{path}: its column {empty!r} has rows without a value; write it again")
     embedding_of(rows, str(path))
     return rows
 

@@ -79,7 +79,7 @@ class TableLocation:
         """Whether the table exists and is complete, not a remainder of an interrupted build."""
         if self.is_local and not Path(self.uri).is_dir():
             return False  # connecting would create the folder
-        database = self._connect()
+        database = self.connect()
         with self.errors():
             if self.name not in database.list_tables().tables:
                 return False
@@ -128,7 +128,7 @@ class TableLocation:
         """Replaces the table by these rows and indexes them. If that fails, readers keep the version before."""
         import pyarrow as pa
 
-        database = self._connect()
+        database = self.connect()
         mode = "overwrite" if self.exists() else "create"
         table = database.create_table(self.name, pa.RecordBatchReader.from_batches(schema, batches), mode=mode)
         index_table(table)
@@ -151,17 +151,14 @@ class TableLocation:
 
     def newest(self) -> Any:
         """Returns LanceDB's table, whether its indices are complete or not."""
-        return self._connect().open_table(self.name)
+        return self.connect().open_table(self.name)
 
     def only_writer(self) -> contextlib.AbstractContextManager[None]:
         """Lets no other process write in the block; waits for one that is writing. Object stores have no lock."""
         return only_writer(Path(self.uri), self.name) if self.is_local else contextlib.nullcontext()
 
-    def index(self) -> None:
-        """Indexes every row, for example after an interrupted build."""
-        index_table(self.newest())
-
-    def _connect(self) -> Any:
+    def connect(self) -> Any:
+        """Returns LanceDB's database."""
         if self._database is None:
             # LanceDB reads this when it is imported. Otherwise it warns of every empty partition of an index.
             os.environ.setdefault("LANCEDB_LOG", "error")

@@ -19,7 +19,7 @@ CLOCK = r"(?:\d{1,3}:\d{1,2}:\d{1,2}|\d{1,3}:\d{2})(?:[.,]\d{1,9})?"
 """`MM:SS` or `HH:MM:SS`, with an optional fraction, for the regular expressions of the formats."""
 
 TIME_MARK = "\ue100"
-"""Marks a timestamp among the words of a segment (`markup.mark_times`)."""
+"""Marks a timestamp among the words of a segment (`mark_times`)."""
 
 _MAX_SECONDS = 3_600_000
 _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ue000-\uf8ff\ufeff\ufffe\uffff]")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
-from midthought.memory.indices import has_word_index, is_wholly_indexed
+from midthought.memory.indices import has_word_index, index_table, is_wholly_indexed
 from midthought.memory.known_rows import EmbeddedVectors, GivenVectors, KnownRows, all_chunks, chunk_digest
 from midthought.memory.rows import are_windows, rows_of
 from midthought.memory.table import TableLocation, TableSnapshot, require_same_embedding
@@ -124,7 +124,7 @@ def upsert(
         else:
             location.write(_batches(written, vectors, has_windows), schema)
     elif not is_wholly_indexed(opened.table):
-        location.index()
+        index_table(location.newest())  # an interrupted build left it incomplete
     num_kept = len(changes.wanted) - len(changes.new)
     seconds = time.perf_counter() - started
     return BuildReport(len(changes.new), num_kept, changes.num_known - num_kept, num_embedded, seconds)

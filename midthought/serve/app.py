@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midthought.memory.service.auth import AccessPolicy, tokens_of
-from midthought.memory.service.middleware import SecurityMiddleware
+from midthought.memory.service.auth import AccessPolicy, SecurityMiddleware, tokens_of
 from midthought.serve.dialects import dialect_of
 from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, model_entry, parsed
 from midthought.serve.errors import RequestError

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import itertools
 import json
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.data.problem_sets import load_problems
+from midthought.engines.servers.process import free_port
 from midthought.errors import DataError, NoReplyError, SettingsError
 from midthought.feedback import critics
 from midthought.feedback.critics import Critic, Hints, calculation_of, equations, make_critic, masked_feedback
@@ -143,6 +143,13 @@ def test_hints_say_where_a_product_goes_wrong() -> None:
         assert hint in say(Hints(), answer, reasoning)
 
 
+def test_hints_are_about_the_answer_that_was_judged_not_the_last_number() -> None:
+    product = dataclasses.replace(PRODUCT, labels={"dataset": "multiplication"})
+    assert "The answer has too few digits." in say(Hints(), "\\boxed{35} is not 5535", task=product)
+    assert "The digit at the tens place is wrong" in say(Hints(), "\\boxed{5525}, see line 3", task=product)
+    assert "There is no whole number in the answer." in say(Hints(), "no idea", task=product)
+
+
 def test_hints_work_for_sums_and_differences() -> None:
     total = Task(task_id="s", prompt="Compute 58 + 67.", answer="125")
     assert "the tens place" in say(Hints(), "115", task=total)
@@ -236,8 +243,7 @@ def test_the_next_server_answers_where_one_fails() -> None:
 
 
 def test_a_stalled_server_and_one_that_is_not_there_cost_their_time_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        gone = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    gone = f"http://127.0.0.1:{free_port()}/v1"
     with ChatServer() as stalled, ChatServer() as whole:
         stalled.always = "stall"
         critic = model(gone, stalled.url, whole.url, timeout_seconds=0.4)
@@ -281,7 +287,15 @@ def test_the_deadline_holds_for_all_servers_together() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"servers": []}, "no server"), ({"model": ""}, "set model"), ({"servers": ["ftp://x"]}, "no address")],
+    [
+        ({"servers": []}, "no server"),
+        ({"model": ""}, "set model"),
+        ({"servers": ["ftp://x"]}, "no address"),
+        (
+            {"servers": ["http://h/v1?key=secret"]},
+            "^the base_url of h has more than scheme, host, port and path; write",
+        ),
+    ],
 )
 def test_settings_that_cannot_work_are_refused_at_once(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import QWEN, ChatServer
 
+from midthought.engines.servers.process import free_port
 from midthought.errors import SettingsError
 from midthought.feedback.commands import Finding, check_feedback, run_check
 from midthought.feedback.settings import FeedbackSettings
@@ -31,9 +31,7 @@ def test_a_server_that_works_passes_every_check() -> None:
 
 
 def test_a_server_that_is_not_there_is_the_only_finding() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (finding,) = check_feedback(FeedbackSettings(servers=[f"http://127.0.0.1:{port}"], model="critic"))
+    (finding,) = check_feedback(FeedbackSettings(servers=[f"http://127.0.0.1:{free_port()}"], model="critic"))
     assert finding.what == "reachable"
     assert "Connect" in finding.words and "start the server" in finding.remedy
 

@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from vllm_python import PYTHON, needs_vllm
+from transformers import AutoTokenizer
+from vllm_python import needs_vllm, served_small_model
 
-from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.process import ServerProcess, free_port
-from midthought.engines.servers.server import ServerOptions
-from midthought.engines.servers.vllm import VLLMServer
+from midthought.engines.servers.process import ServerProcess
 from midthought.feedback.commands import SAMPLE, check_feedback, run_check
 from midthought.feedback.settings import SOLVE_AGAIN, TOOL_NAME, FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
-from midthought.models.pretrained import save_model
-from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolOutcome
@@ -48,25 +44,8 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    tokenizer = make_tokenizer(CORPUS, 400)
-    policy = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=8192, seed=0)
-    save_model(policy, tokenizer, folder / "model")
-    options = ServerOptions(
-        served_model_name="critic",
-        port=free_port(),
-        dtype="float32",
-        max_seq_len=8192,
-        max_num_seqs=8,
-        flags=["--enable-log-requests"],
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-        patch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
-        server = start_server(VLLMServer, folder / "model", options, python=PYTHON)
-    try:
-        yield Served(server, tokenizer.eos_token_id)
-    finally:
-        server.stop()
+    with served_small_model(folder, "critic", CORPUS, ["--enable-log-requests"]) as server:
+        yield Served(server, AutoTokenizer.from_pretrained(folder / "model").eos_token_id)
 
 
 def test_a_wrong_answer_gets_feedback_and_the_server_received_the_parameters(served: Served) -> None:

@@ -13,7 +13,7 @@ from served import served as on_loopback
 
 from midthought.memory.service.app import make_app
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.searcher import SearchLimits, ServiceState
+from midthought.memory.service.searcher import ServiceState
 from midthought.memory.service.server import make_server
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
@@ -60,11 +60,10 @@ def served(
     embedder: Any,
     questions: list[Task] | None = None,
     access: AccessPolicy | None = None,
-    search_limits: SearchLimits | None = None,
     **limits: float,
 ) -> Iterator[Running]:
     """Serves the memory at `uri` on a free loopback port."""
     store = MemoryStore.open(uri, embedder=embedder)
-    state = ServiceState(store, embedder, questions or [], search_limits)
+    state = ServiceState(store, embedder, questions or [])
     with on_loopback(make_app(state, access or AccessPolicy(), **limits), make_server) as url:
         yield Running(url, state)

@@ -48,7 +48,7 @@ def test_a_file_of_two_gigabytes_is_refused_unread_and_the_others_are_built(fold
     try:
         assert build_memory(folder, tmp_path / "memory", embedder=embedder).num_added == 1
         sparse(folder / "speakers.yaml")
-        with pytest.raises(TranscriptError, match=r"speakers\.yaml: larger than 4 MiB; write lines such as"):
+        with pytest.raises(TranscriptError, match=r"speakers\.yaml: .* more than 262,144 bytes; .*write lines such as"):
             read_transcript(folder / "tide.txt")
         assert tracemalloc.get_traced_memory()[1] < 2**25
     finally:

@@ -1,4 +1,6 @@
 import itertools
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -121,9 +123,11 @@ def test_chunks_come_back_from_their_file_as_they_were(tmp_path):
 
 def test_a_line_that_is_no_chunk_is_named(tmp_path):
     path = tmp_path / "chunks.jsonl"
-    path.write_text('\n{"chunk_id": 1}\n')
-    with pytest.raises(TranscriptError, match=r"chunks\.jsonl, line 2: not a chunk"):
-        read_chunks(path)
+    whole = asdict(Chunk("e_0", "E", "e", "Ann", "Yes.", "00:00:01", 0))
+    for line in ({"chunk_id": "e_0"}, whole | {"transcript": 5}, whole | {"speaker": None}, whole | {"number": "1"}):
+        path.write_text(f"\n{json.dumps(line)}\n")
+        with pytest.raises(TranscriptError, match=r"chunks\.jsonl, line 2: not a chunk; write it again with"):
+            read_chunks(path)
     with pytest.raises(TranscriptError, match="there is no such file"):
         read_chunks(tmp_path / "none")
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from pathlib import Path
 from typing import Any
 
 import lancedb
@@ -13,6 +14,7 @@ from midthought.errors import MemoryStoreError, StorageError
 from midthought.memory.build import embed_chunks
 from midthought.memory.chunks import Chunk
 from midthought.memory.rows import SENTENCES
+from midthought.memory.service.searcher import stored_questions
 from midthought.memory.store import MemoryStore
 
 
@@ -34,6 +36,16 @@ def test_a_damaged_memory_raises_one_sentence_with_its_path(store, embedder, chu
             num_refused += 1
             assert str(folder) in str(error) and "\n" not in str(error) and ".rs:" not in str(error), (done, error)
     assert num_refused >= 8
+
+
+def test_damaged_questions_of_a_memory_raise_one_sentence_with_its_path(store):
+    lancedb.connect(store.uri).create_table("questions", [{"id": "q"}])
+    for path in (Path(store.uri) / "questions.lance").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"xx")
+    with pytest.raises(MemoryStoreError, match=r"LanceDB cannot read or write the memory .* delete it") as error:
+        stored_questions(store.uri)
+    assert store.uri in str(error.value) and ".rs:" not in str(error.value)
 
 
 def test_an_error_of_the_embedder_stays_what_it_is(tmp_path, embedder, chunks):

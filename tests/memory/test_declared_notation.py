@@ -52,6 +52,15 @@ def test_several_forms_and_text_without_a_speaker(tmp_path: Path) -> None:
     assert turns(tmp_path / "d.txt") == [("Ann", None, "Hello: you."), ("Bob", None, "Hello.")]
 
 
+def test_files_are_named_as_they_are_written_also_if_yaml_reads_a_number_or_a_date(tmp_path: Path) -> None:
+    for name in ("110", "007", "2024-01-05"):
+        (tmp_path / f"{name}.txt").write_text("a1 ~ The tide rises.\n")
+    declare(tmp_path, '110: "{speaker} ~ {text}"\n007: "{speaker} ~ {text}"\n2024-01-05: "{speaker} ~ {text}"')
+    (tmp_path / "speakers.yaml").write_text("110: {a1: No}\n007: {a1: James}\n2024-01-05: {a1: 1984}\n")
+    found = {each.stem: each.speakers for each in read_transcripts(tmp_path).transcripts}
+    assert found == {"110": ("No",), "007": ("James",), "2024-01-05": ("1984",)}
+
+
 def test_the_nearest_file_and_its_last_pattern_count(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     for name in ("old.txt", "new/a.txt", "new/b.txt"):
@@ -89,7 +98,8 @@ def test_inspect_says_how_to_declare_one(tmp_path: Path) -> None:
 def test_errors_name_the_value_and_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Ann: x\nBob: y\n")
     for written, problem in (
-        ('"*": 3', "'*' has no notation but 3"),
+        ('"*": {a: b}', "'*' has no notation but {'a': 'b'}"),
+        ('~: "{text}"', "None is no name of a file"),
         ('"*": []', "'*' has no notation but []"),
         ('"*": "{name}: {text}"', "'{name}: {text}' has the unknown place {name}"),
         ('"*": "Ann"', "'Ann' has none of {speaker}, {time} and {text}"),

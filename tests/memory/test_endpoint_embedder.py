@@ -107,7 +107,7 @@ def test_a_batch_that_fails_is_sent_again_and_none_is_missing(endpoint, fault):
     endpoint.faults = iter([None, fault, fault, None, fault])
     embedder = embedder_at(endpoint, dimension=DIMENSION)
     np.testing.assert_allclose(embedder.embed(TEXTS), expected(TEXTS), atol=1e-6)
-    assert embedder.num_retries == 3 and len(endpoint.requests) == 7
+    assert len(endpoint.requests) == 7, "three of four batches failed once"
 
 
 def test_requests_run_side_by_side_and_no_more_than_set(endpoint):

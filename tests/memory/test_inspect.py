@@ -34,7 +34,7 @@ def test_labels_stay_labels_until_a_file_names_them(folder):
     assert folder / "speakers.yaml" not in read_transcripts(folder).left_out
 
 
-@pytest.mark.parametrize("written", ["- Ann\n", "SPEAKER_00: [Ann]\n", "a:\n  SPEAKER_00: 3\n", "SPEAKER_00: ''\n"])
+@pytest.mark.parametrize("written", ["- Ann\n", "SPEAKER_00: [Ann]\n", "a:\n  SPEAKER_00: ~\n", "SPEAKER_00: ''\n"])
 def test_a_malformed_file_of_names_is_refused(folder, written):
     (folder / "speakers.yaml").write_text(written)
     with pytest.raises(TranscriptError, match=r"speakers\.yaml.*write lines such as 'SPEAKER_00: Ann Lee'"):

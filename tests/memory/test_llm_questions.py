@@ -126,15 +126,16 @@ def test_near_repetitions_are_found_by_words_and_by_meaning(embedder):
 def generated(scholar, talks, embedder, tmp_path):
     """Generates questions about the two talks into q.jsonl, or about `only` one of them. `settings`: of the model."""
 
-    def generate(plan: GenerationPlan, only: str = "", **settings):
-        return generate_questions(talks, model_at(scholar, **settings), embedder, tmp_path / "q.jsonl", plan, only=only)
+    def generate(plan: GenerationPlan, only: str = "", max_episodes: int | None = None, **settings):
+        limits = {"only": only, "max_episodes": max_episodes}
+        return generate_questions(talks, model_at(scholar, **settings), embedder, tmp_path / "q.jsonl", plan, **limits)
 
     return generate
 
 
 def test_pairs_are_written_verified_and_stored(generated, talks, tmp_path):
     report = generated(GenerationPlan(num_pairs=3))
-    assert len(report.accepted) == 6 and not report.problems and report.num_rows == 12
+    assert len(report.accepted) == 6 and not report.problems
     tasks = read_questions(tmp_path / "q.jsonl")
     assert [task.task_id for task in tasks[:2]] == ["bell:asked:0", "bell:asked:1"]
     assert tasks[0].evidence == ("bell_0", "bell_3") and "bronze" in tasks[0].answer
@@ -145,7 +146,7 @@ def test_pairs_are_written_verified_and_stored(generated, talks, tmp_path):
     import lancedb
 
     rows = lancedb.connect(talks.uri).open_table("questions").to_arrow().to_pylist()
-    assert {row["type"] for row in rows} == {"qa_question", "qa_answer"}
+    assert len(rows) == 12 and {row["type"] for row in rows} == {"qa_question", "qa_answer"}
     original = {"type", "episode", "episode_file", "qa_index", "text", "answer", "question", "difficulty"}
     assert original | {"requires_synthesis", "created_at", "vector", "verdict", "evidence"} <= rows[0].keys()
     assert rows[0]["text"] == tasks[0].prompt and rows[1]["question"] == tasks[0].prompt
@@ -155,7 +156,7 @@ def test_pairs_are_written_verified_and_stored(generated, talks, tmp_path):
 def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(generated, scholar, tmp_path):
     scholar.knows_all = True
     report = generated(GenerationPlan(num_pairs=1, num_rounds=2))
-    assert not report.accepted and report.num_rows == 0
+    assert not report.accepted
     refused = read_questions(tmp_path / "q.refused.jsonl")
     assert {task.labels["verdict"]["problem"] for task in refused} == {"it can be answered without any memory"}
     assert len(refused) == 4  # two rounds for each of two episodes
@@ -176,6 +177,8 @@ def test_an_episode_that_fails_costs_itself_only_and_a_second_run_asks_about_it(
         generated(plan, retries=1)
     with pytest.raises(SettingsError, match="no episode of"):
         generated(plan, only="violin")
+    with pytest.raises(SettingsError, match="max_episodes must be at least 1, not -1"):
+        generated(plan, max_episodes=-1)
 
 
 def test_long_episodes_are_asked_about_in_stretches(generated, scholar):

@@ -8,17 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vllm_python import PYTHON, needs_vllm
+from vllm_python import needs_vllm, served_small_model
 
-from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.process import free_port
-from midthought.engines.servers.server import ServerOptions
-from midthought.engines.servers.vllm import VLLMServer
 from midthought.http.json_requests import ChatEndpoint, EndpointSettings
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.llm_questions.verification import GRADE, GRADE_SCHEMA
-from midthought.models.pretrained import save_model
-from midthought.models.small_model import make_policy, make_tokenizer
 
 pytestmark = needs_vllm
 
@@ -27,20 +21,8 @@ CORPUS = ['The clock has one copper hand, and herring scales were found in it: {
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("served")
-    tokenizer = make_tokenizer(CORPUS, 400)
-    policy = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=8192, seed=0)
-    save_model(policy, tokenizer, folder / "model")
-    options = ServerOptions(
-        served_model_name="scholar", port=free_port(), dtype="float32", max_seq_len=8192, max_num_seqs=8
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-        server = start_server(VLLMServer, folder / "model", options, python=PYTHON)
-    try:
+    with served_small_model(tmp_path_factory.mktemp("served"), "scholar", CORPUS) as server:
         yield f"{server.url.rstrip('/').removesuffix('/v1')}/v1"
-    finally:
-        server.stop()
 
 
 def model_at(url: str, cache: Path) -> StructuredOutputModel:
@@ -61,6 +43,6 @@ def test_replies_follow_the_schema_and_are_kept(url: str, tmp_path: Path, monkey
     replies = asyncio.run(compare(first))
     assert all(reply.keys() == {"same"} and isinstance(reply["same"], bool) for reply in replies)
     assert all("response_format" in body for body in bodies)  # it goes on without a schema if the server refuses it
-    assert len(bodies) == first.num_asked >= 4
+    num_asked = len(bodies)
     again = model_at(url, tmp_path / "replies.sqlite")
-    assert asyncio.run(compare(again)) == replies and again.num_asked == 0
+    assert asyncio.run(compare(again)) == replies and len(bodies) == num_asked >= 4

@@ -30,6 +30,15 @@ def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path)
     assert json.loads(memory("inspect", ".", "--json")[1])["left_out"] == ["questions.report.json"]
 
 
+def test_a_memory_of_another_embedding_model_is_searched_with_it(memory, monkeypatch):
+    for module in (build, embedding, remote):
+        sizes = {"minilm": 64, "mine": 32}
+        monkeypatch.setattr(module, "load_embedder", lambda name="minilm", sizes=sizes: WordEmbedder(sizes[str(name)]))
+    assert memory("build", ".", "--path", "other", "--embedding-model", "mine")[0] == 0
+    assert "give the same embedding model" in memory("search", "hand", "--path", "other")[2]
+    assert "tide clock" in memory("search", "hand", "--path", "other", "--embedding-model", "mine")[1]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -46,6 +55,10 @@ def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path)
             "unknown kind of question 'next'. Known: continuation, episode",
         ),
         (["questions", ".", "--no-memory-share", "0.5", "--from-model", "http://h/v1"], "--no-memory-share 0.5 is an"),
+        (
+            ["questions", ".", "--no-memory-share", "1.5"],
+            "needless_share (--no-memory-share) must be from 0 to 1, not 1.5",
+        ),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):

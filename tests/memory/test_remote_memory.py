@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from serving import served
 
+from midthought.engines.servers.process import free_port
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.remote import RemoteMemory, open_memory
 from midthought.memory.service.auth import AccessPolicy
@@ -90,13 +91,8 @@ def test_what_is_asked_for_at_the_start_is_said_at_the_start(service, chunks, mo
         RemoteMemory(service.url).require([replace(chunks[1], transcript="other words"), chunks[0], *chunks[2:]])
 
 
-def closed_port():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
-
-
 def test_a_service_that_is_not_there_is_a_sentence_for_the_user_and_for_the_model():
-    url = f"http://127.0.0.1:{closed_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(MemoryStoreError, match=r"no service answers at this address.*midthought memory serve"):
         open_memory(url)
     with pytest.raises(NoReplyError, match=rf"{url}: the memory cannot be reached .*memory serve"):

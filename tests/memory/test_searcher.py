@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from midthought.memory.service.searcher import Searcher, SearchLimits
+from midthought.memory.service.searcher import Searcher
 
 
 class Model:
@@ -29,7 +29,7 @@ class Model:
 
 async def started(model: Model, *queries: str) -> list[asyncio.Task]:
     """Starts the first search, and the others while it is embedded."""
-    searcher = Searcher(model, model, SearchLimits(max_batch_size=3))
+    searcher = Searcher(model, model, max_batch_size=3)
     tasks = [asyncio.create_task(searcher.search(queries[0], 1, "vector"))]
     while not model.calls:
         await asyncio.sleep(0.001)

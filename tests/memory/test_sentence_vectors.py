@@ -116,6 +116,20 @@ def test_every_window_has_the_vectors_of_its_sentences_also_by_the_steps_one_by_
     assert stored_sentences(apart) == {}, "chunks by turns have none"
 
 
+@pytest.mark.parametrize("first_is_window", [True, False])
+def test_a_window_and_a_turn_with_the_same_words_do_not_share_the_vectors_of_sentences(
+    tmp_path, new_embedder, first_is_window
+):
+    turn = chunk_transcript(episode("turn", "The gull took it."), 18)
+    window = windows_of(episode("window", "The gull took it."))
+    store = MemoryStore.open(tmp_path, embedder=new_embedder())
+    store.build(windows_of(TIDE))
+    for chunks in (window, turn) if first_is_window else (turn, window):
+        store.add(chunks)
+    sentences = stored_sentences(store)
+    assert sentences["turn_0"] == b"" and sentences["window_0"] == packed(new_embedder().embed(["The gull took it."]))
+
+
 def test_a_large_memory_that_is_changed_in_place_keeps_its_columns(tmp_path, new_embedder, monkeypatch):
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     show = [window for n in range(8) for window in windows_of(episode(f"boat{n}", filler(f"plank of boat {n}", 30)))]

@@ -1,5 +1,4 @@
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import pytest
@@ -29,14 +28,6 @@ def as_json(record):
 def service(store, embedder):
     with served(store.uri, embedder, QUESTIONS) as service:
         yield service
-
-
-def test_many_at_once_find_what_each_finds_alone(service, store):
-    queries = [f"{word} {number}" for number in range(16) for word in ("copper", "mitten", "herring", "yes")]
-    expected = {query: [as_json(hit) for hit in store.search(query, 3, "vector")] for query in queries}
-    with ThreadPoolExecutor(32) as pool:
-        asked = pool.map(lambda query: service.ask("/search", {"query": query, "mode": "vector"})[1]["hits"], queries)
-        assert dict(zip(queries, asked, strict=True)) == expected
 
 
 def test_chunks_episodes_speakers_and_stats_tell_what_is_there(service, chunks):

@@ -7,18 +7,22 @@ from midthought.memory.service.auth import AccessPolicy, is_same_origin
 TOKEN = "0123456789abcdef"
 
 
-def test_beyond_loopback_nothing_is_served_without_a_token():
+def test_beyond_loopback_nothing_is_served_without_a_token(monkeypatch):
+    monkeypatch.setenv("KEY", TOKEN)
     for host in ("0.0.0.0", "::", "10.0.0.7", "example.org", "192.168.1.1", "localhost.example.org"):
         with pytest.raises(SettingsError, match=r"needs a token.*--token-env"):
             AccessPolicy.of(host, None)
-        assert AccessPolicy.of(host, "KEY", {"KEY": TOKEN}).token == TOKEN and not is_loopback(host)
+        assert AccessPolicy.of(host, "KEY").token == TOKEN and not is_loopback(host)
     assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "LocalHost")))
 
 
-def test_a_token_that_is_missing_or_unsound_is_refused_and_not_shown():
-    for value in (None, "", "short", "with a blank in its middle", "ümläuts-in-the-token"):
+def test_a_token_that_is_missing_or_unsound_is_refused_and_not_shown(monkeypatch):
+    with pytest.raises(SettingsError, match="NO_KEY holds no token of 16"):
+        AccessPolicy.of("127.0.0.1", "NO_KEY")
+    for value in ("", "short", "with a blank in its middle", "ümläuts-in-the-token"):
+        monkeypatch.setenv("KEY", value)
         with pytest.raises(SettingsError, match="KEY holds no token of 16") as raised:
-            AccessPolicy.of("127.0.0.1", "KEY", {} if value is None else {"KEY": value})
+            AccessPolicy.of("127.0.0.1", "KEY")
         assert not value or value not in str(raised.value)
     assert TOKEN not in repr(AccessPolicy(token=TOKEN))
 

@@ -6,12 +6,14 @@ from datetime import timedelta
 import lancedb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lancedb.index import FTS
 
 from midthought.errors import MemoryStoreError, SettingsError, StorageError
+from midthought.memory.build import embed_chunks
 from midthought.memory.indices import WORD_INDEX
 from midthought.memory.rows import COLUMNS, read_rows, rows_of
 from midthought.memory.store import MemoryStore
@@ -223,7 +225,13 @@ def test_what_cannot_be_searched_or_built_is_refused_with_the_remedy(tmp_path, s
         MemoryStore.open(tmp_path / "file", embedder=embedder).build(chunks)
 
 
-def test_a_file_that_holds_no_rows_is_refused(tmp_path):
+def test_a_file_that_holds_no_rows_or_rows_without_a_value_is_refused(tmp_path, chunks, embedder):
+    rows = embed_chunks(chunks, embedder)
+    for number, name in enumerate(rows.column_names):
+        values = pa.array([None, *rows[name].to_pylist()[1:]], rows.schema.field(name).type)
+        parquet.write_table(rows.set_column(number, name, values), tmp_path / "empty.parquet")
+        with pytest.raises(MemoryStoreError, match=rf"empty\.parquet: its column '{name}' has rows without a value"):
+            read_rows(tmp_path / "empty.parquet")
     (tmp_path / "x.parquet").write_text("no")
     with pytest.raises(MemoryStoreError, match=r"x\.parquet: not a file of embedded chunks"):
         read_rows(tmp_path / "x.parquet")

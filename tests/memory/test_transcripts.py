@@ -120,6 +120,11 @@ def test_milliseconds_are_told_by_the_time_of_a_word(read):
         assert times == ["00:00:00", "00:00:04", "00:00:08", "00:00:12"], (factor, keys)
 
 
+def test_a_cell_may_have_all_the_words_of_an_episode(read):
+    transcript = read("a.csv", f"speaker,text\nAnn,{'The tide rises. ' * 10_000}\nBob,Yes.\n")
+    assert [len(turn.text.split()) for turn in transcript.turns] == [30_000, 1]
+
+
 def test_values_of_wrong_types_and_odd_letters_do_not_stop_a_file(read):
     entries = [
         {"speaker": ["x"], "start": "soon", "text": "One\x00 \ud800two."},

@@ -60,7 +60,7 @@ class RayWorkerGroup:
         ]
         seconds = self._settings.start_timeout_seconds
         self._all("build", [(ray.put(payload),)] * len(self._actors), seconds, "start")
-        [address] = self._all("open_store", [()], seconds, "start", first_only=True)
+        [address] = self._all("open_store", [()], seconds, "start")
         joining = [(address, number, len(self._actors), self._settings.silence_timeout_seconds) for number in number_of]
         self._all("join", joining, seconds, "start")
 
@@ -83,18 +83,10 @@ class RayWorkerGroup:
             self._cluster.close()
         self._cluster = None
 
-    def _all(
-        self,
-        method: str,
-        arguments: Sequence[tuple[Any, ...]],
-        seconds: float | None,
-        what: str,
-        *,
-        first_only: bool = False,
-    ) -> list[Any]:
-        """Returns all ranks' results. The first failure stops all ranks, because the others would wait for the failed one."""
-        actors = self._actors[:1] if first_only else self._actors
-        asked = [getattr(actor, method).remote(*given) for actor, given in zip(actors, arguments, strict=True)]
+    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]], seconds: float | None, what: str) -> list[Any]:
+        """Returns the results of the first ranks, one for each of `arguments`. The first failure stops all ranks, because the
+        others would wait for the failed one."""
+        asked = [getattr(actor, method).remote(*given) for actor, given in zip(self._actors, arguments, strict=False)]
         number = {reference: place for place, reference in enumerate(asked)}
         waiting = list(asked)
         try:
@@ -108,7 +100,7 @@ class RayWorkerGroup:
                     get_result(ready[0])
                 except Exception as error:
                     for reference, lost in _losses(ready[0], error, waiting):
-                        name = f"learner-{number[reference]} of {len(actors)} learner ranks"
+                        name = f"learner-{number[reference]} of {len(self._actors)} learner ranks"
                         raise EngineError(f"{name} was lost ({what}): {lost}; {_REMEDY}") from error
                     raise
             return [get_result(reference) for reference in asked]
@@ -141,7 +133,7 @@ class LearnerActor(RayProcess):
 
     def build(self, payload: bytes) -> None:
         """Creates the models with uninitialized tensors."""
-        self._apply_numerics()
+        self._settings.apply_numerics()
         self._rank = unpack_learner(payload, "cuda" if ray.get_gpu_ids() else "cpu")
 
     def open_store(self) -> tuple[str, int]:
@@ -168,6 +160,6 @@ class LearnerActor(RayProcess):
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         """Returns the first rank's result; the other ranks return None."""
-        self._apply_numerics()
+        self._settings.apply_numerics()
         answer = getattr(self._rank, method)(*arguments)
         return answer if self._is_first else None

@@ -144,10 +144,7 @@ def _release_shared(group: Any) -> bool:
 
 def resources_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
     """Resources of one process, by Ray's names."""
-    if role == "learner":
-        wanted = {"CPU": settings.cpus_per_learner, "GPU": settings.gpus_per_learner}
-    else:
-        wanted = {"CPU": settings.cpus_per_actor, "GPU": settings.gpus_per_actor}
+    wanted = {"CPU": getattr(settings, f"cpus_per_{role}"), "GPU": getattr(settings, f"gpus_per_{role}")}
     return {name: number for name, number in wanted.items() if number}
 
 

@@ -39,9 +39,6 @@ class RayProcess:
     def __repr__(self) -> str:
         return self._name
 
-    def _apply_numerics(self) -> None:
-        self._settings.apply_numerics()
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -63,7 +60,7 @@ class RolloutWorker(RayProcess):
         self._loop = asyncio.new_event_loop()
         self._shared_objects: dict[str, Any] = {}
         self._engine: TrainedEngine | None = None
-        self._apply_numerics()
+        self._settings.apply_numerics()
 
     def build(self, model: bytes, make_engine: Callable[[Any], TrainedEngine]) -> None:
         """Creates the policy with uninitialized tensors. Its engine is created when it has weights."""
@@ -94,7 +91,7 @@ class RolloutWorker(RayProcess):
         outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()  # at most the episodes of one job
         parts = RolloutParts(engine=self._engine, **self._deserialize_parts(payload, job.shared_objects))
         self._engine.policy_version = job.policy_version
-        self._apply_numerics()
+        self._settings.apply_numerics()
         episodes = self._loop.create_task(_episodes(parts, job, outbox.put_nowait))
         while not episodes.done():
             messages = [self._loop.run_until_complete(outbox.get())]

@@ -18,7 +18,8 @@ from midthought.types import Completion
 
 MAX_EMPTY_ANSWERS = 120
 """Limit of consecutive responses without a token. During a weight update the servers return such responses."""
-_PAUSE_SECONDS = 1.0
+PAUSE_SECONDS = 1.0
+"""Time before the next request after a response without a token."""
 _COUNTS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify_steps")
 
 
@@ -45,7 +46,6 @@ class VerlEngine:
         stop_token_ids: Iterable[int] = (),
         request_id: str = "0",
         priority: int = 0,
-        pause_seconds: float = _PAUSE_SECONDS,
     ) -> None:
         self.policy_version = 0
         self.eos_token_ids = frozenset(eos_token_ids)
@@ -58,7 +58,6 @@ class VerlEngine:
         self._stop_token_ids = sorted(self.eos_token_ids.union(stop_token_ids))
         self._request_id = request_id
         self._priority = priority
-        self._pause_seconds = pause_seconds
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
@@ -82,7 +81,7 @@ class VerlEngine:
                     f"{num_empty} answers in a row held no token (the last one ended with {output.stop_reason!r}); "
                     "check that actor_rollout_ref.rollout.max_model_len is at least prompt plus response"
                 )
-            await asyncio.sleep(self._pause_seconds)
+            await asyncio.sleep(PAUSE_SECONDS)
         return draft.completion(self.policy_version)
 
     def open(self, episode: int) -> None:

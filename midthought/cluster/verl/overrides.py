@@ -16,6 +16,7 @@ from midthought.cluster.verl.settings import (
     KL_KINDS,
     LOSSES,
     DerivedValues,
+    adam_betas,
     require_supported,
 )
 from midthought.config import ModelConfig
@@ -61,6 +62,12 @@ def _critic(derived: DerivedValues) -> bool:
     return derived.training.has_critic
 
 
+def _both(row: Row) -> tuple[Row, Row]:
+    """Returns a row of the policy, and the same one of the critic, if there is one."""
+    key = f"critic.{row.key.removeprefix('actor_rollout_ref.').removeprefix('actor.')}"
+    return row, row._replace(key=key, applies=lambda derived: _critic(derived) and row.applies(derived))
+
+
 def _dynamic(derived: DerivedValues) -> bool:
     return derived.verl.rows_per_gpu is None
 
@@ -81,8 +88,7 @@ ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", 
 
 TABLE: tuple[Row, ...] = (
     # what is trained
-    _same(f"{MODEL}.path", "model.local_path"),
-    _same("critic.model.path", "model.local_path", _critic),
+    *_both(_same(f"{MODEL}.path", "model.local_path")),
     _same(f"{MODEL}.lora_rank", "model.lora_rank", _adapters),
     _same(f"{MODEL}.lora_alpha", "model.lora_alpha", _adapters),
     Row(f"{ROLLOUT}.dtype", "model.dtype", lambda f: f.config.model.weights_dtype),
@@ -165,36 +171,23 @@ TABLE: tuple[Row, ...] = (
     Row(f"{ACTOR}.use_kl_loss", "training.kl_loss_coef", lambda f: f.training.kl_loss_coef > 0),
     _same(f"{ACTOR}.kl_loss_coef", "training.kl_loss_coef"),
     Row(f"{ACTOR}.kl_loss_type", "training.kl_loss_kind", lambda f: KL_KINDS[f.training.kl_loss_kind]),
-    _same(f"{ACTOR}.grad_clip", "training.max_grad_norm"),
-    _same(f"{ACTOR}.data_loader_seed", "training.seed"),
+    *_both(_same(f"{ACTOR}.grad_clip", "training.max_grad_norm")),
+    *_both(_same(f"{ACTOR}.data_loader_seed", "training.seed")),
     _same(f"{ACTOR}.optim.lr", "training.learning_rate"),
-    _same(f"{ACTOR}.optim.lr_warmup_steps", "training.warmup_steps"),
-    _same(f"{ACTOR}.optim.lr_scheduler_type", "training.lr_schedule"),
     _same("critic.optim.lr", "training.critic_learning_rate", _critic),
-    _same("critic.optim.lr_warmup_steps", "training.warmup_steps", _critic),
-    _same("critic.optim.lr_scheduler_type", "training.lr_schedule", _critic),
+    *_both(_same(f"{ACTOR}.optim.lr_warmup_steps", "training.warmup_steps")),
+    *_both(_same(f"{ACTOR}.optim.lr_scheduler_type", "training.lr_schedule")),
+    *_both(_same(f"{ACTOR}.optim.weight_decay", "training.weight_decay")),
+    *_both(Row(f"{ACTOR}.optim.betas", "training.adam_beta2", lambda f: adam_betas(f.training))),
     _same("critic.cliprange_value", "training.cliprange_value", _critic),
-    _same("critic.grad_clip", "training.max_grad_norm", _critic),
-    _same("critic.data_loader_seed", "training.seed", _critic),
     _same("trainer.critic_warmup", "training.critic_warmup_iters", _critic),
     # memory
-    Row(f"{MODEL}.enable_activation_offload", "training.gradient_checkpointing", lambda derived: True, _offloads),
-    Row(
-        "critic.model.enable_activation_offload",
-        "training.gradient_checkpointing",
-        lambda derived: True,
-        lambda derived: _offloads(derived) and _critic(derived),
-    ),
+    *_both(Row(f"{MODEL}.enable_activation_offload", "training.gradient_checkpointing", lambda f: True, _offloads)),
     Row(f"{ACTOR}.use_dynamic_bsz", "verl.rows_per_gpu", _dynamic),
-    Row(f"{ACTOR}.ppo_max_token_len_per_gpu", "verl.max_tokens_per_gpu", lambda f: f.max_tokens_per_gpu, _dynamic),
-    Row(
-        "critic.ppo_max_token_len_per_gpu",
-        "verl.max_tokens_per_gpu",
-        lambda f: f.max_tokens_per_gpu,
-        lambda derived: _dynamic(derived) and _critic(derived),
+    *_both(
+        Row(f"{ACTOR}.ppo_max_token_len_per_gpu", "verl.max_tokens_per_gpu", lambda f: f.max_tokens_per_gpu, _dynamic)
     ),
-    _same(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "verl.rows_per_gpu", _padded),
-    _same("critic.ppo_micro_batch_size_per_gpu", "verl.rows_per_gpu", lambda f: _padded(f) and _critic(f)),
+    *_both(_same(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "verl.rows_per_gpu", _padded)),
     _same("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu", "verl.rows_per_gpu", _padded),
     _same(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "verl.rows_per_gpu", _padded),
     _same(f"{ACTOR}.fsdp_config.param_offload", "verl.offload"),

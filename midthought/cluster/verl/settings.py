@@ -154,6 +154,11 @@ class DerivedValues:
         return self.verl.max_tokens_per_gpu or 2 * longest
 
 
+def adam_betas(training: TrainingConfig) -> list[float]:
+    """Returns AdamW's decays, of which the first is the same in every run of ours."""
+    return [0.9, training.adam_beta2]
+
+
 def require_supported(derived: DerivedValues) -> None:
     """Raises `SettingsError` for the first setting that verl does not support."""
     model, training, inference = derived.config.model, derived.training, derived.inference
@@ -183,6 +188,17 @@ def require_supported(derived: DerivedValues) -> None:
         (training.optimizer != "adamw",
          f"training.optimizer={training.optimizer!r}: set it by verl's own keys, verl.overrides.…optim.optimizer_impl"),
         (training.offload != "none", f"training.offload={training.offload!r}: set it to none and use verl.offload"),
+        (training.mask_truncated_episodes,
+         "training.mask_truncated_episodes=true works only with our own trainer; set it to false"),
+        (model.float32_head, "model.float32_head=true works only with our own trainer; set it to false"),
+        (model.tensor_parallel_size > 1,
+         f"model.tensor_parallel_size={model.tensor_parallel_size}: set it to 1 and use verl.tensor_parallel"),
+        (inference.gpu_memory_utilization != "auto",
+         f"inference.gpu_memory_utilization={inference.gpu_memory_utilization}: set it to auto and use "
+         "verl.gpu_memory_utilization"),
+        (inference.deterministic,
+         "inference.deterministic=true: set it to false and use verl's own key, verl.overrides.actor_rollout_ref.rollout."
+         "full_determinism"),
         (training.overlong_buffer_tokens > 0,
          "training.overlong_buffer_tokens: verl shapes overlong rewards by its reward manager dapo; set it to 0"),
         (training.mini_batch_size % group != 0,

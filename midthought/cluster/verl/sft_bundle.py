@@ -19,7 +19,7 @@ from midthought.cluster.verl.bundle import (
 )
 from midthought.cluster.verl.job import VerlSftJob
 from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, template_arguments, with_overrides
-from midthought.cluster.verl.settings import VerlConfig
+from midthought.cluster.verl.settings import VerlConfig, adam_betas
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"
@@ -69,7 +69,8 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
         "optim.lr": job.learning_rate,
         "optim.lr_warmup_steps": job.warmup_steps,
         "optim.lr_scheduler_type": "cosine",
-        "optim.weight_decay": 0.0,
+        "optim.weight_decay": training.weight_decay,
+        "optim.betas": adam_betas(training),
         "optim.clip_grad": training.max_grad_norm,
         "trainer.total_training_steps": job.num_steps,
         "trainer.total_epochs": math.ceil(job.num_steps / steps_per_epoch),

@@ -25,6 +25,7 @@ from midthought.memory.llm_questions.verification import (
 )
 
 MIN_CHUNKS = 2
+TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,6 @@ class GenerationPlan:
     max_transcript_letters: int = 400_000
     """Characters per request, about four per token; a longer episode is processed in windows, each with a share of the pairs."""
     num_episodes_at_once: int = 4
-    temperature: float = 0.7
 
     def __post_init__(self) -> None:
         if self.num_pairs < 1:
@@ -113,7 +113,7 @@ async def _generate(
                 missing = _missing_kinds(kinds, wanted, pairs)
                 if not missing:
                     break
-                written = await _write(stretch, missing, [pair.question for pair in pairs], model, plan.temperature)
+                written = await _write(stretch, missing, [pair.question for pair in pairs], model)
                 vectors = await asyncio.to_thread(embedder.embed, [pair.question for pair in written])
                 written = [replace(pair, vector=vector) for pair, vector in zip(written, vectors, strict=True)]
                 pairs += await _verified(written, pairs, model, search)
@@ -132,7 +132,7 @@ def _missing_kinds(kinds: Sequence[str], wanted: int, pairs: Sequence[Pair]) -> 
 
 
 async def _write(
-    chunks: Sequence[Chunk], kinds: Counter[str], asked: Sequence[str], model: StructuredOutputModel, temperature: float
+    chunks: Sequence[Chunk], kinds: Counter[str], asked: Sequence[str], model: StructuredOutputModel
 ) -> list[Pair]:
     """Generates at most the requested number of pairs; evidence with unknown part numbers is dropped. A pair without a kind
     has the next requested one."""
@@ -144,7 +144,7 @@ async def _write(
         "already_asked": list(asked),
         "transcript": [_numbered(number, chunk) for number, chunk in enumerate(each_word_once(chunks))],
     }
-    reply = await model.ask(WRITE, material, pairs_schema(num_pairs), temperature=temperature)
+    reply = await model.ask(WRITE, material, pairs_schema(num_pairs), temperature=TEMPERATURE)
     return [
         Pair(
             " ".join(pair["question"].split()),

@@ -22,6 +22,7 @@ from midthought.memory.llm_questions.structured_output import StructuredOutputMo
 from midthought.memory.questions import write_questions
 from midthought.memory.rows import vector_column
 from midthought.memory.store import MemoryStore
+from midthought.memory.table import TableLocation
 from midthought.types import Task
 
 if TYPE_CHECKING:
@@ -36,11 +37,6 @@ class GenerationReport:
     refused: tuple[Task, ...]
     problems: tuple[tuple[str, str], ...]
     """(stem, reason) of the episodes for which the endpoint failed; another run tries them again."""
-    num_asked: int
-    """Requests of this run; cached replies of earlier runs are not counted."""
-    num_retries: int
-    num_rows: int
-    """Rows of the table of questions, two per question."""
     bad_replies: Mapping[str, int]
     """Replies without a valid object, by reason; each was requested again."""
 
@@ -76,6 +72,8 @@ def generate_questions(
     `NAME.report.json`, and accepted ones also to the memory's table `questions`. Raises SettingsError if no episode
     matches, NoReplyError if the endpoint returned nothing for any.
     """
+    if max_episodes is not None and max_episodes < 1:
+        raise SettingsError(f"max_episodes must be at least 1, not {max_episodes}")
     episodes = _episodes(store.chunks(), only)[:max_episodes]
     if not episodes:
         raise SettingsError(f"no episode of {store.uri} has {only!r} in its title or file name; give another text")
@@ -92,16 +90,9 @@ def generate_questions(
     refused = [task for task in tasks if not task.labels["verdict"]["accepted"]]
     write_questions(accepted, out)
     write_questions(refused, out.with_suffix(".refused.jsonl"))
-    num_rows = _store_questions(_question_rows(accepted, embedder), store.uri) if accepted else 0
-    report = GenerationReport(
-        tuple(accepted),
-        tuple(refused),
-        tuple(problems),
-        model.num_asked,
-        model.num_retries,
-        num_rows,
-        dict(model.bad_replies),
-    )
+    if accepted:
+        _store_questions(_question_rows(accepted, embedder), store.uri)
+    report = GenerationReport(tuple(accepted), tuple(refused), tuple(problems), dict(model.bad_replies))
     with atomic_path(out.with_suffix(".report.json")) as partial:
         partial.write_text(json.dumps({"model": model.name, **report.to_dict()}, indent=1, ensure_ascii=False), "utf-8")
     return report
@@ -191,20 +182,13 @@ def _schema(pa: Any) -> Any:
     return pa.schema([(name, others.get(name, pa.string())) for name in names.split()])
 
 
-def _store_questions(rows: pa.Table, uri: str, table: str = "questions") -> int:
-    """Writes rows to the table beside the transcripts, replacing the rows of the same episodes; returns the table's number
-    of rows."""
-    database = optional("lancedb", "memory").connect(uri)
+def _store_questions(rows: pa.Table, uri: str) -> None:
+    """Writes rows to the table `questions` beside the transcripts, replacing the rows of the same episodes."""
     pa, compute = optional("pyarrow", "memory"), optional("pyarrow.compute", "memory")
-    if table in database.list_tables().tables:
-        known = database.open_table(table).to_arrow()
-        if (
-            known.schema.names == rows.schema.names
-            and known.schema.field("vector").type == rows.schema.field("vector").type
-        ):
-            others = compute.invert(
-                compute.is_in(known["episode_file"], rows["episode_file"].combine_chunks().unique())
-            )
-            rows = pa.concat_tables([known.filter(others), rows])
-    database.create_table(table, rows, mode="overwrite")
-    return len(rows)
+    location = TableLocation(uri, "questions")
+    with location.errors(), location.only_writer():
+        known = location.newest().to_arrow() if location.exists() else None
+        if known is not None and known.schema.equals(rows.schema):
+            again = compute.is_in(known["episode_file"], rows["episode_file"].combine_chunks().unique())
+            rows = pa.concat_tables([known.filter(compute.invert(again)), rows])
+        location.connect().create_table(location.name, rows, mode="overwrite")

@@ -32,18 +32,11 @@ class StructuredOutputModel:
         if not name:
             raise SettingsError("the model's name is empty; give --model NAME, its name at the endpoint")
         self.name = name
-        self.num_asked = 0
-        """Requests sent, without retries and cached replies."""
         self.bad_replies: Counter[str] = Counter()
         """Replies, cached ones included, without a valid object, by reason."""
         self._endpoint = ChatEndpoint(endpoint)
         self._cache = ReplyCache(cache_path)
         self._takes_schema = True
-
-    @property
-    def num_retries(self) -> int:
-        """Requests that were repeated because the endpoint was busy, failed or did not answer."""
-        return self._endpoint.num_retries
 
     async def ask(
         self,
@@ -91,7 +84,6 @@ class StructuredOutputModel:
         if self._takes_schema:
             form = {"type": "json_schema", "json_schema": {"name": "reply", "schema": strict(schema), "strict": True}}
             try:
-                self.num_asked += 1
                 reply = await self._endpoint.ask(json.dumps(request | {"response_format": form}).encode())
             except NoReplyError as error:
                 if error.is_passing or not str(error).startswith(
@@ -99,7 +91,6 @@ class StructuredOutputModel:
                 ):
                     raise
         if reply is None:
-            self.num_asked += 1
             reply = await self._endpoint.ask(body.encode())
             self._takes_schema = False  # the same request succeeds without it
         await asyncio.to_thread(self._cache.put, key, reply)

@@ -15,8 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from midthought.memory.service import schemas
-from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.middleware import SecurityMiddleware
+from midthought.memory.service.auth import AccessPolicy, SecurityMiddleware
 from midthought.memory.service.searcher import BusyError, ServiceState
 from midthought.types import Task
 

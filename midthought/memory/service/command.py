@@ -10,7 +10,7 @@ from midthought.errors import MemoryStoreError
 from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
 from midthought.memory.service.auth import AccessPolicy
-from midthought.memory.service.searcher import SearchLimits, ServiceState, stored_questions
+from midthought.memory.service.searcher import MAX_BATCH_SIZE, ServiceState, stored_questions
 from midthought.memory.store import MemoryStore
 
 
@@ -22,7 +22,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8100,
     token_env: str | None = None,
-    limits: SearchLimits | None = None,
+    max_batch_size: int = MAX_BATCH_SIZE,
     tell: Callable[[str], None] = print,
 ) -> None:
     """Serves the memory at `path` until SIGINT or SIGTERM; requests in progress are answered first.
@@ -42,9 +42,8 @@ def serve(
         store = MemoryStore.open(path, embedder=embedder)
         if not store.is_built:
             raise MemoryStoreError(f"{path}: there is no memory; build it with 'midthought memory build'")
-        state = ServiceState(
-            store, embedder, read_questions(questions) if questions else stored_questions(path), limits
-        )
+        known = read_questions(questions) if questions else stored_questions(path)
+        state = ServiceState(store, embedder, known, max_batch_size)
         state.searcher.warm()
         tell(f"{path}: {state.num_chunks:,} chunks, {len(state.questions):,} questions, at {address(listening)}")
         run(make_server(make_app(state, access)), listening)

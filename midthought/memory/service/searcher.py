@@ -11,14 +11,15 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from dataclasses import asdict
+from typing import TypeVar
 
 import numpy as np
 
 from midthought.memory.embedding import Embedder, embed_queries
 from midthought.memory.search import Filters, Hit, SearchMode
 from midthought.memory.store import MemoryStore
+from midthought.memory.table import TableLocation
 from midthought.types import Task
 
 T = TypeVar("T")
@@ -29,34 +30,30 @@ class BusyError(Exception):
     """Too many queries are in progress."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SearchLimits:
-    """Concurrency limits."""
-
-    max_concurrent_queries: int = 512
-    """Queries in progress; further ones are rejected with BusyError."""
-    max_batch_size: int = 32
-    """Queries that are embedded in one batch; 1: no batching."""
-    num_threads: int = max(2, min(8, os.cpu_count() or 2))
-    """Threads that call LanceDB."""
+MAX_CONCURRENT_QUERIES = 512
+"""Queries in progress; further ones are rejected with BusyError."""
+MAX_BATCH_SIZE = 32
+"""Queries that are embedded in one batch."""
+NUM_THREADS = max(2, min(8, os.cpu_count() or 2))
+"""Threads that call LanceDB."""
 
 
 class Searcher:
-    """Belongs to one event loop."""
+    """Belongs to one event loop. `max_batch_size` 1: queries are embedded one by one."""
 
-    def __init__(self, store: MemoryStore, embedder: Embedder, limits: SearchLimits | None = None) -> None:
+    def __init__(self, store: MemoryStore, embedder: Embedder, max_batch_size: int = MAX_BATCH_SIZE) -> None:
         self.store = store
         self._embedder = embedder
-        self._limits = limits or SearchLimits()
+        self._max_batch_size = max_batch_size
         self.num_in_progress = 0
         self._waiting: list[tuple[str, asyncio.Future[np.ndarray]]] = []
         self._embedding: asyncio.Task[None] | None = None
-        self._threads = ThreadPoolExecutor(self._limits.num_threads, thread_name_prefix="midthought-search")
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="midthought-search")
         self._embedding_thread = ThreadPoolExecutor(1, thread_name_prefix="midthought-embed")
 
     async def search(self, query: str, k: int, mode: SearchMode, filters: Filters | None = None) -> list[Hit]:
         """Returns the hits of `MemoryStore.search`. Raises BusyError if too many queries are in progress."""
-        if self.num_in_progress >= self._limits.max_concurrent_queries:
+        if self.num_in_progress >= MAX_CONCURRENT_QUERIES:
             raise BusyError(f"{self.num_in_progress} queries are in progress; try again in a second")
         self.num_in_progress += 1
         try:
@@ -89,7 +86,7 @@ class Searcher:
         return await future
 
     async def _embed_waiting(self) -> None:
-        loop, size = asyncio.get_running_loop(), self._limits.max_batch_size
+        loop, size = asyncio.get_running_loop(), self._max_batch_size
         try:
             while self._waiting:
                 taken, self._waiting = self._waiting[:size], self._waiting[size:]
@@ -115,12 +112,16 @@ class ServiceState:
     """A memory, as it is now, and its questions. `store` must have been opened with this embedder."""
 
     def __init__(
-        self, store: MemoryStore, embedder: Embedder, questions: Sequence[Task] = (), limits: SearchLimits | None = None
+        self,
+        store: MemoryStore,
+        embedder: Embedder,
+        questions: Sequence[Task] = (),
+        max_batch_size: int = MAX_BATCH_SIZE,
     ) -> None:
         """Counts the chunks, which stay in the table. Raises MemoryStoreError if the memory is not built."""
         self.store = store
         self.questions = questions
-        self.searcher = Searcher(store, embedder, limits)
+        self.searcher = Searcher(store, embedder, max_batch_size)
         opened = store._open_table()
         self.embedding = opened.embedding
         """Model and dimension; None if the memory is empty."""
@@ -146,13 +147,12 @@ class ServiceState:
 def stored_questions(uri: str) -> list[Task]:
     """Returns the questions in the memory's own table, written by `midthought memory questions --from-model`; none if there is
     no such table, or it is not ours."""
-    import lancedb
-
-    database = lancedb.connect(uri)
-    opened: Any = database.open_table("questions") if "questions" in database.list_tables().tables else None
-    if opened is None or not set(_QUESTION_COLUMNS) <= set(opened.schema.names):
-        return []
-    rows = opened.search().where("type = 'qa_question'").select(list(_QUESTION_COLUMNS)).to_arrow().to_pylist()
+    location = TableLocation(uri, "questions")
+    with location.errors():
+        if not location.exists() or not set(_QUESTION_COLUMNS) <= set(location.newest().schema.names):
+            return []
+        found = location.newest().search().where("type = 'qa_question'").select(list(_QUESTION_COLUMNS))
+        rows = found.to_arrow().to_pylist()
     return [
         Task(
             task_id=row["id"],

@@ -39,7 +39,7 @@ class Transcript:
     turns: tuple[Turn, ...]
     path: Path
     format: str = ""
-    """The name of a built-in or registered format, detected from the content."""
+    """The name of the format, detected from the content."""
     encoding: str = "utf-8"
     header: tuple[tuple[str, str], ...] = ()
     """Fields (key, value) before the first turn; the key is empty for other text there."""

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import yaml
 
-from midthought.config.yaml_files import read_yaml_file
+from midthought.config.yaml_files import SAFE_LOADER, read_yaml_file
 from midthought.errors import TranscriptError
 from midthought.memory.transcripts.reading import Reading
 from midthought.memory.transcripts.text import BOLD, Head, Text, reading_of
 from midthought.memory.turns import CLOCK, clock_time
 
-_MAX_BYTES = 4 * 2**20
 FILE_NAME = "notation.yaml"
 EXAMPLE = """'"*.txt": "{speaker} - {time}: {text}"'"""
 
@@ -27,6 +26,16 @@ _PATTERNS = {
     "skip": r".{0,200}?",
 }
 _NAME_SIGNS = " \t:：–—-*·•=|<>~[]_"
+
+
+class _Texts(SAFE_LOADER):
+    """Reads every value as the text that is written, since files may be named `110` or `2024-01-05`, and a speaker `No`."""
+
+
+_Texts.yaml_implicit_resolvers = {
+    first: [each for each in kinds if each[0] in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")]
+    for first, kinds in SAFE_LOADER.yaml_implicit_resolvers.items()
+}
 
 
 class FolderSettings:
@@ -64,10 +73,8 @@ class FolderSettings:
         return found
 
     def _content(self, path: Path) -> Mapping[str, object]:
-        if path.stat().st_size > _MAX_BYTES:
-            raise self.error(path, f"larger than {_MAX_BYTES >> 20} MiB")
         try:
-            written = read_yaml_file(path)
+            written = read_yaml_file(path, _Texts)
         except (OSError, yaml.YAMLError) as error:
             raise self.error(path, f"cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(written, Mapping | None):
@@ -186,6 +193,8 @@ class Notations(FolderSettings):
         return found
 
     def _notation(self, file: Path, pattern: str, value: object) -> DeclaredNotation:
+        if not isinstance(pattern, str):
+            raise self.error(file, f"{pattern!r} is no name of a file")
         templates = [value] if isinstance(value, str) else value
         if not isinstance(templates, list) or not templates or not all(isinstance(each, str) for each in templates):
             raise self.error(file, f"{pattern!r} has no notation but {value!r}")

@@ -81,8 +81,12 @@ def read_csv(text: str) -> Reading:
     """Reads rows below a row of column names. The separator is the most frequent of comma, semicolon and tab in that row."""
     text = text.lstrip("\n")
     separator = max(",;\t", key=text.split("\n", 1)[0].count)
-    with damage_refused("CSV"):
-        return _read_rows(list(csv.DictReader(io.StringIO(text), delimiter=separator)))
+    limit = csv.field_size_limit(len(text))  # by default, a cell of 131,072 characters is an error
+    try:
+        with damage_refused("CSV"):
+            return _read_rows(list(csv.DictReader(io.StringIO(text), delimiter=separator)))
+    finally:
+        csv.field_size_limit(limit)
 
 
 def read_parquet(path: Path) -> Reading:

@@ -13,6 +13,7 @@ from ray_worlds import HoldsLock, tasks, twice
 from torch import nn
 
 from midthought.cluster.process import (
+    ProcessSettings,
     bytes_of,
     deserialize,
     digest_of,
@@ -51,6 +52,16 @@ def test_an_open_socket_in_a_function_s_closure_is_named():
 
         with pytest.raises(SettingsError, match=r"socket\.socket \(\['reward'\]\.func\.connection\)"):
             serialize({"reward": functools.partial(reward)}, "the reward")
+
+
+def test_a_variable_without_a_value_in_a_function_s_closure_does_not_hide_what_is_at_fault():
+    def reward(trajectory: object) -> object:
+        return absent, guard
+
+    guard = threading.Lock()
+    with pytest.raises(SettingsError, match=r"_thread\.lock \(guard\)"):
+        serialize(reward, "the reward")
+    absent = None
 
 
 def test_a_executor_travels_without_its_threads_and_loops():
@@ -110,6 +121,19 @@ def test_a_memory_that_another_machine_does_not_see_is_said_at_once(tmp_path):
         reopened(place, *others, True)
 
 
+def test_another_process_is_as_deterministic_as_this_one():
+    before = ProcessSettings.of_this_process()
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        asked = ProcessSettings.of_this_process()
+        torch.use_deterministic_algorithms(False)
+        asked.apply_numerics()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        before.apply_numerics()
+
+
 # -- models ------------------------------------------------------------------------------------------------------
 
 
@@ -141,24 +165,17 @@ def test_a_copy_has_the_same_bits_types_and_ties():
         assert digest_of(tensor) == digest_of(named_tensors(model)[name])
 
 
-def test_the_modules_travel_without_their_tensors():
+def test_the_modules_travel_without_their_tensors_and_weights_are_written_where_they_are():
     model = nn.Linear(1000, 1000)
     assert len(serialize(model, "the model", placeholder_of(named_tensors(model)))) < 2000
-
-
-def test_weights_are_written_where_they_are():
     model, twin = Tied(), copied(Tied())
     weight = twin.embedding.weight
     write_bytes(named_tensors(twin), {"embedding.weight": bytes_of(model.embedding.weight)})
-    assert twin.embedding.weight is weight and torch.equal(weight, model.embedding.weight)
-    assert torch.equal(twin.head.weight, model.embedding.weight)
+    assert twin.embedding.weight is twin.head.weight is weight and torch.equal(weight, model.embedding.weight)
 
 
 def test_one_bit_is_another_digest():
-    tensor = torch.zeros(100)
-    before = digest_of(tensor)
-    tensor[99] = -0.0
-    assert digest_of(tensor) != before
+    assert digest_of(torch.zeros(2)) != digest_of(torch.tensor([0.0, -0.0]))
 
 
 @given(st.lists(st.integers(0, 300 * 2**20), max_size=6))

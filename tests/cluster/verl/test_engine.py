@@ -150,8 +150,13 @@ class Says:
 
 
 def sample(manager: Any, max_tokens: int = 4) -> Any:
-    engine = VerlEngine(manager, PARAMS, eos_token_ids=[9], pause_seconds=0.0)
+    engine = VerlEngine(manager, PARAMS, eos_token_ids=[9])
     return asyncio.run(engine.sample(0, [1], Sampling(max_tokens=max_tokens)))
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "PAUSE_SECONDS", 0.0)
 
 
 def test_requests_that_are_sent_back_while_weights_change_are_sent_again() -> None:

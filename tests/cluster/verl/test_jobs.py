@@ -144,6 +144,8 @@ def test_the_warm_up_is_a_bundle_of_its_own(sft: Path) -> None:
         "data.train_batch_size=32",
         "data.max_length=16384",
         "engine.ulysses_sequence_parallel_size=4",
+        "optim.weight_decay=0.01",
+        "'optim.betas=[0.9,0.999]'",
         "trainer.total_training_steps=78",
         "trainer.total_epochs=78",  # 36 conversations: one step a pass
         "'checkpoint.save_contents=[model,optimizer,extra,hf_model]'",

@@ -62,6 +62,12 @@ def test_kl_clip_and_correction_are_said_in_verls_words() -> None:
     assert found[f"{ACTOR}.policy_loss.loss_mode"] == "gspo"
 
 
+def test_weight_decay_and_the_second_moment_are_those_of_the_settings_for_policy_and_critic() -> None:
+    found = overrides_of(derived(training={"weight_decay": 0.1, "adam_beta2": 0.95}))
+    for optimizer in (f"{ACTOR}.optim", "critic.optim"):
+        assert (found[f"{optimizer}.weight_decay"], found[f"{optimizer}.betas"]) == (0.1, [0.9, 0.95])
+
+
 def test_layer_inputs_are_offloaded_by_verls_own_key_if_they_are_here() -> None:
     keys = ("actor_rollout_ref.model.enable_activation_offload", "critic.model.enable_activation_offload")
     plain, offloaded = (
@@ -115,6 +121,11 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
         ({"training": {"optimizer": "adamw_8bit"}}, "optimizer_impl"),
         ({"training": {"offload": "optimizer"}}, "offload='optimizer': set it to none and use verl.offload"),
         ({"training": {"max_staleness": 2}}, "trainer.v1.trainer_mode"),
+        ({"training": {"mask_truncated_episodes": True}}, "mask_truncated_episodes=true .* set it to false"),
+        ({"model": {"float32_head": True}}, "float32_head=true .* set it to false"),
+        ({"model": {"tensor_parallel_size": 4}}, "tensor_parallel_size=4: set it to 1 and use verl.tensor_parallel"),
+        ({"inference": {"gpu_memory_utilization": 0.7}}, "=0.7: set it to auto and use verl.gpu_memory_utilization"),
+        ({"inference": {"deterministic": True}}, "deterministic=true: set it to false and use .*full_determinism"),
     ],
 )
 def test_what_verl_cannot_do_is_refused(sections: dict[str, Any], words: str) -> None:
