@@ -40,7 +40,8 @@ def train(
     ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run.")] = False,
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="With --resume, --from: accept settings that change what is learned.")
+        bool,
+        typer.Option("--allow-changes", help="With --resume, --from: accept settings that change what is learned."),
     ] = False,
     quiet: Quiet = False,
     engine: Annotated[

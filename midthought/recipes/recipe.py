@@ -79,8 +79,9 @@ class Recipe:
         is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a user's file
         replaces values of `own`. Without a model, it replaces values of the library's `tiny`, and so does the recipe's own
         `tiny`. In a resumed run, `auto` is the value that the run chose at its start. A model to evaluate that does not belong
-        to a run becomes `model.local_path`, and so does the given model that the policy in `from_path` began as. A `training.algorithm` in `words` replaces values of presets, of a recorded run, and
-        of a file that has this key, too; other values of the user's file win over it.
+        to a run becomes `model.local_path`, and so does the given model that the policy in `from_path` began as. A
+        `training.algorithm` in `words` replaces values of presets, of a recorded run, and of a file that has this key, too; other
+        values of the user's file win over it.
         Raises `SettingsError`, `CheckpointError`.
         """
         require_true_or_false(resume)

@@ -57,7 +57,9 @@ def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
 def test_learning_from_a_warmup_needs_its_prompts_and_tools(trained, tmp_path):
     words = [*SHORT, small_embedding_model(), "memory.k=2", "evaluation.control_arms=[]"]
     options = {"words": words, "stage": "rl", "from_path": trained}
-    with pytest.raises(SettingsError, match=r"tools\.memory_retrieval: .*'default': 1.* before, .*'default': 2.* now\nGive"):
+    with pytest.raises(
+        SettingsError, match=r"tools\.memory_retrieval: .*'default': 1.* before, .*'default': 2.* now\nGive"
+    ):
         find_recipe("podcast").run(tmp_path / "rl", Console(quiet=True), **options)
     assert not (tmp_path / "rl" / "config.yaml").exists()
     find_recipe("podcast").run(tmp_path / "rl", Console(quiet=True), **options, allow_changes=True)
