@@ -85,7 +85,6 @@ class Recipe:
         Raises `SettingsError`, `CheckpointError`.
         """
         require_true_or_false(resume)
-        settings = self.config_class()
         if stage not in STAGES:
             raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
         if resume and not (path / "config.yaml").is_file():
@@ -118,7 +117,7 @@ class Recipe:
         if not is_shipped and (model or config is None):
             layers.append(read_yaml(presets[FOR_GIVEN_MODELS if model else FOR_MADE_MODELS]))
         try:
-            chosen = load(settings, *layers, base, given, {"model": {"local_path": model}} if model else {})
+            chosen = load(self.config_class(), *layers, base, given, {"model": {"local_path": model}} if model else {})
         except SettingsError as error:
             if not is_recorded:
                 raise
