@@ -63,6 +63,8 @@ TRAIN = ("train", "podcast", "--run", "run")
         ((*TRAIN, "--stage", "rl"), "--stage rl", "give --from"),
         ((*TRAIN, "--stage", "lr"), "'lr'", "Known: all, evaluate, rl, sft."),
         ((*TRAIN, "--resume"), "run holds no run", "--run"),
+        ((*TRAIN, "--resume", "--dry-run"), "--dry-run with --resume", "leave out one"),
+        ((*TRAIN, "--allow-changes"), "--allow-changes", "add --resume"),
         ((*TRAIN, "--config", "mine.yaml"), "mine.yaml", "--config"),
         (("report", "nowhere"), "nowhere", "give the folder that `midthought train` wrote"),
         (("memory", "build", "nowhere"), "nowhere", "give the path of your transcripts"),

@@ -64,11 +64,15 @@ def train(
         words = [*words, f"evaluation.control_arms=[{arms}]"]
     if gpu_gib is not None and (not dry_run or engine != "midthought"):
         raise SettingsError("--gpu-gib describes a GPU for --dry-run, without --engine; add --dry-run, or leave it out")
+    if allow_changes and not resume:
+        raise SettingsError("--allow-changes permits a resumed run to change; add --resume, or leave it out")
     if engine != "midthought":
         require_verl_options(engine, stage, resume, arms)
         _train_with_verl(found, path, words, config, stage, from_, dry_run)
         return
     given: dict[str, Any] = {"words": words, "config": config, "stage": stage, "from_path": from_}
+    if dry_run and resume:
+        raise SettingsError(f"--dry-run with --resume: a resumed run keeps what it chose, see {path}/config.yaml; leave out one")
     if dry_run:
         _print_choice(found, path, given, gpu_gib)
         return

@@ -172,8 +172,8 @@ class ToolExecutor:
         if not timeout_seconds > 0:
             raise SettingsError(f"timeout_seconds must be more than 0, not {timeout_seconds}")
         for name, limit in (("max_concurrency", max_concurrency), ("max_threads", max_threads)):
-            if limit < 1:
-                raise SettingsError(f"{name} must be 1 or more, not {limit}")
+            if not isinstance(limit, int) or limit < 1:
+                raise SettingsError(f"{name} must be an integer of 1 or more, not {limit}")
         self.registry = registry
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency

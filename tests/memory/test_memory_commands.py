@@ -46,6 +46,7 @@ def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path)
             "unknown kind of question 'next'. Known: continuation, episode",
         ),
         (["questions", ".", "--no-memory-share", "0.5", "--from-model", "http://h/v1"], "--no-memory-share 0.5 is an"),
+        (["questions", ".", "--episodes", "Ada"], "--episodes Ada is an option of questions by a model; leave it out"),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):
