@@ -22,6 +22,7 @@ _FORMS: dict[str, tuple[type, ...]] = {
     "enum": (list, tuple),
     "required": (list, tuple),
     "properties": (Mapping,),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), (list, tuple)),
 }
 """What keywords of a JSON Schema must be, so that it can be described; the tool registry checks everything else."""
 

@@ -175,6 +175,7 @@ def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(address
         ({"tools": tool({"properties": {"a": "string"}})}, "'a' in 'properties' is 'string'"),
         ({"tools": tool({"properties": {"a": {}}, "required": None})}, "'required'"),
         ({"tools": tool({"properties": {"a": {"items": {"type": 5}}}})}, "'type'"),
+        ({"tools": tool({"properties": {"a": {"anyOf": 5}}})}, "'anyOf' is 5"),
         ({"tools": tool({"properties": {"a": {"type": ["string", None]}}})}, "'type' is ['string', None]"),
         ({"tools": tool({"anyOf": [{"properties": {"type": {"properties": []}}}]})}, "'properties'"),
     ],
