@@ -7,18 +7,20 @@ with a traceback; 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
+import warnings
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from midthought.cli import feedback, memory, runs, serving, training
-from midthought.cli.output import make_logs_printable, shorten_warnings, tell
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.files.regular import storage_error
+from midthought.report.console import printable, tell
 
 MISTAKE, TRAINING_STOPPED, INTERNAL_ERROR = 2, 3, os.EX_SOFTWARE
 
@@ -61,12 +63,20 @@ def _options(
 ) -> None: ...
 
 
+class PrintableFormatter(logging.Formatter):
+    """Formats log messages for a terminal, as `tell` does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def main() -> None:
     """Entry point of the `midthought` command."""
     # Batches differ in shape: with oneDNN's default capacity its cache grows to gigabytes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-    make_logs_printable()
-    shorten_warnings()
+    if logging.lastResort is not None:  # for logs that nothing else has configured
+        logging.lastResort.setFormatter(PrintableFormatter())
+    warnings.showwarning = lambda message, *_: tell(f"warning: {message}", err=True)
     try:
         app(prog_name="midthought")
     except UserError as error:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli.output import tell
+from midthought.report.console import tell
 
 app = typer.Typer(help="Feedback: logs, problems, servers.", no_args_is_help=True)
 

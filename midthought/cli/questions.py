@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midthought.cli.output import tell
 from midthought.errors import SettingsError, TranscriptError
 from midthought.files.output_folder import require_our_lines
 from midthought.memory.rows import require_our_parquet
+from midthought.report.console import Console, tell
 
 if TYPE_CHECKING:
     from midthought.memory.llm_questions.episodes import GenerationPlan
@@ -154,7 +154,6 @@ def _questions_by_model(
     from midthought.memory.llm_questions.generate import generate_questions
     from midthought.memory.llm_questions.structured_output import StructuredOutputModel
     from midthought.memory.store import MemoryStore
-    from midthought.report.console import Console
 
     asked = StructuredOutputModel(model, endpoint, out.with_suffix(".replies.sqlite"))
     embedder = load_embedder(embedding_model)

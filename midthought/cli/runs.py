@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES, Assignments
 from midthought.files.regular import value_errors
+from midthought.report.console import Console, tell
 
 
 def settings(
@@ -51,7 +51,6 @@ def compare(
     Runs that differ only in training.seed are seeds of one configuration.
     """
     from midthought.report.comparison import compare, print_comparison
-    from midthought.report.console import Console
 
     with value_errors(", ".join(map(str, runs))):
         comparison = compare(runs, arm=arm)

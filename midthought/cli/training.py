@@ -3,6 +3,8 @@ trains from."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from importlib import import_module
 from importlib.resources import files
@@ -11,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midthought.cli.output import program, tell
 from midthought.errors import OutputPathError, SettingsError, near_names
 from midthought.recipes import recipe_names
+from midthought.report.console import Console, tell
 
 if TYPE_CHECKING:
     from midthought.recipes.recipe import Recipe
@@ -56,7 +58,6 @@ def train(
 ) -> None:
     """Train a policy: warm-up, reinforcement learning, evaluation, report."""
     from midthought.recipes import find_recipe
-    from midthought.report.console import Console
 
     found = find_recipe(recipe)
     path, words = run or _timed_folder(found.name), settings or []
@@ -72,7 +73,9 @@ def train(
         return
     given: dict[str, Any] = {"words": words, "config": config, "stage": stage, "from_path": from_}
     if dry_run and resume:
-        raise SettingsError(f"--dry-run with --resume: a resumed run keeps what it chose, see {path}/config.yaml; leave out one")
+        raise SettingsError(
+            f"--dry-run with --resume: a resumed run keeps what it chose, see {path}/config.yaml; leave out one"
+        )
     if dry_run:
         _print_choice(found, path, given, gpu_gib)
         return
@@ -84,7 +87,7 @@ def train(
         from midthought.trainer.progress import FILE_NAME
 
         if (path / FILE_NAME).is_file():
-            command = f"{program()} train {recipe} --run {path} --resume"
+            command = f"{_program()} train {recipe} --run {path} --resume"
             console.error(f"Stopped. {what_is_saved(path)}. Continue with: {command}")
         else:
             console.error("Stopped before the run began. Nothing is saved: start it again")
@@ -103,7 +106,6 @@ def evaluate(
 ) -> None:
     """Run a model through a recipe's evaluation: metrics, trajectories, report."""
     from midthought.recipes import find_recipe
-    from midthought.report.console import Console
 
     path, console = run or _timed_folder("evaluate"), Console(quiet=quiet)
     given: dict[str, Any] = {"words": settings or [], "config": config, "stage": "evaluate", "from_path": model}
@@ -126,6 +128,11 @@ def require_verl_options(engine: str, stage: str, resume: bool, arms: str = "") 
         raise SettingsError(f"--arms {arms} with --engine verl: verl trains no control arms; leave --arms out")
 
 
+def _program() -> str:
+    """Returns how a shell starts this command: by its name if it is on the path, otherwise as it was started."""
+    return "midthought" if shutil.which("midthought") else sys.argv[0]
+
+
 def _timed_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
@@ -133,7 +140,6 @@ def _timed_folder(name: str) -> Path:
 def _print_choice(recipe: Recipe, path: Path, given: dict[str, Any], gpu_gib: float | None) -> None:
     """Prints what a run would choose and whether it fits. Raises SettingsError, with the remedy, if it does not fit."""
     from midthought.plan.hardware import Hardware
-    from midthought.report.console import Console
 
     run = recipe.make_run(path, Console(quiet=True), **given)
     run.choose(run.beginning, Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib) if gpu_gib else None)

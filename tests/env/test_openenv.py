@@ -40,7 +40,9 @@ class Server:
                     if (answer := await self.answer(**json.loads(event["text"]))) is None:
                         await send({"type": "websocket.close"})
                         break
-                    await send({"type": "websocket.send", "text": answer if isinstance(answer, str) else json.dumps(answer)})
+                    await send(
+                        {"type": "websocket.send", "text": answer if isinstance(answer, str) else json.dumps(answer)}
+                    )
             finally:
                 self.num_open -= 1
 

@@ -23,9 +23,8 @@ from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import chained, checked_messages
-from midthought.serve.chat_policy import ChatPolicy
+from midthought.serve.chat_policy import ChatPolicy, ContextOverflowError
 from midthought.serve.dialects import CHAT
-from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.tools.call_formats.detection import choose_call_format

@@ -11,9 +11,9 @@ from dialect_answers import ANSWERS, CALLED, CONVERSATION, TOOLS, answer, body, 
 
 from midthought.errors import DataError
 from midthought.serve.chat_messages import chained
+from midthought.serve.chat_policy import ContextOverflowError
 from midthought.serve.dialects import ANTHROPIC, CHAT, dialect_of
-from midthought.serve.dialects.dialect import Dialect
-from midthought.serve.errors import ContextOverflowError, RequestError
+from midthought.serve.dialects.dialect import Dialect, RequestError
 
 HI = {"role": "user", "content": "hi"}
 BOTH = pytest.mark.parametrize("dialect", [CHAT, ANTHROPIC], ids=lambda dialect: dialect.name)

@@ -20,7 +20,7 @@ from midthought.rollout.openai_messages import require_shallow
 from midthought.serve.answer_stream import Piece
 from midthought.serve.chat_answer import ChatAnswer, ChatRequest
 from midthought.serve.chat_messages import TOOL_NAME, checked_messages
-from midthought.serve.errors import ContextOverflowError, RequestError
+from midthought.serve.chat_policy import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.schemas import MAX_SCHEMA_CHARS
@@ -36,6 +36,14 @@ MAX_COUNT = 2**31 - 1
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """Of both dialects, by status."""
+
+
+class RequestError(DataError):
+    """A request that is refused, with the HTTP status and, if known, the parameter and the code that a program reads."""
+
+    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
 
 
 class Effect(StrEnum):
