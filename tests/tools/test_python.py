@@ -292,8 +292,9 @@ def test_code_has_its_own_folder_and_the_standard_library(tool: PythonTool) -> N
             "open('/dev/null', 'w').write('x')",
             "import decimal, datetime, random, statistics, fractions, re, csv, hashlib; random.random()",
             "import sqlite3; sqlite3.connect(':memory:').execute('select 1')",
+            "import os, sys; os.listdir(os.path.join(sys.base_prefix, 'lib'))",
         )
-        == ["done"] * 6
+        == ["done"] * 7
     )
 
 

@@ -40,7 +40,8 @@ def isolate() -> None:
     libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     drop_capabilities(libc)
-    restrict_files(libc, readable=[*sys.path, *_SYSTEM_FILES], writable=[os.getcwd(), os.devnull])
+    libraries = os.path.join(sys.base_prefix, "lib")  # conda's Python has shared libraries of its modules there
+    restrict_files(libc, readable=[*sys.path, libraries, *_SYSTEM_FILES], writable=[os.getcwd(), os.devnull])
     restrict_system_calls(libc)
 
 
