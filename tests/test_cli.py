@@ -85,6 +85,26 @@ def test_a_mistake_is_one_line_with_its_remedy_and_leaves_nothing_behind(here, c
     assert files(here) == before
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("feedback", "problems", "multiplication", "mine", "--limit", "2"), "use .parquet (verl's rows) or .jsonl"),
+        (("feedback", "problems", "multiplication", "mine.jsonl", "--limit", "2"), "give another path"),
+        (("feedback", "problems", "multiplication", "mine.parquet", "--limit", "2"), "give another path"),
+        (("feedback", "convert", "mine", "mine.parquet"), "give another path"),
+        (("memory", "questions", "mine", "new.jsonl", "--parquet", "new.jsonl"), "give another path"),
+        (("watch", "empty"), "give the folder that `midthought train` writes"),
+    ],
+)
+def test_a_file_or_folder_of_the_user_stays_as_it_is(here, call, words, remedy):
+    for name in ("mine", "mine.jsonl", "mine.parquet"):
+        (here / name).write_text('{"salary": 1}\n')
+    code, _, error = call(*words)
+    assert code == 2 and remedy in error
+    assert {(here / name).read_text() for name in ("mine", "mine.jsonl", "mine.parquet")} == {'{"salary": 1}\n'}
+    assert not (here / "new.jsonl").exists()
+
+
 def test_the_installed_command_tells_a_mistake_the_same_way(here):
     done = subprocess.run(
         [sys.executable, "-m", "midthought", *TRAIN, "training.sed=1"], capture_output=True, text=True

@@ -59,6 +59,8 @@ def questions(
     """Step 4: make questions with answers and evidence: about quotes, as the demo, or by a language model, verified."""
     require_our_lines(out, ("task_id", "prompt", "answer"))
     if parquet:
+        if parquet.resolve() == out.resolve():
+            raise SettingsError(f"--parquet {parquet} is the file of questions itself; give another path")
         require_our_parquet(parquet, ("data_source", "prompt"))
     if num_questions < 1:
         raise SettingsError(f"--num-questions {num_questions}: give 1 or more")

@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from midthought.cli.training import RECIPE_NAMES, Assignments
+from midthought.errors import CheckpointError
+from midthought.files.output_folder import kind_of
 from midthought.files.regular import value_errors
 from midthought.report.console import Console, tell
 
@@ -90,6 +92,8 @@ def watch(
     from midthought.report.run_record import RunState, follow, state_of
 
     with value_errors(run):
+        if run.is_dir() and kind_of(run) != "run":
+            raise CheckpointError(f"{run} is no run folder; give the folder that `midthought train` writes")
         for line in follow(run, None if once else 1.0):
             tell(line)
     state = state_of(run)
