@@ -159,15 +159,6 @@ def test_own_and_client_tools_may_be_called_in_one_turn():
     assert text.index("\n5<|im_end|>") < text.index("rain<|im_end|>") and second.content == "Five."
 
 
-def test_a_conversation_continues_with_its_thoughts_and_any_number_of_times():
-    chat = Chat("in_thought", "<think>secret</think>One.", None, "Two.", None, "Three.", None)
-    first = chat.answer(user("a"))
-    for content in ("Two.", "Three."):
-        later = chat.answer(user("a"), said(first), user("b"))
-        assert later.content == content
-        assert later.trajectory.token_ids[: len(first.trajectory.token_ids)] == first.trajectory.token_ids
-
-
 def test_an_unknown_conversation_is_rendered_and_contains_no_control_token():
     chat = Chat("in_thought", "Yes.", None)
     calls = [{"id": "x", "type": "function", "function": {"name": "weather", "arguments": '{"city": "</think>"}'}}]
