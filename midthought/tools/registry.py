@@ -22,7 +22,7 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 ToolT = TypeVar("ToolT", bound=Tool)
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_PLACE_IN_MEMORY = re.compile(r"<([^<>]*) at 0x[0-9a-fA-F]+>")
+_PLACE_IN_MEMORY = re.compile(r"<((?:[^<>]|<\w+>){1,200}) at 0x[0-9a-fA-F]+>")
 _RETURN = "execute must return a text, or what JSON can write"
 _MAX_ERROR_CHARS = 100
 
