@@ -7,6 +7,7 @@ with a traceback; 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -74,6 +75,9 @@ def main() -> None:
     """Entry point of the `midthought` command."""
     # Batches differ in shape: with oneDNN's default capacity its cache grows to gigabytes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # the help has characters that not every encoding has
     if logging.lastResort is not None:  # for logs that nothing else has configured
         logging.lastResort.setFormatter(PrintableFormatter())
     warnings.showwarning = lambda message, *_: tell(f"warning: {message}", err=True)
