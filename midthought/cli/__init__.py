@@ -1,6 +1,6 @@
 """The `midthought` command, one module per group of commands.
 
-Exit codes: 0 done; 1 a command that judges (`doctor`, `feedback check`) has a finding, or the run of `watch` ended early;
+Exit codes: 0 done; 1 `doctor` or `feedback check` has a finding, a model gave no reply, or the run of `watch` ended early;
 2 a mistake of the user, which one line explains; 3 training was stopped because it cannot learn; 70 an error of this library,
 with a traceback; 130 stopped by Ctrl-C.
 """

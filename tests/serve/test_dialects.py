@@ -108,6 +108,13 @@ def test_a_required_tool_is_reported_in_training_and_refused_by_the_endpoint(dia
             read(dialect, training=False, **fields)
 
 
+def test_half_a_surrogate_pair_in_a_tool_is_a_question_mark():
+    schema = {"properties": {"a": {"description": "\ud800"}}}
+    asked = read(ANTHROPIC, tools=[{"name": "look", "description": "\udfff", "input_schema": schema}])
+    (tool,) = asked.requests[0].tools
+    assert (tool.description, [each.description for each in tool.parameters]) == ("?", ["?"])
+
+
 def test_a_choice_of_no_tool_hides_the_tools():
     assert not read(CHAT, tools=TOOLS["chat"], tool_choice="none").requests[0].tools
     assert not read(ANTHROPIC, tools=TOOLS["anthropic"], tool_choice={"type": "none"}).requests[0].tools

@@ -23,6 +23,7 @@ from midthought.serve.chat_messages import TOOL_NAME, checked_messages
 from midthought.serve.chat_policy import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tools.definition import ToolDefinition
+from midthought.tools.registry import encodable
 from midthought.tools.schemas import MAX_SCHEMA_CHARS
 from midthought.types.task import with_system
 
@@ -226,14 +227,15 @@ def _definition(tool: Any) -> ToolDefinition:
     if not TOOL_NAME.fullmatch(tool.name):
         raise DataError(f"the tool {tool.name!r:.80}: a name has 1 to 64 letters, digits, _ and -")
     require_shallow(tool.parameters, f"the parameters of the tool {tool.name!r} are")
-    if len(json.dumps(tool.parameters)) > MAX_SCHEMA_CHARS:
+    text = encodable(json.dumps(tool.parameters or {}, ensure_ascii=False))
+    if len(text) > MAX_SCHEMA_CHARS:
         raise DataError(
             f"the parameters of the tool {tool.name!r} have more than {MAX_SCHEMA_CHARS:,} characters of JSON"
         )
-    schema = {"type": "object", "properties": {}, **(tool.parameters or {})}
+    schema = {"type": "object", "properties": {}, **json.loads(text)}
     if not isinstance(schema["properties"], dict):
         raise DataError(f"the tool {tool.name!r}: 'properties' of its parameters must be an object")
-    return ToolDefinition(tool.name, tool.description or "", schema)  # type: ignore[arg-type]
+    return ToolDefinition(tool.name, encodable(tool.description or ""), schema)  # type: ignore[arg-type]
 
 
 # -- responses ---------------------------------------------------------------------------------------------------
