@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli import feedback, memory, runs, serving, training
+from midthought.cli import feedback, memory, runs, serving
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.files.regular import storage_error
 from midthought.report.console import printable, tell
@@ -32,9 +32,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    training.init,
-    training.train,
-    training.evaluate,
+    runs.init,
+    runs.train,
+    runs.evaluate,
     runs.doctor,
     runs.settings,
     runs.report,

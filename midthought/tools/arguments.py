@@ -51,13 +51,11 @@ class ArgumentsChecker:
             raise SettingsError(f"invalid JSON Schema: $schema is {shown(name)}; give its address, or leave it out")
         dialect = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         try:
-            dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
-            resolver = _inner_references(schema, dialect)
-        except BaseException as error:
-            if _is_too_deep(error) or isinstance(error, jsonschema.SchemaError):
-                words = getattr(error, "message", "it is nested too deeply")
-                raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
-            raise
+            with _within_recursion(SettingsError("invalid JSON Schema: it is nested too deeply")):
+                dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
+                resolver = _inner_references(schema, dialect)
+        except jsonschema.SchemaError as error:
+            raise SettingsError(f"invalid JSON Schema: {_cut(error.message)}") from None
         keywords = {name: _with_null(keyword) for name, keyword in dialect.VALIDATORS.items()}
         keywords |= dict.fromkeys(("pattern", "patternProperties"), lambda *_: ())
         self._validator = validators.extend(dialect, keywords)(
@@ -71,14 +69,10 @@ class ArgumentsChecker:
         tool: pydantic (of a function's parameters) and MCP servers check them, and `re` may take days for one.
         """
         _require_shallow(arguments)
-        try:
+        with _within_recursion(ArgumentsError("the arguments are nested too deeply")):
             error = self._first_error(arguments)
             if error is not None:
                 raise ArgumentsError(_explain(error))
-        except BaseException as error:
-            if _is_too_deep(error):
-                raise ArgumentsError("the arguments are nested too deeply") from None
-            raise
 
     def _first_error(self, arguments: Mapping[str, Any]) -> ValidationError | None:
         first = None
@@ -89,9 +83,15 @@ class ArgumentsChecker:
         return first
 
 
-def _is_too_deep(error: BaseException) -> bool:
-    """Whether Python's recursion limit was reached. In the Rust code of `referencing` that is a panic, which is no Exception."""
-    return isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
+@contextlib.contextmanager
+def _within_recursion(refusal: Exception) -> Iterator[None]:
+    """Raises `refusal` if Python's recursion limit is reached. In the Rust code of `referencing` that is a panic, no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, RecursionError) or type(error).__name__ == "PanicException":
+            raise refusal from None
+        raise
 
 
 def _require_shallow(arguments: Mapping[str, Any]) -> None:
