@@ -1,6 +1,6 @@
 """`midthought init`, `train` and `evaluate`: write a project that trains at once, run a recipe here, or write a bundle that verl
-trains from. `settings`, `doctor`, `watch`, `report` and `compare`: what a run would use and whether it can work, what it writes, and
-how it differs from others.
+trains from. `settings`, `doctor`, `watch`, `report` and `compare`: what a run would use and whether it can work, what it writes,
+and how it differs from others.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class ArgumentsChecker:
 
 @contextlib.contextmanager
 def _within_recursion(refusal: Exception) -> Iterator[None]:
-    """Raises `refusal` if Python's recursion limit is reached. In the Rust code of `referencing` that is a panic, no Exception."""
+    """Raises `refusal` at the recursion limit. In the Rust code of `referencing` this is a panic: no Exception."""
     try:
         yield
     except BaseException as error:
