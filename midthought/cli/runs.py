@@ -275,7 +275,7 @@ def watch(
     from midthought.report.run_record import RunState, follow, state_of
 
     with value_errors(run):
-        if run.is_dir() and kind_of(run) != "run":
+        if run.is_dir() and kind_of(run) != "run" and not (run / "metrics.jsonl").exists():
             raise CheckpointError(f"{run} is no run folder; give the folder that `midthought train` writes")
         for line in follow(run, None if once else 1.0):
             tell(line)
