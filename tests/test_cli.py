@@ -11,7 +11,7 @@ import pytest
 from small_runs import SHORT_TRANSCRIPTS
 
 from midthought import cli
-from midthought.cli.output import tell
+from midthought.report.console import tell
 
 ANN_AND_BOB = """# The Tide Clock
 
@@ -63,6 +63,8 @@ TRAIN = ("train", "podcast", "--run", "run")
         ((*TRAIN, "--stage", "rl"), "--stage rl", "give --from"),
         ((*TRAIN, "--stage", "lr"), "'lr'", "Known: all, evaluate, rl, sft."),
         ((*TRAIN, "--resume"), "run holds no run", "--run"),
+        ((*TRAIN, "--resume", "--dry-run"), "--dry-run with --resume", "leave out one"),
+        ((*TRAIN, "--allow-changes"), "--allow-changes", "add --resume"),
         ((*TRAIN, "--config", "mine.yaml"), "mine.yaml", "--config"),
         (("report", "nowhere"), "nowhere", "give the folder that `midthought train` wrote"),
         (("memory", "build", "nowhere"), "nowhere", "give the path of your transcripts"),
@@ -81,6 +83,26 @@ def test_a_mistake_is_one_line_with_its_remedy_and_leaves_nothing_behind(here, c
     assert error.startswith("midthought: ") and error.count("\n") == 1 and error.endswith("\n")
     assert named in error and remedy in error
     assert files(here) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("feedback", "problems", "multiplication", "mine", "--limit", "2"), "use .parquet (verl's rows) or .jsonl"),
+        (("feedback", "problems", "multiplication", "mine.jsonl", "--limit", "2"), "give another path"),
+        (("feedback", "problems", "multiplication", "mine.parquet", "--limit", "2"), "give another path"),
+        (("feedback", "convert", "mine", "mine.parquet"), "give another path"),
+        (("memory", "questions", "mine", "new.jsonl", "--parquet", "new.jsonl"), "give another path"),
+        (("watch", "empty"), "give the folder that `midthought train` writes"),
+    ],
+)
+def test_a_file_or_folder_of_the_user_stays_as_it_is(here, call, words, remedy):
+    for name in ("mine", "mine.jsonl", "mine.parquet"):
+        (here / name).write_text('{"salary": 1}\n')
+    code, _, error = call(*words)
+    assert code == 2 and remedy in error
+    assert {(here / name).read_text() for name in ("mine", "mine.jsonl", "mine.parquet")} == {'{"salary": 1}\n'}
+    assert not (here / "new.jsonl").exists()
 
 
 def test_the_installed_command_tells_a_mistake_the_same_way(here):
@@ -205,4 +227,4 @@ def test_every_command_prints_with_tell():
     sources = [*Path(cli.__file__).parent.glob("*.py")]
     assert len(sources) > 5
     printing = [path.name for path in sources if re.search(r"typer\.s?echo|\bprint\(", path.read_text())]
-    assert printing == ["output.py"]
+    assert printing == []

@@ -1,5 +1,6 @@
 """Conventions of the command line: version, help, exit codes, and the project that `init` writes."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -32,6 +33,13 @@ def test_every_command_explains_itself(call, words):
     code, text, _ = call(*words, "-h")
     assert code == 0 and " ".join(("Usage: midthought", *words)) in text
     assert text == call(*words, "--help")[1]
+
+
+def test_the_help_is_printed_in_any_encoding():
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    words = [sys.executable, "-m", "midthought", "compare", "-h"]
+    done = subprocess.run(words, env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"") and b"Usage: midthought compare" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,27 @@
 """The `midthought` command, one module per group of commands.
 
-Exit codes: 0 done; 1 a command that judges (`doctor`, `feedback check`) has a finding, or the run of `watch` ended early;
+Exit codes: 0 done; 1 `doctor` or `feedback check` has a finding, a model gave no reply, or the run of `watch` ended early;
 2 a mistake of the user, which one line explains; 3 training was stopped because it cannot learn; 70 an error of this library,
 with a traceback; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import sys
 import traceback
+import warnings
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from midthought.cli import feedback, memory, runs, serving, training
-from midthought.cli.output import make_logs_printable, shorten_warnings, tell
+from midthought.cli import feedback, memory, runs, serving
 from midthought.errors import TrainingStoppedError, UserError
 from midthought.files.regular import storage_error
+from midthought.report.console import printable, tell
 
 MISTAKE, TRAINING_STOPPED, INTERNAL_ERROR = 2, 3, os.EX_SOFTWARE
 
@@ -29,9 +32,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    training.init,
-    training.train,
-    training.evaluate,
+    runs.init,
+    runs.train,
+    runs.evaluate,
     runs.doctor,
     runs.settings,
     runs.report,
@@ -61,12 +64,23 @@ def _options(
 ) -> None: ...
 
 
+class PrintableFormatter(logging.Formatter):
+    """Formats log messages for a terminal, as `tell` does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def main() -> None:
     """Entry point of the `midthought` command."""
     # Batches differ in shape: with oneDNN's default capacity its cache grows to gigabytes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-    make_logs_printable()
-    shorten_warnings()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # the help has characters that not every encoding has
+    if logging.lastResort is not None:  # for logs that nothing else has configured
+        logging.lastResort.setFormatter(PrintableFormatter())
+    warnings.showwarning = lambda message, *_: tell(f"warning: {message}", err=True)
     try:
         app(prog_name="midthought")
     except UserError as error:

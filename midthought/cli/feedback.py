@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from midthought.cli.output import tell
+from midthought.files.output_folder import require_our_lines
+from midthought.memory.rows import require_our_parquet
+from midthought.report.console import tell
 
 app = typer.Typer(help="Feedback: logs, problems, servers.", no_args_is_help=True)
 
@@ -28,6 +30,7 @@ def convert(
     from midthought.feedback.convert import convert as convert_log
     from midthought.feedback.convert import report_lines
 
+    require_our_parquet(out, ("messages", "tools"))
     report = convert_log(log, out, dataset=dataset, strict=strict, recheck=recheck, tell=tell)
     tell("\n".join([*report_lines(report), f"written to {out}"]))
 
@@ -49,6 +52,10 @@ def problems(
     """Write a data set's problems, from the hub, a file or a seed."""
     from midthought.feedback.commands import write_problems
 
+    if out.suffix == ".parquet":
+        require_our_parquet(out, ("data_source", "prompt"))
+    elif out.suffix == ".jsonl":
+        require_our_lines(out, ("task_id", "prompt", "answer"))
     write_problems(dataset, out, source=source, split=split, limit=limit, seed=seed, strict=strict, tell=tell)
 
 

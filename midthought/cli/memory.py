@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from midthought.cli import questions
-from midthought.cli.output import tell
 from midthought.cli.questions import UsedEmbeddingModel
 from midthought.errors import SettingsError
 from midthought.files.output_folder import require_our_lines
 from midthought.memory.rows import require_our_parquet
+from midthought.report.console import Console, tell
 
 app = typer.Typer(help="Build, search and serve a podcast memory; also step by step.", no_args_is_help=True)
 
@@ -65,7 +65,6 @@ def write(
 ) -> None:
     from midthought.memory.embedding import load_embedder
     from midthought.memory.store import MemoryStore
-    from midthought.report.console import Console
 
     store, is_added = MemoryStore.open(path, embedder=load_embedder(embedding_model)), context.info_name == "add"
     kind = chunking or ("turns" if is_added and store.is_built and not store.has_windows else "windows")
@@ -185,7 +184,6 @@ def embed(
     from midthought.memory.chunks import read_chunks
     from midthought.memory.embedding import load_embedder
     from midthought.memory.rows import write_rows
-    from midthought.report.console import Console
 
     require_our_parquet(out, ("chunk_id", "vector"))
     read, embedder = read_chunks(chunks), load_embedder(embedding_model)
@@ -228,7 +226,6 @@ def _read_chunks(transcripts: Path, how: tuple[Any, ...]) -> Any:
 
 def _print_summary(folder: Any, chunks: Any, as_json: bool, **more: Any) -> None:
     from midthought.memory.inspection import COLUMNS, inspection_json, notices, summary_rows
-    from midthought.report.console import Console
 
     if as_json:
         tell(json.dumps(inspection_json(folder, chunks) | more, indent=1, ensure_ascii=False))

@@ -8,20 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midthought.cli.output import tell
 from midthought.errors import SettingsError, TranscriptError
 from midthought.files.output_folder import require_our_lines
 from midthought.memory.rows import require_our_parquet
+from midthought.report.console import Console, tell
 
 if TYPE_CHECKING:
     from midthought.memory.llm_questions.episodes import GenerationPlan
     from midthought.memory.llm_questions.generate import GenerationReport
     from midthought.types import Task
 
+_OF_QUOTES = ("num_questions", "no_memory_share", "seed")
+_OF_A_MODEL = ("model", "api_key_env", "num_pairs", "episodes", "max_episodes", "embedding_model")
+"""Options that only one of the two ways to make questions has."""
+
 UsedEmbeddingModel = Annotated[str, typer.Option(help="Embedding model that the memory was built with.")]
 
 
 def questions(
+    context: typer.Context,
     chunks: Annotated[
         Path,
         typer.Argument(
@@ -54,13 +59,12 @@ def questions(
     """Step 4: make questions with answers and evidence: about quotes, as the demo, or by a language model, verified."""
     require_our_lines(out, ("task_id", "prompt", "answer"))
     if parquet:
+        if parquet.resolve() == out.resolve():
+            raise SettingsError(f"--parquet {parquet} is the file of questions itself; give another path")
         require_our_parquet(parquet, ("data_source", "prompt"))
     if num_questions < 1:
         raise SettingsError(f"--num-questions {num_questions}: give 1 or more")
-    if no_memory_share and from_model:
-        raise SettingsError(
-            f"--no-memory-share {no_memory_share:g} is an option of questions about quotes; leave out it or --from-model"
-        )
+    _require_no_option_of_the_other_way(context, from_model)
     if from_model:
         from midthought.http.json_requests import EndpointSettings
 
@@ -87,6 +91,15 @@ def questions(
         write_parquet(rows, parquet)
         tell(f"{parquet}: {len(rows)} rows")
     tell(f"{out}: {len(tasks)} questions")
+
+
+def _require_no_option_of_the_other_way(context: typer.Context, from_model: str) -> None:
+    for name in _OF_QUOTES if from_model else _OF_A_MODEL:
+        if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')} {context.params[name]}"
+            if from_model:
+                raise SettingsError(f"{option} is an option of questions about quotes; leave out it or --from-model")
+            raise SettingsError(f"{option} is an option of questions by a model; leave it out, or add --from-model")
 
 
 def _chunks_of(path: Path) -> list[Any]:
@@ -143,7 +156,6 @@ def _questions_by_model(
     from midthought.memory.llm_questions.generate import generate_questions
     from midthought.memory.llm_questions.structured_output import StructuredOutputModel
     from midthought.memory.store import MemoryStore
-    from midthought.report.console import Console
 
     asked = StructuredOutputModel(model, endpoint, out.with_suffix(".replies.sqlite"))
     embedder = load_embedder(embedding_model)

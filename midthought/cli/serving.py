@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from midthought.cli.output import tell
 from midthought.errors import SettingsError
 from midthought.files.regular import value_errors
+from midthought.report.console import tell
 
 Run = Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")]
 Recipe = Annotated[
@@ -51,9 +51,7 @@ def serve(
     require_installed("serve", "fastapi", "uvicorn")
     from midthought.memory.service.server import address, listen, make_server
     from midthought.memory.service.server import run as run_server
-    from midthought.serve.app import make_app
-    from midthought.serve.session_keys import Sessions
-    from midthought.serve.sessions import shared_session
+    from midthought.serve.app import make_shared_app
 
     how = {"system_prompt": system, "call_format": call_format, "device": device, "max_num_seqs": max_num_seqs}
     opened = _open(run, tools, no_tools, recipe=recipe, **how)
@@ -61,8 +59,8 @@ def serve(
         listening, name = listen(access.host, port), name or opened.name
         tools_of_run = ", ".join(opened.policy.executor.registry.names()) or "none"
         tell(f"{name} (tools: {tools_of_run}) at {address(listening)}/v1")
-        session = shared_session(opened.policy, opened.engine.start, name)
-        run_server(make_server(make_app(Sessions(session), access)), listening)
+        app = make_shared_app(opened.policy, opened.engine.start, name, access)
+        run_server(make_server(app), listening)
 
 
 def _open(run: Path, tools: list[str] | None, no_tools: bool, **how: Any) -> Any:

@@ -32,7 +32,7 @@ class GymnasiumEnvironment(BaseEnvironment):
         observation_to_text: converts an observation; required for images and for more than `MAX_NUMBERS` numbers.
         text_to_action: converts the policy's text to an action; required for other spaces.
         action_names: names of the actions of a Discrete space, such as `["left", "down", "right", "up"]`, in order. The last name
-            in the policy's text counts.
+            in the policy's text counts, as a whole word.
 
     Raises `SettingsError` for a space that needs a function, an environment of another package or of many copies
     (`gymnasium.vector`), and names that do not fit; `MissingExtraError` without Gymnasium.
@@ -153,7 +153,7 @@ def _contained(space: Any, action: Any, form: str) -> Any:
 
 def _named_action(space: Any, names: Sequence[str], form: str, text: str) -> int:
     pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    found = re.findall(pattern, text, re.IGNORECASE)
+    found = re.findall(rf"(?<!\w)(?:{pattern})(?!\w)", text, re.IGNORECASE)
     if not found:
         raise ValueError(f"answer with {form}")
     return int(space.start) + [name.lower() for name in names].index(found[-1].lower())

@@ -111,14 +111,18 @@ class OpenEnvEnvironment(BaseEnvironment):
         if self._socket is None:
             raise EpisodeError(f"the session with {self._url} is closed; call reset() first")
         try:
+            request = json.dumps({"type": kind, "data": data}, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"it is not JSON: {error}") from error
+        try:
             with contextlib.suppress(ConnectionClosed):  # a server without a free session sends its reason and closes
-                await self._socket.send(json.dumps({"type": kind, "data": data}))
+                await self._socket.send(request)
             reply = json.loads(await self._socket.recv())
         except ConnectionClosed as error:
             self._socket = None
             raise EpisodeError(f"the OpenEnv server at {self._url} closed the connection: {error}") from error
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"the action or the reply is not JSON: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise EpisodeError(f"the OpenEnv server at {self._url} answered {kind} with no JSON: {error}") from error
         except BaseException:  # a deadline: the reply may come later and would be read as the next one
             socket, self._socket = self._socket, None
             socket.transport.abort()

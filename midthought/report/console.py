@@ -225,6 +225,13 @@ def printable(text: str) -> str:
     )
 
 
+def tell(text: object, *, err: bool = False) -> None:
+    """Prints a text, of users, models or servers too, as `printable`; on standard error with `err`. Commands print with it."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write(_encodable(printable(str(text)), stream) + "\n")
+    stream.flush()
+
+
 def _encodable(text: str, stream: IO[str]) -> str:
     """Replaces characters that the stream's encoding does not have."""
     encoding = getattr(stream, "encoding", None) or "utf-8"

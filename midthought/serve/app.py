@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -11,11 +12,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midthought.memory.service.auth import AccessPolicy, SecurityMiddleware, tokens_of
+from midthought.serve.chat_answer import ChatAnswers
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.dialects import dialect_of
-from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, model_entry, parsed
-from midthought.serve.errors import RequestError
-from midthought.serve.session_keys import KeyKind, Sessions
-from midthought.serve.sessions import Session
+from midthought.serve.dialects.dialect import MAX_BODY_BYTES, Dialect, Given, RequestError, model_entry, parsed
+from midthought.serve.exchange import Start
+from midthought.serve.sessions import AgentClient, KeyKind, Session, SessionLimits, Sessions
 
 ANSWER_SECONDS = 1800.0
 """Time limit of a response."""
@@ -32,6 +34,15 @@ def make_app(sessions: Sessions, access: AccessPolicy) -> ASGIApp:
         answer_seconds=ANSWER_SECONDS,
         error_body=lambda path, status, detail: dialect_of(path).error(RequestError(detail, status=status)),
     )
+
+
+def make_shared_app(
+    policy: ChatPolicy, start: Start, model: str, access: AccessPolicy, *, max_answers: int = 512
+) -> ASGIApp:
+    """Returns the endpoint of `midthought serve`: one session, which needs no key of its own and has no end. The client's
+    sampling options are used, and the oldest conversations are forgotten."""
+    limits = SessionLimits(max_answers=max_answers, max_requests=math.inf, max_tokens=math.inf, grace_seconds=0.0)
+    return make_app(Sessions(Session(ChatAnswers(policy), start, AgentClient(model=model), limits=limits)), access)
 
 
 class GivenReward(Given):

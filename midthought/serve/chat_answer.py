@@ -19,8 +19,7 @@ from midthought.rollout.episode import Episode, RolloutParts, open_tools
 from midthought.rollout.turn_graph import Finished, TurnGraph, TurnNode, append_answer
 from midthought.serve.answer_stream import AnswerStream, OnPiece, Piece, PieceKind
 from midthought.serve.chat_messages import can_come_back, chained, next_digest
-from midthought.serve.chat_policy import ChatPolicy, prompt_of, require_room
-from midthought.serve.errors import ContextOverflowError
+from midthought.serve.chat_policy import ChatPolicy, ContextOverflowError, prompt_of, require_room
 from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, StopReason, Task, ToolEvent, Trajectory

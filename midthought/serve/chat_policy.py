@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine
-from midthought.errors import SettingsError
+from midthought.errors import DataError, SettingsError
 from midthought.rollout.openai_messages import result_event, result_messages
 from midthought.rollout.turn_graph import TurnGraph, TurnNode
 from midthought.serve.chat_messages import digest_of, for_template, issued_ids
-from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
@@ -28,6 +27,17 @@ from midthought.types.task import with_system
 
 MAX_TOOL_SETS = 64
 """Sets of tools of clients that a policy remembers."""
+
+
+class ContextOverflowError(DataError):
+    """A conversation that leaves no room for an answer. `num_tokens` None: not counted, but more than `max_tokens`."""
+
+    def __init__(self, num_tokens: int | None, max_tokens: int) -> None:
+        self.num_tokens, self.max_tokens = num_tokens, max_tokens
+        num = f"more than {max_tokens}" if num_tokens is None else num_tokens
+        super().__init__(
+            f"the conversation and its tools have {num} tokens, and a sequence may have {max_tokens} in all; shorten them"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,8 +23,7 @@ from midthought.errors import EngineError
 from midthought.rollout.turn_graph import TurnNode
 from midthought.serve.answer_stream import Piece
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
-from midthought.serve.dialects.dialect import Asked, Dialect
-from midthought.serve.errors import RequestError
+from midthought.serve.dialects.dialect import Asked, Dialect, RequestError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

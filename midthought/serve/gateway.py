@@ -18,8 +18,7 @@ from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.chat_answer import ChatAnswers
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.exchange import Start
-from midthought.serve.session_keys import Sessions
-from midthought.serve.sessions import AgentClient, Session, SessionLimits
+from midthought.serve.sessions import AgentClient, Session, SessionLimits, Sessions
 from midthought.tools.background_loop import BackgroundLoop
 
 STOP_SECONDS = 1

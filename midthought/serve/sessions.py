@@ -1,4 +1,4 @@
-"""Sessions of the endpoint: the exchange that a repeated request finds again, rewards, limits, counts.
+"""Sessions of the endpoint: the exchange that a repeated request finds again, rewards, limits, counts; and their keys.
 
 A session sees its own turn graph only. Does not depend on routes or the server; used on the server's event loop.
 """
@@ -8,19 +8,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import hmac
+import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from midthought.rollout.turn_graph import TurnNode
 from midthought.serve.chat_answer import ChatAnswers
-from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.dialects import ANTHROPIC
-from midthought.serve.dialects.dialect import Dialect
-from midthought.serve.errors import RequestError
+from midthought.serve.dialects.dialect import Dialect, RequestError
 from midthought.serve.exchange import Exchange, Start
 
+KeyKind = Literal["model", "control"]
 RETRY_SECONDS = 60.0
 """A finished exchange is found by the same request for this long after its last connection ended."""
 STOP_SECONDS = 5.0
@@ -238,6 +240,56 @@ class Session:
             self._note(exchange.digest, failure, exchange.cause)
 
 
+class Sessions:
+    """Open sessions by their ids. `shared`: the only one, which needs no key of its own.
+
+    A key holds the id of its session and a code that only this process can make, which is compared in constant time; nothing is
+    kept of a closed session.
+    """
+
+    def __init__(self, shared: Session | None = None) -> None:
+        self._shared = shared
+        self._open: dict[str, Session] = {}
+        self._secret = secrets.token_bytes(32)
+
+    def key(self, kind: KeyKind, session_id: str) -> str:
+        """Returns the key of a session with this id, which has no hyphen."""
+        code = hmac.digest(self._secret, f"{kind} {session_id}".encode(), "sha256").hex()
+        return f"mt-{kind}-{session_id}-{code}"
+
+    def knows(self, key: str) -> bool:
+        """Whether it is the key of a session, open or closed."""
+        parts: Any = key.split("-")
+        return len(parts) == 4 and hmac.compare_digest(key.encode(), self.key(parts[1], parts[2]).encode())
+
+    def add(self, session: Session) -> None:
+        """From now on the session is found by its keys."""
+        self._open[session.id] = session
+
+    def find(self, keys: Sequence[str], kind: KeyKind) -> Session:
+        """Returns the session of the first key that is known. Raises `RequestError`: 401 if none is, 403 if the session is closed
+        or it is the session's other key."""
+        if self._shared is not None and kind == "model":
+            return self._shared
+        if (key := next(filter(self.knows, keys), None)) is None:
+            raise RequestError("the key is not that of a session", status=401)
+        _, found, session_id, _ = key.split("-")
+        if session_id not in self._open:
+            raise closed()
+        if found != kind:
+            raise RequestError(f"this needs the session's {kind} key, not its {found} key", status=403)
+        return self._open[session_id]
+
+    async def close(self, session: Session) -> None:
+        """Ends a session; later requests with its keys get status 403."""
+        self._open.pop(session.id, None)
+        await session.end()
+
+    async def close_all(self) -> None:
+        """Ends all sessions."""
+        await asyncio.gather(*map(self.close, list(self._open.values())))
+
+
 def _digest(path: str, body: bytes) -> bytes:
     return hashlib.blake2b(path.encode() + b"\n" + body, digest_size=16).digest()
 
@@ -246,11 +298,3 @@ def closed() -> RequestError:
     """Returns the error of every request to a session that is closed."""
     words = "this session is closed; each episode has its own key, client.api_key"
     return RequestError(words, status=403, code="session_closed")
-
-
-def shared_session(policy: ChatPolicy, start: Start, model: str, *, max_answers: int = 512) -> Session:
-    """Returns the session of `midthought serve`, which has no end: the client's sampling options are used, and the oldest
-    conversations are forgotten."""
-    endless = float("inf")
-    limits = SessionLimits(max_answers=max_answers, max_requests=endless, max_tokens=endless, grace_seconds=0.0)
-    return Session(ChatAnswers(policy), start, AgentClient(model=model), limits=limits)

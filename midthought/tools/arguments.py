@@ -47,13 +47,15 @@ class ArgumentsChecker:
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
+        if not isinstance(name := schema.get("$schema", ""), str):
+            raise SettingsError(f"invalid JSON Schema: $schema is {shown(name)}; give its address, or leave it out")
         dialect = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         try:
-            dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
-            resolver = _inner_references(schema, dialect)
-        except (jsonschema.SchemaError, RecursionError) as error:
-            words = getattr(error, "message", "it is nested too deeply")
-            raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
+            with _within_recursion(SettingsError("invalid JSON Schema: it is nested too deeply")):
+                dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
+                resolver = _inner_references(schema, dialect)
+        except jsonschema.SchemaError as error:
+            raise SettingsError(f"invalid JSON Schema: {_cut(error.message)}") from None
         keywords = {name: _with_null(keyword) for name, keyword in dialect.VALIDATORS.items()}
         keywords |= dict.fromkeys(("pattern", "patternProperties"), lambda *_: ())
         self._validator = validators.extend(dialect, keywords)(
@@ -67,12 +69,10 @@ class ArgumentsChecker:
         tool: pydantic (of a function's parameters) and MCP servers check them, and `re` may take days for one.
         """
         _require_shallow(arguments)
-        try:
+        with _within_recursion(ArgumentsError("the arguments are nested too deeply")):
             error = self._first_error(arguments)
             if error is not None:
                 raise ArgumentsError(_explain(error))
-        except RecursionError:
-            raise ArgumentsError("the arguments are nested too deeply") from None
 
     def _first_error(self, arguments: Mapping[str, Any]) -> ValidationError | None:
         first = None
@@ -81,6 +81,17 @@ class ArgumentsChecker:
                 return error
             first = first or error
         return first
+
+
+@contextlib.contextmanager
+def _within_recursion(refusal: Exception) -> Iterator[None]:
+    """Raises `refusal` at the recursion limit. In the Rust code of `referencing` this is a panic: no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, RecursionError) or type(error).__name__ == "PanicException":
+            raise refusal from None
+        raise
 
 
 def _require_shallow(arguments: Mapping[str, Any]) -> None:
@@ -104,32 +115,35 @@ def _cut(text: str) -> str:
 def _inner_references(schema: Mapping[str, Any], dialect: Any) -> Any:
     """Returns the resolver of the schema's references. Its anchors and ids are collected once: without that, each reference to
     one of them searches the whole schema."""
-    resource = specification_with(dialect.ID_OF(dialect.META_SCHEMA)).create_resource(schema)
+    specification = specification_with(dialect.ID_OF(dialect.META_SCHEMA))
+    resource = specification.create_resource(schema)
     address = resource.id() or ""
     try:
         resolver = referencing.Registry().with_resource(address, resource).crawl().resolver(address)
     except ValueError as error:
         raise SettingsError(f"invalid JSON Schema: an $id is no address ({_cut(str(error))})") from None
-    for reference in _references(schema):
-        try:
-            resolver.lookup(reference)
-        except (referencing.exceptions.Unresolvable, ValueError):
-            raise SettingsError(
-                f"JSON Schema: $ref {shown(reference)} cannot be resolved; use a reference inside the schema, like '#/$defs/name'"
-            ) from None
+    _require_resolvable(schema, resolver, specification)
     return resolver
 
 
-def _references(part: Any) -> Iterator[str]:
-    if isinstance(part, Mapping):
-        for key, value in part.items():
-            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
-                yield value
-            elif key not in ("enum", "const", "default", "examples"):
-                yield from _references(value)
-    elif isinstance(part, list):
+def _require_resolvable(part: Any, resolver: Any, specification: Any) -> None:
+    """Raises `SettingsError` for a reference that leads nowhere from its place: an inner `$id` changes what it is relative to."""
+    if isinstance(part, list):
         for value in part:
-            yield from _references(value)
+            _require_resolvable(value, resolver, specification)
+    if not isinstance(part, Mapping):
+        return
+    if isinstance(part.get("$id"), str):
+        resolver = resolver.in_subresource(specification.create_resource(part))
+    for key, value in part.items():
+        if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+            try:
+                resolver.lookup(value)
+            except (referencing.exceptions.Unresolvable, ValueError):
+                remedy = "use a reference inside the schema, like '#/$defs/name'"
+                raise SettingsError(f"JSON Schema: $ref {shown(value)} cannot be resolved; {remedy}") from None
+        elif key not in ("enum", "const", "default", "examples"):
+            _require_resolvable(value, resolver, specification)
 
 
 def _with_null(keyword: Any) -> Any:

@@ -22,6 +22,7 @@ _FORMS: dict[str, tuple[type, ...]] = {
     "enum": (list, tuple),
     "required": (list, tuple),
     "properties": (Mapping,),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), (list, tuple)),
 }
 """What keywords of a JSON Schema must be, so that it can be described; the tool registry checks everything else."""
 
@@ -119,7 +120,7 @@ def _require_forms(tool: str, schema: Any) -> None:
         if isinstance(part, list | tuple):
             parts += part
         for key, value in part.items() if isinstance(part, Mapping) else ():
-            if not isinstance(value, _FORMS.get(key, object)):
+            if not isinstance(value, _FORMS.get(key, object)) or (key == "type" and not _are_types(value)):
                 raise SettingsError(f"tool {tool!r:.80}: {key!r} is {value!r:.60} in the JSON Schema of its parameters")
             if key in OF_NAMES and isinstance(value, Mapping):
                 for name, each in value.items():
@@ -129,6 +130,10 @@ def _require_forms(tool: str, schema: Any) -> None:
                 parts += value.values()
             elif key not in OF_DATA:
                 parts.append(value)
+
+
+def _are_types(value: Any) -> bool:
+    return isinstance(value, str | type) or all(isinstance(each, str | type) for each in value)
 
 
 def _from_schema(name: str, schema: Mapping[str, Any], is_required: bool) -> ToolParameter:

@@ -172,8 +172,8 @@ class ToolExecutor:
         if not timeout_seconds > 0:
             raise SettingsError(f"timeout_seconds must be more than 0, not {timeout_seconds}")
         for name, limit in (("max_concurrency", max_concurrency), ("max_threads", max_threads)):
-            if limit < 1:
-                raise SettingsError(f"{name} must be 1 or more, not {limit}")
+            if not isinstance(limit, int) or limit < 1:
+                raise SettingsError(f"{name} must be an integer of 1 or more, not {limit}")
         self.registry = registry
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
@@ -293,7 +293,9 @@ class ToolExecutor:
 
     def _places(self) -> _Places:
         loop = asyncio.get_running_loop()
-        if loop not in self._places_of:
-            self._places_of = {other: state for other, state in self._places_of.items() if not other.is_closed()}
-            self._places_of[loop] = _Places(self.max_concurrency, self.max_threads)
-        return self._places_of[loop]
+        places = self._places_of.get(loop)
+        if places is None:
+            places = _Places(self.max_concurrency, self.max_threads)
+            open_loops = {other: each for other, each in self._places_of.items() if not other.is_closed()}
+            self._places_of = {**open_loops, loop: places}  # a new one: another thread may read the old one
+        return places

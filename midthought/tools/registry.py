@@ -22,7 +22,7 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
 ToolT = TypeVar("ToolT", bound=Tool)
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_PLACE_IN_MEMORY = re.compile(r"<([^<>]*) at 0x[0-9a-fA-F]+>")
+_PLACE_IN_MEMORY = re.compile(r"<((?:[^<>]|<\w+>){1,200}) at 0x[0-9a-fA-F]+>")
 _RETURN = "execute must return a text, or what JSON can write"
 _MAX_ERROR_CHARS = 100
 
@@ -192,9 +192,12 @@ def _require_tool(tool: Any) -> None:
     if not isinstance(getattr(tool, "definition", None), ToolDefinition):
         raise SettingsError(f"{type(tool).__name__} has no `definition`; set it to a ToolDefinition")
     name = tool.definition.name
-    for limit, wanted in (("timeout_seconds", "a number above 0"), ("max_concurrency", "1 or more")):
+    for limit, kind, wanted in (
+        ("timeout_seconds", int | float, "a number above 0"),
+        ("max_concurrency", int, "an integer of 1 or more"),
+    ):
         value = getattr(tool, limit)
-        if value is not None and not (isinstance(value, int | float) and value > 0):
+        if value is not None and not (isinstance(value, kind) and value > 0):
             raise SettingsError(f"tool {name!r}: {limit} must be {wanted}, or None, not {value!r}")
 
 

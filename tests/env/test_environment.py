@@ -63,13 +63,6 @@ def test_steps_rewards_and_the_end_are_counted():
     assert world.get_prompt_prefix() == ""
 
 
-def test_a_subclass_that_never_calls_the_base_constructor_is_counted_too():
-    world = Returning(("seen", 2, False, {}))
-    world.reset()
-    assert world.step("go") == ("seen", 2.0, False, {}) and world.get_step_count() == 1
-    assert world.config == EnvironmentConfig()
-
-
 def test_what_an_environment_calls_of_itself_is_its_own_affair():
     """A step that begins anew for itself is a step all the same, and a reset that steps is no step."""
 
@@ -228,6 +221,7 @@ def test_scalars_of_numpy_are_taken_as_numbers_and_truth_values():
     outcome = world.step("go")
     assert outcome == ("seen", 0.5, True, {"n": 1})
     assert [type(part) for part in outcome] == [str, float, bool, dict]
+    assert world.get_step_count() == 1 and world.config == EnvironmentConfig(), "without the base class's constructor"
 
 
 def test_the_whole_settings_in_place_of_the_section_are_refused():

@@ -133,7 +133,7 @@ def test_actions_may_have_names():
     world = GymnasiumEnvironment(lake, action_names=["left", "down", "right", "up"])
     assert world.get_prompt_prefix() == "Answer with left, down, right or up."
     assert world.reset(seed=0) == "0"
-    assert world.step("Not left but DOWN.")[0] == "4"
+    assert world.step("Not left but DOWN, to the supplies.")[0] == "4"
     assert world.step("fly")[0] == "Not an action: answer with left, down, right or up"
     with pytest.raises(SettingsError, match=r"action_names has 2 names; the action space is Discrete\(4\)"):
         GymnasiumEnvironment(lake, action_names=["left", "right"])

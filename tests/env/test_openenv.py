@@ -40,19 +40,21 @@ class Server:
                     if (answer := await self.answer(**json.loads(event["text"]))) is None:
                         await send({"type": "websocket.close"})
                         break
-                    await send({"type": "websocket.send", "text": json.dumps(answer)})
+                    await send(
+                        {"type": "websocket.send", "text": answer if isinstance(answer, str) else json.dumps(answer)}
+                    )
             finally:
                 self.num_open -= 1
 
-    async def answer(self, type: str, data: Any = None) -> dict[str, Any] | None:
+    async def answer(self, type: str, data: Any = None) -> dict[str, Any] | str | None:
         if type == "reset":
             seen = ", ".join(f"{name} {value}" for name, value in data.items())
             return {"type": "observation", "data": {"observation": {"text": seen}, "done": False}}
         said = data.get("say", "")
         if said == "sleep":
             await asyncio.sleep(3600)
-        if said == "leave":
-            return None
+        if said in ("leave", "oops"):
+            return None if said == "leave" else said
         if said in ("VALIDATION_ERROR", "EXECUTION_ERROR", "CAPACITY_REACHED"):
             return {"type": "error", "data": {"message": "no", "code": said}}
         seen = {
@@ -132,6 +134,7 @@ def test_an_invalid_action_is_answered_and_the_session_goes_on(url: str) -> None
         ("EXECUTION_ERROR", "answered step with EXECUTION_ERROR: no$"),
         ("CAPACITY_REACHED", "CAPACITY_REACHED: no; start the server with a larger max_concurrent_envs"),
         ("leave", "closed the connection"),
+        ("oops", "answered step with no JSON: Expecting value"),
         ("sleep", "did not finish within 0.3 seconds"),
     ],
 )
@@ -150,6 +153,7 @@ def test_without_a_function_an_action_is_the_json_in_the_text(url: str) -> None:
     world = OpenEnvEnvironment(url)
     begin(world)
     assert do(world, "I say hello.")[0] == "Not an action: answer with a JSON object"
+    assert do(world, '{"say": NaN}')[0].startswith("Not an action: it is not JSON: ")
     assert do(world, 'So: {"x": 1, "say": "hello"}.')[0] == "hello"
 
 

@@ -59,6 +59,7 @@ def test_a_memory_of_another_embedding_model_is_searched_with_it(memory, monkeyp
             ["questions", ".", "--no-memory-share", "1.5"],
             "needless_share (--no-memory-share) must be from 0 to 1, not 1.5",
         ),
+        (["questions", ".", "--episodes", "Ada"], "--episodes Ada is an option of questions by a model; leave it out"),
     ],
 )
 def test_a_wrong_argument_is_named_with_the_remedy(memory, words, expected):

@@ -12,10 +12,8 @@ from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.inference_engines import ScriptedInferenceEngine
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.server import make_server
-from midthought.serve.app import make_app
+from midthought.serve.app import make_shared_app
 from midthought.serve.chat_policy import ChatPolicy
-from midthought.serve.session_keys import Sessions
-from midthought.serve.sessions import shared_session
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
@@ -46,9 +44,9 @@ def served(
     **limits: int,
 ) -> Iterator[str]:
     """Serves the policy; gives the address of the endpoint."""
-    sessions = Sessions(shared_session(policy, engine.start, name, **limits))
+    app = make_shared_app(policy, engine.start, name, access or AccessPolicy(), **limits)
     try:
-        with on_loopback(make_app(sessions, access or AccessPolicy()), make_server) as url:
+        with on_loopback(app, make_server) as url:
             yield f"{url}/v1"
     finally:
         engine.shutdown()

@@ -23,9 +23,8 @@ from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.answer_stream import Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import chained, checked_messages
-from midthought.serve.chat_policy import ChatPolicy
+from midthought.serve.chat_policy import ChatPolicy, ContextOverflowError
 from midthought.serve.dialects import CHAT
-from midthought.serve.errors import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.tools.call_formats.detection import choose_call_format
@@ -158,15 +157,6 @@ def test_own_and_client_tools_may_be_called_in_one_turn():
     second = chat.answer(user("?"), said(first), result(first, "rain"), tools=[WEATHER])
     text = chat.prompt(second)
     assert text.index("\n5<|im_end|>") < text.index("rain<|im_end|>") and second.content == "Five."
-
-
-def test_a_conversation_continues_with_its_thoughts_and_any_number_of_times():
-    chat = Chat("in_thought", "<think>secret</think>One.", None, "Two.", None, "Three.", None)
-    first = chat.answer(user("a"))
-    for content in ("Two.", "Three."):
-        later = chat.answer(user("a"), said(first), user("b"))
-        assert later.content == content
-        assert later.trajectory.token_ids[: len(first.trajectory.token_ids)] == first.trajectory.token_ids
 
 
 def test_an_unknown_conversation_is_rendered_and_contains_no_control_token():

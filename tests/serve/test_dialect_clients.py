@@ -11,8 +11,7 @@ import pytest
 from dialect_answers import ANSWERS, answer, body, events, read
 
 from midthought.serve.dialects import ANTHROPIC, CHAT, anthropic, chat
-from midthought.serve.dialects.dialect import Effect, model_entry
-from midthought.serve.errors import RequestError
+from midthought.serve.dialects.dialect import Effect, RequestError, model_entry
 
 KEY = {"api_key": "none", "max_retries": 0}
 BROKEN = RequestError("internal error; see the server's log", status=500)

@@ -11,9 +11,9 @@ from dialect_answers import ANSWERS, CALLED, CONVERSATION, TOOLS, answer, body, 
 
 from midthought.errors import DataError
 from midthought.serve.chat_messages import chained
+from midthought.serve.chat_policy import ContextOverflowError
 from midthought.serve.dialects import ANTHROPIC, CHAT, dialect_of
-from midthought.serve.dialects.dialect import Dialect
-from midthought.serve.errors import ContextOverflowError, RequestError
+from midthought.serve.dialects.dialect import Dialect, RequestError
 
 HI = {"role": "user", "content": "hi"}
 BOTH = pytest.mark.parametrize("dialect", [CHAT, ANTHROPIC], ids=lambda dialect: dialect.name)
@@ -106,6 +106,13 @@ def test_a_required_tool_is_reported_in_training_and_refused_by_the_endpoint(dia
     if required is not None:
         with pytest.raises(RequestError, match=r"'tool_choice' with the value .* is not supported; leave it out"):
             read(dialect, training=False, **fields)
+
+
+def test_half_a_surrogate_pair_in_a_tool_is_a_question_mark():
+    schema = {"properties": {"a": {"description": "\ud800"}}}
+    asked = read(ANTHROPIC, tools=[{"name": "look", "description": "\udfff", "input_schema": schema}])
+    (tool,) = asked.requests[0].tools
+    assert (tool.description, [each.description for each in tool.parameters]) == ("?", ["?"])
 
 
 def test_a_choice_of_no_tool_hides_the_tools():

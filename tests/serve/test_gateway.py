@@ -184,17 +184,6 @@ def test_a_client_cannot_have_longer_answers_than_the_run_allows(path):
 # -- retries -----------------------------------------------------------------------------------------------------
 
 
-@PATHS
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_marked_retry_gets_the_answer_that_was_sent_before_and_it_is_trained_once(path, stream, one):
-    session = one.open()
-    client = one.client(session)
-    first, second = (client.post(path, json=asks(stream=stream), headers=headers) for headers in ({}, RETRIED))
-    assert first.content == second.content
-    assert len(one.trained(session)) == len(one.engine.sampled) == 1
-    assert session.counts["requests"] == 1 and session.counts["retried"] == 1
-
-
 def test_a_marked_retry_with_another_body_is_another_request(one):
     session = one.open()
     client = one.client(session)
@@ -202,43 +191,6 @@ def test_a_marked_retry_with_another_body_is_another_request(one):
     client.post(CHAT, json=asks("other"), headers=RETRIED)
     client.post(MESSAGES, json=asks(), headers=RETRIED)
     assert len(one.trained(session)) == 3
-
-
-def test_an_identical_request_after_delivery_and_parallel_ones_are_further_samples(one):
-    session = one.open()
-    client = one.client(session)
-    ids = [client.post(CHAT, json=asks()).json()["id"] for _ in range(2)]
-    one.engine.hold_after = 2
-    with ThreadPoolExecutor(2) as pool:
-        waiting = [pool.submit(one.client(session).post, CHAT, json=asks()) for _ in range(2)]
-        until(lambda: one.engine.num_held == 2)
-        one.engine.go.set()
-        ids += [each.result().json()["id"] for each in waiting]
-    assert len(set(ids)) == len(one.trained(session)) == 4
-
-
-@PATHS
-@pytest.mark.parametrize("headers", [{}, RETRIED])
-def test_after_a_disconnect_in_mid_stream_the_same_request_follows_the_same_answer(path, headers, one):
-    session = one.open()
-    one.engine.hold_after = 5
-    leave_after_first_event(one.client(session), path)
-    client = one.client(session)
-    with client.stream("POST", path, json=asks(stream=True), headers=headers) as response:
-        one.engine.go.set()
-        assert streamed_text(events(response)) == TEXT
-    assert len(one.trained(session)) == len(one.engine.sampled) == 1
-    assert session.counts["undelivered"] == 0
-
-
-def test_an_answer_that_ended_without_a_connection_waits_for_the_same_request(one):
-    session = one.open()
-    one.engine.hold_after = 5
-    leave_after_first_event(one.client(session), CHAT)
-    one.engine.go.set()
-    until(lambda: session.counts["answers"] == 1)
-    response = one.client(session).post(CHAT, json=asks(stream=True))
-    assert streamed_text(events(response)) == TEXT and len(one.trained(session)) == len(one.engine.sampled) == 1
 
 
 def test_an_answer_that_ended_within_the_grace_time_is_found_after_it():

@@ -52,19 +52,6 @@ def test_the_clients_timeout_and_retry_get_one_answer(stream):
         assert session.counts["retried"] == 1 and session.counts["undelivered"] == 0
 
 
-def test_a_retry_of_a_framework_without_a_marker_gets_the_answer_of_the_lost_request():
-    with place() as found:
-        session = found.open()
-        found.engine.hold_after = 5
-        for timeout in (0.3, 30.0):
-            client = openai_client(session, max_retries=0, timeout=timeout)
-            try:
-                assert client.chat.completions.create(**ASK).choices[0].message.content == TEXT
-            except openai.APITimeoutError:
-                found.engine.go.set()
-        assert len(found.trained(session)) == len(found.engine.sampled) == 1
-
-
 def test_the_client_does_not_repeat_a_request_to_a_closed_session():
     with place() as found:
         session = found.open()

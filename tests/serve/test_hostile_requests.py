@@ -135,16 +135,6 @@ def test_deep_blocks_and_large_schemas_of_anthropics_form_do_no_harm(asked, addr
     assert (status, found["type"]) == ((200, "message") if "metadata" in asked else (400, "error"))
 
 
-def test_a_text_that_is_not_json_is_not_called_a_parameter_and_a_missing_body_is_named(address):
-    for body, words in ((b'{"model": "run",', "the body is not JSON"), (b"", "the body is missing")):
-        assert ask(address, body, MESSAGES)[1]["error"]["message"] == words
-    status, found = ask(address, b'{"model": "run",')
-    nothing = {"type": "", "param": None, "code": None}
-    assert status == 400 and found["error"] | {"type": ""} == {"message": "the body is not JSON", **nothing}
-    status, found = ask(address, b"")
-    assert status == 400 and found["error"]["message"] == "the body is missing"
-
-
 @BOTH
 def test_a_client_that_sends_too_much_reads_why(path, address):
     status, found = ask(address, b" " * 12_000_000, path)
@@ -175,6 +165,8 @@ def test_a_request_with_two_lengths_is_refused_and_the_connection_closed(address
         ({"tools": tool({"properties": {"a": "string"}})}, "'a' in 'properties' is 'string'"),
         ({"tools": tool({"properties": {"a": {}}, "required": None})}, "'required'"),
         ({"tools": tool({"properties": {"a": {"items": {"type": 5}}}})}, "'type'"),
+        ({"tools": tool({"properties": {"a": {"anyOf": 5}}})}, "'anyOf' is 5"),
+        ({"tools": tool({"properties": {"a": {"type": ["string", None]}}})}, "'type' is ['string', None]"),
         ({"tools": tool({"anyOf": [{"properties": {"type": {"properties": []}}}]})}, "'properties'"),
     ],
 )

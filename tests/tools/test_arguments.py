@@ -126,6 +126,8 @@ def test_an_older_dialect_is_checked_by_its_own_rules() -> None:
         ),
         ({"properties": {"a": {"type": "strin"}}}, "invalid JSON Schema: 'strin' is not valid"),
         ({"$id": "http://[", "type": "object"}, r"an \$id is no address"),
+        ({"$schema": 5}, r"\$schema is 5; give its address"),
+        ({"$defs": {"b": {}}, "properties": {"a": {"$id": "x", "items": {"$ref": "#/$defs/b"}}}}, "cannot be resolved"),
     ],
 )
 def test_no_valid_schema_is_refused_with_its_mistake(schema: dict[str, Any], words: str) -> None:
@@ -139,6 +141,15 @@ def test_a_schema_that_refers_to_itself_is_followed() -> None:
     assert complaint(schema, {"tree": {"left": {"left": {"leaf": "x"}}}}) == (
         "argument 'tree.left.left.leaf' should be an integer, got 'x'"
     )
+
+
+def test_a_schema_that_never_ends_is_refused_at_any_depth_of_the_stack() -> None:
+    schema = {"$defs": {"c": {"not": {"$ref": "#/$defs/c"}}}, "properties": {"a": {"$ref": "#/$defs/c"}}}
+
+    def told(depth: int) -> str:
+        return told(depth - 1) if depth else complaint(schema, {"a": 1})
+
+    assert {told(depth) for depth in range(40)} == {"the arguments are nested too deeply"}
 
 
 @pytest.mark.parametrize("pattern", [r"^\p{L}+$", "(?<year>[0-9]+)", "^(a|aa)+$"], ids=["JavaScript", "group", "slow"])

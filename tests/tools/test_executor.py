@@ -140,6 +140,8 @@ def test_a_limit_that_makes_no_sense_is_refused() -> None:
     for name in ("timeout_seconds", "max_concurrency", "max_threads"):
         with pytest.raises(SettingsError, match=f"{name} must be .*, not 0"):
             executor(**{name: 0})
+    with pytest.raises(SettingsError, match=r"max_threads must be an integer of 1 or more, not 2\.5"):
+        executor(max_threads=2.5)
 
 
 def test_an_arm_overrides_the_answer_and_nothing_else() -> None:

@@ -420,15 +420,17 @@ def test_results_that_have_parts_are_json_for_the_model(result: Any, text: str) 
 
 
 def test_a_result_without_a_text_is_an_error_that_names_it() -> None:
-    results = [b"\x89PNG", object(), [1, object()], pieces("a")]
+    results = [b"\x89PNG", object(), [1, object()], lambda: 1, pieces("a")]
 
     @tool
     def give(number: int) -> Any:
         """Gives."""
         return results[number]
 
-    for number, what in enumerate(["bytes that are no text", *["an object without a text, <object object>"] * 2]):
+    nameless = ["an object without a text, <object object>"] * 2
+    local = "<function test_a_result_without_a_text_is_an_error_that_names_it.<locals>.<lambda>>"
+    for number, what in enumerate(["bytes that are no text", *nameless, f"an object without a text, {local}"]):
         said = f"Tool execution error: the tool returned {what}; execute must return a text, or what JSON can write"
         assert run(give, number=number) == (False, said)
     said = "Tool execution error: the tool yields its result in pieces; execute must return one text"
-    assert run(give, number=3) == (False, said)
+    assert run(give, number=4) == (False, said)

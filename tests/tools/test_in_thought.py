@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from test_call_formats import Found, check_splits, follow, found, random_places
 
+from midthought.errors import SettingsError
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
@@ -67,6 +69,8 @@ def test_inside_a_call_counts_only_in_an_open_thought_and_between_everywhere() -
     assert found(INSIDE.parse_all(text, in_thought=True)) == FOUND + FOUND
     assert found(BETWEEN.parse_all(f"so.</think> {text}")) == FOUND * 3
     assert found(BETWEEN.parse_all(f"```\n{A}\n```", in_thought=False)) == []
+    with pytest.raises(SettingsError, match=r"unknown layout 'betwen'\. Did you mean 'between'"):
+        InThoughtFormat("betwen")
     call_format = InThoughtFormat(think_open="[thought]", think_close="[/thought]")
     assert found(call_format.parse_all(f"{A}[thought]{A}[/thought]{A}", in_thought=False)) == FOUND
 

@@ -100,7 +100,7 @@ def test_what_is_no_tool_or_no_sense_is_refused_with_the_remedy(registry: ToolRe
         ),
         *[
             (broken(definition=ToolDefinition("b", ""), **{limit: value}), f"tool 'b': {limit} must be .*, not {value}")
-            for limit, value in (("timeout_seconds", 0), ("max_concurrency", 0))
+            for limit, value in (("timeout_seconds", 0), ("max_concurrency", 0), ("max_concurrency", 2.5))
         ],
         (
             broken(definition=ToolDefinition("b", ""), timeout_seconds="3"),

@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field
 from midthought.rollout.openai_messages import require_shallow
 from midthought.serve.answer_stream import Piece, TextFields
 from midthought.serve.chat_answer import ChatAnswer, ClientCall
+from midthought.serve.chat_policy import ContextOverflowError
 from midthought.serve.dialects import dialect
-from midthought.serve.dialects.dialect import MAX_COUNT, OVERRIDDEN, Asked, Given, event
-from midthought.serve.errors import ContextOverflowError, RequestError
+from midthought.serve.dialects.dialect import MAX_COUNT, OVERRIDDEN, Asked, Given, RequestError, event
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 

@@ -20,9 +20,10 @@ from midthought.rollout.openai_messages import require_shallow
 from midthought.serve.answer_stream import Piece
 from midthought.serve.chat_answer import ChatAnswer, ChatRequest
 from midthought.serve.chat_messages import TOOL_NAME, checked_messages
-from midthought.serve.errors import ContextOverflowError, RequestError
+from midthought.serve.chat_policy import ContextOverflowError
 from midthought.tokenization import Renderer
 from midthought.tools.definition import ToolDefinition
+from midthought.tools.registry import encodable
 from midthought.tools.schemas import MAX_SCHEMA_CHARS
 from midthought.types.task import with_system
 
@@ -36,6 +37,14 @@ MAX_COUNT = 2**31 - 1
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """Of both dialects, by status."""
+
+
+class RequestError(DataError):
+    """A request that is refused, with the HTTP status and, if known, the parameter and the code that a program reads."""
+
+    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
 
 
 class Effect(StrEnum):
@@ -218,14 +227,15 @@ def _definition(tool: Any) -> ToolDefinition:
     if not TOOL_NAME.fullmatch(tool.name):
         raise DataError(f"the tool {tool.name!r:.80}: a name has 1 to 64 letters, digits, _ and -")
     require_shallow(tool.parameters, f"the parameters of the tool {tool.name!r} are")
-    if len(json.dumps(tool.parameters)) > MAX_SCHEMA_CHARS:
+    text = encodable(json.dumps(tool.parameters or {}, ensure_ascii=False))
+    if len(text) > MAX_SCHEMA_CHARS:
         raise DataError(
             f"the parameters of the tool {tool.name!r} have more than {MAX_SCHEMA_CHARS:,} characters of JSON"
         )
-    schema = {"type": "object", "properties": {}, **(tool.parameters or {})}
+    schema = {"type": "object", "properties": {}, **json.loads(text)}
     if not isinstance(schema["properties"], dict):
         raise DataError(f"the tool {tool.name!r}: 'properties' of its parameters must be an object")
-    return ToolDefinition(tool.name, tool.description or "", schema)  # type: ignore[arg-type]
+    return ToolDefinition(tool.name, encodable(tool.description or ""), schema)  # type: ignore[arg-type]
 
 
 # -- responses ---------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """Arithmetic: a whitelist over Python's syntax trees, of numbers, operators, brackets and a few functions. Text is never run.
 
-Exact (integers and fractions) until a function such as a root, logarithm or sine gives a float.
+Exact (integers and fractions) until a root or logarithm that is no ratio of integers, a sine or the like gives a float.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import decimal
 import math
 import operator
@@ -156,11 +157,26 @@ def _bounded(value: Number) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
-        num_bits = max(map(int.bit_length, base.as_integer_ratio()))
-        if (num_bits - 1) * abs(exponent) <= MAX_BITS:
-            return base**exponent.numerator
+    if isinstance(base, Fraction) and isinstance(exponent, Fraction):
+        root = _exact_root(base, exponent.denominator)
+        if root is not None and _is_bounded(root, exponent.numerator):
+            return root**exponent.numerator
     return _not_lost(base, math.pow(base, exponent))
+
+
+def _is_bounded(base: Fraction, exponent: int) -> bool:
+    """Whether the power is computed: it has at most `MAX_BITS`."""
+    return (max(map(int.bit_length, base.as_integer_ratio())) - 1) * abs(exponent) <= MAX_BITS
+
+
+def _exact_root(value: Fraction, degree: int) -> Fraction | None:
+    """Returns the root if it is a ratio of integers that floats can hold; None otherwise."""
+    if degree == 1 or value < 0:
+        return value if degree == 1 else None
+    with contextlib.suppress(OverflowError):
+        root = Fraction(*(round(math.pow(number, 1 / degree)) for number in value.as_integer_ratio()))
+        return root if _is_bounded(root, degree) and root**degree == value else None
+    return None
 
 
 def _not_lost(exact: Number, value: float) -> float:
@@ -177,9 +193,11 @@ def _root(value: Number) -> Number:
     return math.sqrt(value)
 
 
-def _logarithm(value: Number, base: Number = math.e) -> float:
+def _logarithm(value: Number, base: Number = math.e) -> Number:
     if base != math.e:
-        return _logarithm(value) / _logarithm(base)
+        power = _logarithm(value) / _logarithm(base)
+        is_exact = isinstance(base, Fraction) and _is_bounded(base, round(power)) and base ** round(power) == value
+        return Fraction(round(power)) if is_exact else power
     if isinstance(value, Fraction) and 0.5 < value < 2:
         return math.log1p(value - 1)  # float(value) would lose the difference from 1
     if isinstance(value, Fraction) and value > 0 and not 1e-300 < value < 1e300:
@@ -215,8 +233,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "factorial": _factorial,
     "ln": _logarithm,
     "log": _logarithm,
-    "log10": lambda value: _logarithm(value, 10.0),
-    "log2": lambda value: _logarithm(value, 2.0),
+    "log10": lambda value: _logarithm(value, Fraction(10)),
+    "log2": lambda value: _logarithm(value, Fraction(2)),
     "max": lambda first, *others: max(first, *others, first),
     "min": lambda first, *others: min(first, *others, first),
     "round": _rounded,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from midthought.errors import SettingsError, near_names
 from midthought.tools.call_formats import THINK_CLOSE, THINK_OPEN, ToolCallFormat, describe_tools
 from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.call_formats.streaming import StoppingScanner, as_one_result
@@ -49,6 +50,8 @@ class InThoughtFormat(ToolCallFormat):
 
     def __init__(self, layout: Layout = "inside", think_open: str = THINK_OPEN, think_close: str = THINK_CLOSE) -> None:
         super().__init__(think_open, think_close)
+        if layout not in get_args(Layout):
+            raise SettingsError(f"unknown layout {layout!r}. {near_names(layout, get_args(Layout))}")
         self.layout = layout
 
     def scanner(self, *, in_thought: bool) -> InThoughtScanner:

@@ -6,37 +6,20 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import ctypes
 import json
 import linecache
 import os
 import resource
-import signal
-import struct
 import sys
 import traceback
 import types
 from typing import Any
 
-import landlock
-import seccomp
+from isolation import isolate
 
 RAISED, NO_SANDBOX = 1, 97
 _NAME = "<code>"
 _MAX_OPEN_FILES = 64
-_SYSTEM_FILES = (
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/etc/ld.so.cache",
-    "/usr/share/zoneinfo",
-    "/dev/urandom",
-)
-"""Files that imports of the standard library may read: shared libraries and time zones."""
-_NO_NEW_PRIVILEGES, _SET_DEATH_SIGNAL = 38, 1
-_CAPABILITY_VERSION = 0x20080522
 
 
 def main() -> int:
@@ -69,24 +52,6 @@ def set_limits(job: dict[str, Any]) -> None:
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with contextlib.suppress(ValueError, OSError):  # macOS rejects some
             resource.setrlimit(kind, (limit, limit))
-
-
-def isolate() -> None:
-    """Blocks access to files, the network and other processes. Raises OSError if the system does not support all of it."""
-    if sys.platform != "linux":
-        raise OSError(f"code can be isolated on Linux only, this is {sys.platform}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    drop_capabilities(libc)
-    landlock.restrict(libc, readable=[*sys.path, *_SYSTEM_FILES], writable=[os.getcwd(), os.devnull])
-    seccomp.restrict(libc)
-
-
-def drop_capabilities(libc: ctypes.CDLL) -> None:
-    """Root keeps its user id but loses its privileges, such as raising limits."""
-    if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
-        raise OSError(ctypes.get_errno(), f"capset: {os.strerror(ctypes.get_errno())}")
 
 
 def run(code: str) -> int:

@@ -1,7 +1,7 @@
-"""Allows only the system calls that a computation needs: files, memory, waiting, its own signals and the clock.
+"""Isolates this process: blocks access to files (Landlock), to the network and other processes (a seccomp filter).
 
-A seccomp filter (https://man7.org/linux/man-pages/man2/seccomp.2.html). Needs no privileges; cannot be undone. All other calls
-fail with "permission denied", also those that a kernel adds later.
+Needs no privileges; cannot be undone; child processes inherit it. https://docs.kernel.org/userspace-api/landlock.html,
+https://man7.org/linux/man-pages/man2/seccomp.2.html
 """
 
 from __future__ import annotations
@@ -11,9 +11,108 @@ import errno
 import os
 import platform
 import re
+import signal
+import stat
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+_SYSTEM_FILES = (
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/etc/ld.so.cache",
+    "/usr/share/zoneinfo",
+    "/dev/urandom",
+)
+"""Files that imports of the standard library may read: shared libraries and time zones."""
+_NO_NEW_PRIVILEGES, _SET_DEATH_SIGNAL = 38, 1
+_CAPABILITY_VERSION = 0x20080522
+
+
+def isolate() -> None:
+    """Blocks access to files, the network and other processes. Raises OSError if the system does not support all of it."""
+    if sys.platform != "linux":
+        raise OSError(f"code can be isolated on Linux only, this is {sys.platform}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    drop_capabilities(libc)
+    libraries = os.path.join(sys.base_prefix, "lib")  # conda's Python has shared libraries of its modules there
+    restrict_files(libc, readable=[*sys.path, libraries, *_SYSTEM_FILES], writable=[os.getcwd(), os.devnull])
+    restrict_system_calls(libc)
+
+
+def drop_capabilities(libc: ctypes.CDLL) -> None:
+    """Root keeps its user id but loses its privileges, such as raising limits."""
+    _require(libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)), "capset")
+
+
+def _require(result: int, action: str) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"{action}: {os.strerror(ctypes.get_errno())}")
+    return result
+
+
+# -- files: Landlock ---------------------------------------------------------------------------------------------
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ASK_VERSION = 1
+_RULE_PATH_BENEATH = 1
+_MIN_VERSION = 3
+"""Linux 6.2: the first version that also restricts `truncate`."""
+
+_WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
+_REMOVE_FILE, _MAKE_FILE, _TRUNCATE, _USE_DEVICE = 1 << 5, 1 << 8, 1 << 14, 1 << 15
+_ALL_FILE_RIGHTS = (1 << 15) - 1
+_NETWORK_RIGHTS = 3
+"""TCP bind and connect."""
+_SCOPES = 3
+"""Abstract sockets, and signals to other processes."""
+_READ = _READ_FILE | _READ_DIR
+_WRITE = _READ | _WRITE_FILE | _REMOVE_FILE | _MAKE_FILE | _TRUNCATE
+_OF_A_FILE = _READ_FILE | _WRITE_FILE | _TRUNCATE
+
+
+def restrict_files(libc: ctypes.CDLL, readable: Iterable[str], writable: Iterable[str]) -> None:
+    """Restricts this process to these paths and everything below them. In writable folders it may create and remove plain
+    files, but no folders, links or devices. Paths that do not exist are skipped. Raises OSError without Landlock.
+    """
+    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+    if version < _MIN_VERSION:
+        raise OSError("the kernel has no Landlock of version 3 or later (Linux 6.2)")
+    rules = _require(libc.syscall(_CREATE_RULESET, *_handled(version), 0), "landlock_create_ruleset")
+    for rights, paths in ((_READ, readable), (_WRITE, writable)):
+        for path in paths:
+            _allow(libc, rules, path, rights)
+    _require(libc.syscall(_RESTRICT_SELF, rules, 0), "landlock_restrict_self")
+    os.close(rules)
+
+
+def _handled(version: int) -> tuple[bytes, ctypes.c_size_t]:
+    """Returns the ruleset attributes with every access right that this version of Landlock can restrict."""
+    fields = [_ALL_FILE_RIGHTS | (_USE_DEVICE if version >= 5 else 0)]
+    fields += [_NETWORK_RIGHTS] if version >= 4 else []
+    fields += [_SCOPES] if version >= 6 else []
+    packed = struct.pack(f"={len(fields)}Q", *fields)
+    return packed, ctypes.c_size_t(len(packed))
+
+
+def _allow(libc: ctypes.CDLL, rules: int, path: str, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        rights &= _OF_A_FILE
+    rule = struct.pack("=Qi", rights, descriptor)
+    _require(libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0), f"landlock_add_rule for {path}")
+    os.close(descriptor)
+
+
+# -- system calls: a seccomp filter -----------------------------------------------------------------------------
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the numbers below, and the kernel's constant for the architecture."""
@@ -68,11 +167,13 @@ _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 4, 16, 24
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _DENY, _UNKNOWN = 0x00050000 | errno.EACCES, 0x00050000 | errno.ENOSYS
-_NO_NEW_PRIVILEGES, _SET_SECCOMP, _MODE_FILTER = 38, 22, 2
+_SET_SECCOMP, _MODE_FILTER = 22, 2
 
 
-def restrict(libc: ctypes.CDLL) -> None:
-    """Blocks all other system calls for this process. Raises OSError if the system has no seccomp filters."""
+def restrict_system_calls(libc: ctypes.CDLL) -> None:
+    """Blocks all system calls but those that a computation needs: files, memory, waiting, its own signals and the clock. Others
+    fail with "permission denied", also those that a kernel adds later. Raises OSError if the system has no seccomp filters.
+    """
     if sys.platform != "linux" or platform.machine() not in _ARCHITECTURES:
         raise OSError(f"there is no system-call filter for {sys.platform} on {platform.machine()}")
     install(libc, program(platform.machine()))
@@ -90,10 +191,7 @@ def install(libc: ctypes.CDLL, steps: Sequence[bytes]) -> None:
     header = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(instructions)))
     libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     for action in ((_NO_NEW_PRIVILEGES, 1, 0, 0, 0), (_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(header), 0, 0)):
-        if libc.prctl(*action) != 0:
-            raise OSError(
-                ctypes.get_errno(), f"the system-call filter was not installed: {os.strerror(ctypes.get_errno())}"
-            )
+        _require(libc.prctl(*action), "the system-call filter was not installed")
 
 
 def program(machine: str) -> list[bytes]:
