@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -126,5 +127,6 @@ def check_length(num_epochs: int | None, num_iters_per_epoch: int | None, max_se
             raise SettingsError(
                 f"{name}={value!r}: give a whole number of {least} or more, or None for what the settings say"
             )
-    if max_seconds is not None and (num_epochs is not None or not max_seconds > 0):
-        raise SettingsError(f"max_seconds={max_seconds}: give a number above 0, and no num_epochs with it")
+    is_number = isinstance(max_seconds, int | float) and 0 < max_seconds < math.inf
+    if max_seconds is not None and (num_epochs is not None or not is_number):
+        raise SettingsError(f"max_seconds={max_seconds!r}: give a finite number above 0, and no num_epochs with it")

@@ -10,7 +10,7 @@ from typing import Any
 
 from midthought.checks.examination import ITERATION, VALIDATION
 from midthought.config import Change, RecipeConfig, require_allowed
-from midthought.errors import CheckpointError, SettingsError
+from midthought.errors import CheckpointError
 from midthought.files.output_folder import recover
 from midthought.files.regular import THEN_RESUME, storage_errors
 from midthought.learning.learned_tokens import LearnedTokens
@@ -135,11 +135,7 @@ class Run:
         self._changes = self.folder.settings_changes(config)
         if record is not None:
             self._changes += record.changes(self.folder.path)
-        try:
-            require_allowed(self._changes, allow=self.allows_changes)
-        except SettingsError:
-            self.folder.unlock()
-            raise
+        require_allowed(self._changes, allow=self.allows_changes)
 
     def clear_journal(self) -> None:
         """Drops the journal if the run was resumed with changes that alter what it learns."""

@@ -113,10 +113,10 @@ class ListedTasks(TrainingTasks):
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
 
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int | None:
-        longest = heapq.nlargest(
-            MAX_COUNTED, [*self._tasks, *self._held_out], key=lambda task: len(task.prompt.encode())
-        )
-        return max(map(num_tokens, longest))
+        def num_bytes(task: Task) -> int:
+            return sum(len(message["content"].encode(errors="replace")) for message in task.messages())
+
+        return max(map(num_tokens, heapq.nlargest(MAX_COUNTED, [*self._tasks, *self._held_out], key=num_bytes)))
 
     def episode(self, task: Task) -> EpisodeEnvironment:
         return self._environment

@@ -155,42 +155,40 @@ class Trainer:
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
-        given = (config, environment, dataset, validation, reward_fn, rewards)
+        of_tasks = (config, environment, dataset, validation, reward_fn, rewards)
         self._has_agent = agent is not None
         if agent is None:
-            self._tasks = make_tasks(*given)
+            self._tasks = make_tasks(*of_tasks)
         else:
             from midthought.trainer.agents import agent_tasks
 
-            self._tasks = agent_tasks(agent, *given, system_prompt=system_prompt, describes_tools=describe_tools)
+            self._tasks = agent_tasks(agent, *of_tasks, system_prompt=system_prompt, describes_tools=describe_tools)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
+        self.callbacks = checked_callbacks(callbacks)
         self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks)
         self._choice = choose_settings(config, model, self._longest_prompt)
         self.config = self._choice.config
         console = Console(quiet=not progress)
         options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes, "console": console}
         self._run = path if isinstance(path, Run) else Run(path, self.config, **options)
-        with self._run.disk():
-            self._run.require_same(self.config)
-            self._run.create()
-            self._run.find_checkpoints()
-        if note and not self._run.is_shared:
-            self._run.console.note(note)
-        self.callbacks = checked_callbacks(callbacks)
-        self._policy = open_policy(
-            self.config,
-            model,
-            tokenizer,
-            prompts,
-            tasks=self._tasks,
-            demonstrations=demonstrations,
-            run=self._run,
-        )
-        learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
-        self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
-        self._demonstrations = demonstrations
-        self._begin()
+        self._demonstrations, self._is_closed = demonstrations, False
+        self._workers: Workers | None = None
+        try:
+            with self._run.disk():
+                self._run.require_same(self.config)
+                self._run.create()
+                self._run.find_checkpoints()
+            if note and not self._run.is_shared:
+                self._run.console.note(note)
+            given = self.config, model, tokenizer, prompts
+            self._policy = open_policy(*given, tasks=self._tasks, demonstrations=demonstrations, run=self._run)
+            learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
+            self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
+            self._begin()
+        except BaseException:
+            self.cleanup()  # nobody else can: ends what was started, and unlocks the run folder
+            raise
 
     def _begin(self) -> None:
         """Begins at the newest checkpoint of a resumed run, else at iteration 0."""
@@ -213,10 +211,9 @@ class Trainer:
         """Number of the last iteration of `fit`, as far as it is known."""
         self._lost_at = -1
         """The iteration in which the learner's process was lost."""
-        self._is_fitting = self._is_open_iteration = self._is_closed = False
+        self._is_fitting = self._is_open_iteration = False
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
-        self._workers: Workers | None = None
         if not self._run.is_shared or self._run.has_sft:  # a recipe begins with `sft`, which needs neither
             self._opened()
         self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)

@@ -124,8 +124,9 @@ def test_with_max_seconds_the_iterations_and_the_learning_rate_follow_from_the_s
         history = trainer.fit(max_seconds=4 * first["time/seconds"])
         assert 2 <= len(history) < 50
         assert trainer.learner.learning_rate == 0.0
-        with pytest.raises(SettingsError, match="max_seconds=-1"):
-            trainer.fit(max_seconds=-1)
+        for wrong in (-1, math.inf, "1"):
+            with pytest.raises(SettingsError, match=f"max_seconds={wrong!r}: give a finite number above 0"):
+                trainer.fit(max_seconds=wrong)
 
 
 # -- tools ---------------------------------------------------------------------------------------------------------
