@@ -42,10 +42,8 @@ class Setup:
     """What replaced `auto`, with the plan of the run."""
     path: Path | None = None
     """The run folder. None: the run writes none."""
-    tasks: Sequence[Task] = ()
-    """Tasks of a data set, at most `MAX_TASKS`; empty for an environment."""
     all_tasks: Sequence[Task] = ()
-    """All tasks of the data set."""
+    """The tasks of a data set; empty for an environment."""
     held_out: Sequence[Task] = ()
     """The tasks of the validation, at most `MAX_TASKS`; empty for an environment."""
     draw: Callable[[int], Sequence[Task]] | None = None
@@ -62,6 +60,11 @@ class Setup:
     """What a check has computed and another one needs."""
 
     @property
+    def tasks(self) -> Sequence[Task]:
+        """Some of `all_tasks`, evenly spread, at most `MAX_TASKS`."""
+        return self.all_tasks[:: max(1, len(self.all_tasks) // MAX_TASKS)][:MAX_TASKS]
+
+    @property
     def parts(self) -> PolicyParts:
         """The policy's parts."""
         if self.policy is None:
@@ -71,7 +74,7 @@ class Setup:
     @property
     def known_tasks(self) -> Sequence[Task]:
         """`tasks`, if there are any."""
-        if not self.tasks:
+        if not self.all_tasks:
             raise SkippedError("there are no tasks whose prompts and answers are known before the run")
         return self.tasks
 

@@ -232,7 +232,7 @@ def make_tasks(
 def named_tasks(dataset: Any, validation: Any) -> tuple[Any, Any]:
     """Returns the tasks of a data set's name (`PROBLEM_SETS`), and, if `validation` is None, its usual split for validation.
     Generated sets are validated on the published problems, which are not in training. Other values are returned unchanged."""
-    if not isinstance(dataset, str) or Path(dataset).exists() or "." in dataset or "/" in dataset:
+    if not isinstance(dataset, str) or Path(dataset).is_file() or "." in dataset or "/" in dataset:
         return dataset, validation
     if dataset not in PROBLEM_SETS:
         raise SettingsError(

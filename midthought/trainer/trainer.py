@@ -270,7 +270,6 @@ class Trainer:
             config=self._settings,
             choice=self._choice,
             path=self._run.path,
-            tasks=known[:: max(1, len(known) // MAX_TASKS)][:MAX_TASKS],
             all_tasks=known,
             held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
             draw=functools.partial(tasks.stream.draw, 0),

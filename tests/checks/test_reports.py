@@ -124,6 +124,14 @@ def test_of_another_machines_preset_only_what_is_missing_here_is_reported(tmp_pa
     assert {"calls", "reward"} <= report.skipped.keys()
 
 
+def test_the_data_is_examined_also_if_the_model_is_not_on_this_machine(tmp_path):
+    (tmp_path / "own.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n' * 20)
+    words = [f"questions.path={tmp_path}/own.jsonl"]
+    report = examine_recipe(find_recipe("podcast"), words=words, config=Path("seed"), run_path=tmp_path / "run")
+    said = [finding.observation for finding in report.findings if finding.check == "tasks"]
+    assert said == ["all 14 gold answers are 'Ada'", "14 tasks have 1 different prompt"]
+
+
 def test_a_policy_that_the_run_starts_from_is_sampled(tmp_path):
     settings = find_recipe("feedback").begin(tmp_path, words=SETTINGS["feedback"])[0]
     save_model(*make_small_policy(settings.model, seed=0), tmp_path / "policy")

@@ -147,7 +147,9 @@ def test_a_generated_data_set_by_name_is_validated_on_the_published_problems():
     assert named_tasks(QUESTIONS, None) == (QUESTIONS, None)
 
 
-def test_a_data_set_of_the_hub_is_validated_on_its_usual_split_if_it_has_one_to_train_on(monkeypatch):
+def test_a_data_set_of_the_hub_is_validated_on_its_usual_split_if_it_has_one_to_train_on(monkeypatch, tmp_path):
+    (tmp_path / "gsm8k").mkdir()  # a folder holds no rows
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tasks, "load_problems", lambda *name, **split: (*name, *split.values()))
     assert named_tasks("gsm8k", None) == (("gsm8k", "train"), ("gsm8k",))
     assert named_tasks("math", None) == (("math", None), None)
