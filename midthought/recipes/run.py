@@ -31,8 +31,8 @@ from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tokenization import Renderer
+from midthought.trainer.checkpoint import SFT, RunProgress
 from midthought.trainer.demonstrations import ShuffledDemonstrations, StepDemonstrations
-from midthought.trainer.progress import SFT, RunProgress
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run import Run

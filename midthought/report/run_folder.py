@@ -34,6 +34,9 @@ from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.run_lock import RunLock, command, versions
 from midthought.report.trackers import TrackedRun, Trackers
 
+PROGRESS = "progress.json"
+"""File with the stages that are done."""
+
 
 class RunFolder:
     """`runs/NAME/` with the files and folders that the attributes name.

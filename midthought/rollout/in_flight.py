@@ -19,8 +19,8 @@ from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
 from midthought.rollout.episode import RolloutParts, run_episode
 from midthought.rollout.groups import Group, fresh_episodes, with_environment
-from midthought.rollout.journal import Journal
 from midthought.rollout.pace import Pace
+from midthought.rollout.resuming import Journal
 from midthought.tools.background_loop import BackgroundLoop, SilenceError, silence_check
 from midthought.types import Task, Trajectory
 

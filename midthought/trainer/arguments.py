@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig
-from midthought.config.changes import require_true_or_false
 from midthought.config.section import Section
+from midthought.config.store import require_true_or_false
 from midthought.errors import SettingsError, near_names
 from midthought.plan.choices import as_recorded
 from midthought.report.run_folder import require_intact_run

@@ -21,7 +21,7 @@ from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import CheckpointError
 from midthought.files.output_folder import kind_of
 from midthought.files.regular import read_json_object
-from midthought.report.run_folder import RunFolder
+from midthought.report.run_folder import PROGRESS, RunFolder
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -100,7 +100,7 @@ class PromptRecord:
 def run_folder_of(path: Path) -> Path | None:
     """Returns the run folder that a path is, or is in; None if there is none."""
     for folder in (path.resolve(), *path.resolve().parents[:5]):
-        if kind_of(folder) == "run" or (folder / "progress.json").is_file():
+        if kind_of(folder) == "run" or (folder / PROGRESS).is_file():
             return folder
     return None
 

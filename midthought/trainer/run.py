@@ -19,10 +19,9 @@ from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.recorded_episodes import TRAINING_ARM, token_values, trajectory_row
 from midthought.report.run_folder import RunFolder
-from midthought.rollout.journal import Journal
+from midthought.rollout.resuming import Journal
 from midthought.tokenization import Renderer
-from midthought.trainer.checkpoint import CheckpointManager, what_is_saved
-from midthought.trainer.progress import SFT, RunProgress
+from midthought.trainer.checkpoint import SFT, CheckpointManager, RunProgress, what_is_saved
 from midthought.trainer.prompt_record import PromptRecord
 from midthought.types import Trajectory
 

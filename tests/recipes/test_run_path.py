@@ -11,7 +11,7 @@ from midthought.errors import OutputPathError
 from midthought.recipes import find_recipe
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
-from midthought.trainer.progress import RunProgress
+from midthought.trainer.checkpoint import RunProgress
 
 
 @pytest.mark.parametrize("recipe", ["podcast", "feedback"])

@@ -1,6 +1,7 @@
 import re
 
-from midthought.report.results import arms_table, control_arms_table, duration, more_metrics, signed, verdict
+from midthought.report.console import duration
+from midthought.report.html import arms_table, control_arms_table, more_metrics, signed, verdict
 
 AFTER = {"before.exact_match": 0.304, "after.exact_match": 0.861, "after.constant_guess": 0.055}
 

@@ -11,7 +11,7 @@ from midthought.cli import app
 from midthought.errors import SettingsError
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsSection
 from midthought.recipes.feedback.tasks import prepare_problems
-from midthought.trainer.progress import RunProgress
+from midthought.trainer.checkpoint import RunProgress
 
 SMALL = [
     *[word for word in FEEDBACK if word != "inference.deterministic=true"],
