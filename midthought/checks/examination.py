@@ -3,9 +3,10 @@ each problem is reported once."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ Row = Mapping[str, float]
 """Metrics of an iteration or a validation, with `step`; a value that is not finite is NaN."""
 ITERATION, VALIDATION = "ppo", "validation"
 """Stages of the rows in `metrics.jsonl`."""
+_log = logging.getLogger("midthought.checks")
 QUIET_STEPS = 20
 """A problem that has ended and comes back within so many iterations is not reported again."""
 
@@ -138,6 +140,20 @@ def examine(setup: Setup, *, fast_only: bool = False) -> Report:
                 report.add(each, setup)
     report.seconds = time.perf_counter() - began
     return report
+
+
+def examine_before_start(setup: Setup) -> None:
+    """Runs the fast checks. Logs warnings; raises `SettingsError` for a finding with which the run cannot work."""
+    report = examine(setup, fast_only=True)
+    log_warnings(report.findings)
+    report.require_possible()
+
+
+def log_warnings(findings: Iterable[Finding]) -> None:
+    """Logs the findings with the policy `warn`."""
+    for finding in findings:
+        if finding.policy == "warn":
+            _log.warning("%s: %s", finding.check, finding)
 
 
 def refusal(error: BaseException, name: str = "setup") -> Finding:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine
+from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine, examine_before_start
 from midthought.config import RecipeConfig, settled
 from midthought.env.environment import BaseEnvironment
 from midthought.env.rewards import named_rewards
@@ -43,8 +43,7 @@ from midthought.trainer.initial_policy import choose_settings, generation_values
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT
-from midthought.trainer.run import Run
-from midthought.trainer.run_checks import RunChecks, examine_before_start
+from midthought.trainer.run import Run, RunChecks
 from midthought.trainer.sft import read_demonstrations, supervised_settings, train_supervised
 from midthought.trainer.stages import beside_engine
 from midthought.trainer.tasks import EnvironmentTasks, make_tasks, named_tasks

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midthought.config import RecipeConfig, create_default_config
 from midthought.errors import SettingsError
-from midthought.rollout.pace import Pace
+from midthought.rollout.groups import Pace
 from midthought.rollout.rollout_batch import ShuffledTasks, collect, staleness
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
