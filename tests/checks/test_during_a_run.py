@@ -8,6 +8,7 @@ import pytest
 
 from midthought.checks.examination import Monitor
 from midthought.checks.registry import CHECKS, Finding, check
+from midthought.errors import SettingsError
 from midthought.tools.call_formats.unread import UnreadCalls
 
 HEALTHY = {
@@ -168,6 +169,11 @@ def test_a_problem_is_reported_once_or_as_long_as_it_must_stop_the_run():
     ]
     monitor = Monitor({"checks": {"policies": {"tool_fails": "off"}}})
     assert not any(monitor.add(failing(step)) for step in range(1, 9))
+
+
+def test_an_unknown_check_in_the_settings_is_refused():
+    with pytest.raises(SettingsError, match=r"no check 'tool_fail'\. Did you mean 'tool_fails'"):
+        Monitor({"checks": {"policies": {"tool_fail": "stop"}}})
 
 
 def test_null_in_the_file_is_no_number_and_other_stages_are_ignored():
