@@ -16,7 +16,7 @@ from midthought.data.rows import Row, plain, rows_of
 from midthought.data.tasks import text_of, with_system
 from midthought.errors import DataError, MidthoughtError, SettingsError, near_names
 from midthought.rollout.demonstration import demonstration
-from midthought.rollout.openai_messages import calls_of, first_answer, in_one_form
+from midthought.rollout.openai_messages import calls_of, check_message, first_answer, in_one_form
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -193,7 +193,8 @@ def demonstrated_words(given: Any, stream: TaskStream, prompts: PromptBuilder) -
     texts = []
     for value, _ in zip(values, range(MAX_SAMPLES), strict=False):
         value = _as_answer(value) if callable(given) else value
-        for message in () if isinstance(value, Trajectory) else _messages(value):
+        for number, message in enumerate(() if isinstance(value, Trajectory) else _messages(value)):
+            check_message(f"demonstrations: message {number}", message)
             words = [message.get("reasoning_content"), message.get("content")]
             words += [prompts.call_format.render_call(*call) for call in calls_of(message)]
             texts.append("\n".join(filter(None, words)))

@@ -37,7 +37,7 @@ from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.arguments import check_length, make_prompts, settle
+from midthought.trainer.arguments import check_length, check_seconds, make_prompts, settle
 from midthought.trainer.episodes import ToolAnswers, as_rollout, evaluated, evaluation_stage, tell_failures
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
 from midthought.trainer.prompt_record import PromptRecord, learned_from
@@ -303,6 +303,7 @@ class Trainer:
         after `fit`; `TrainingStoppedError` if the steps diverge.
         """
         self._require_open()
+        check_seconds(max_seconds)
         config, run = self.config, self._run
         section = supervised_settings(config, self.model, settings, is_created=self._is_created)
         if run.has_sft:

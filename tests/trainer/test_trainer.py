@@ -459,6 +459,11 @@ def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
         ({"environment": Colours, "call_format": HermesParser}, "not a class"),
         ({"environment": Colours, "call_format": 3}, "call_format=3"),
         ({"environment": Colours, "model": torch.nn.Linear(1, 1)}, "needs its tokenizer"),
+        ({"environment": Colours, "tokenizer": "gpt2"}, r"tokenizer='gpt2': give a loaded one, AutoTokenizer"),
+        (
+            {"environment": Colours, "demonstrations": [[None]]},
+            "demonstrations: message 0 is None; a message has a role",
+        ),
         ({"environment": Colours, "resume": True}, "run_path"),
         ({"environment": Colours, "tools": CalculateTool()}, r"give a list of them: tools=\[calculate\]"),
         ({"environment": Colours, "callbacks": [print]}, "is no TrainerCallback; extend it"),

@@ -247,6 +247,11 @@ def test_a_demonstration_that_cannot_be_read_is_named_and_the_trainer_is_as_befo
     assert len(trainer.sft(shown, **{**STEPS, "num_steps": 1})) == 1
 
 
+def test_a_limit_of_time_that_is_none_is_refused(make):
+    with pytest.raises(SettingsError, match="max_seconds='1': give a finite number above 0"):
+        make().sft(shown, max_seconds="1")
+
+
 def test_a_function_needs_a_data_set(make):
     with pytest.raises(SettingsError, match="give a list of conversations"):
         make(dataset=None, environment=Colours, rewards=()).sft(shown)
