@@ -6,6 +6,7 @@ a learner computes the updates.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -617,17 +618,16 @@ class Trainer:
 
         `metrics_history` stays available; methods that need a model then raise TrainerClosedError. A second call does nothing.
         """
-        if not self._run.is_shared:
-            self._run.close()
-        try:
-            if self._workers is not None:
-                self._workers.source.close()
-            self._tasks.close()
-        finally:
-            if self._workers is not None:
-                self._workers.learner.close()
+        workers, self._is_closed = self._workers, True
         self._workers = self.model = self._policy = self._rollouts = self._checks = None  # type: ignore
-        self._is_closed = True
+        with contextlib.ExitStack() as ended:  # the last one first, and the others also if it raises
+            if workers is not None:
+                ended.callback(workers.learner.close)
+            ended.callback(self._tasks.close)
+            if workers is not None:
+                ended.callback(workers.source.close)
+            if not self._run.is_shared:
+                ended.callback(self._run.close)
 
     def __enter__(self) -> Self:
         return self

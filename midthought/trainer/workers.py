@@ -150,10 +150,12 @@ class Workers:
 
     def close(self) -> None:
         """Ends servers and workers. Adapters, which change no output yet, leave the model."""
-        self.source.close()
-        if has_adapters(self.learner.policy) and not has_adapters(self._policy.model):
-            merge(self.learner.policy)
-        self.learner.close()
+        try:
+            self.source.close()
+        finally:
+            if has_adapters(self.learner.policy) and not has_adapters(self._policy.model):
+                merge(self.learner.policy)
+            self.learner.close()
 
 
 ALONE = {"optimizer": "adamw", "offload": "none"}

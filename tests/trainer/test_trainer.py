@@ -37,6 +37,7 @@ from midthought.config import InferenceConfig
 from midthought.env.rewards import weighted
 from midthought.learning.batch import TokenBatch
 from midthought.trainer.rollouts import longest_sequence
+from midthought.trainer.tasks import EnvironmentTasks
 from midthought.types import SpanKind
 
 
@@ -443,6 +444,16 @@ def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
     ):
         with pytest.raises(MidthoughtError, match="cleaned up"):
             use()
+
+
+def test_cleaning_up_ends_the_others_also_if_the_engine_cannot_be_ended(talker, monkeypatch):
+    trainer, ended = RayPPOTrainer(settings(), Colours, **talker), []
+    monkeypatch.setattr(trainer.source, "close", lambda: ended.append("engine") or pytest.fail("silent"))
+    monkeypatch.setattr(EnvironmentTasks, "close", lambda tasks: ended.append("environments"))
+    monkeypatch.setattr(trainer.learner, "close", lambda: ended.append("learner"))
+    with pytest.raises(pytest.fail.Exception, match="silent"):
+        trainer.cleanup()
+    assert ended == ["engine", "environments", "learner"] and trainer.model is None
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
