@@ -230,14 +230,13 @@ def make_tasks(
 
 
 def named_tasks(dataset: Any, validation: Any) -> tuple[Any, Any]:
-    """Returns the tasks of a data set's name (`PROBLEM_SETS`), and, if `validation` is None, its usual split for validation.
-    Generated sets are validated on the published problems, which are not in training. Other values are returned unchanged."""
-    if not isinstance(dataset, str) or Path(dataset).is_file() or "." in dataset or "/" in dataset:
+    """Returns the tasks of data sets' names (`PROBLEM_SETS`), and, if `validation` is None, the data set's usual split for
+    validation. Generated sets are validated on the published problems, which are not in training. Other values are returned
+    unchanged."""
+    if dataset is not None and _is_name(validation, "validation"):
+        validation = load_problems(validation)
+    if not _is_name(dataset, "dataset"):
         return dataset, validation
-    if dataset not in PROBLEM_SETS:
-        raise SettingsError(
-            f"dataset={dataset!r} is neither a file nor a data set. {near_names(dataset, PROBLEM_SETS)}"
-        )
     if PROBLEM_SETS[dataset].hub is None:
         held_out = load_problems(dataset)
         known = {task.prompt for task in held_out}
@@ -247,6 +246,15 @@ def named_tasks(dataset: Any, validation: Any) -> tuple[Any, Any]:
     if split is not None and validation is None:
         validation = load_problems(dataset)
     return load_problems(dataset, split=split), validation
+
+
+def _is_name(given: Any, what: str) -> bool:
+    """Whether it names a data set. Raises SettingsError for a name of neither a data set nor a file."""
+    if not isinstance(given, str) or Path(given).is_file() or "." in given or "/" in given:
+        return False
+    if given not in PROBLEM_SETS:
+        raise SettingsError(f"{what}={given!r} is neither a file nor a data set. {near_names(given, PROBLEM_SETS)}")
+    return True
 
 
 def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:

@@ -82,6 +82,7 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
         ({"datset": []}, "'datset'.*Did you mean 'dataset'"),
         ({"training": 3}, "training=3: it is a section"),
         ({"environment": None, "dataset": "gsm9k"}, "neither a file nor a data set.*Did you mean 'gsm8k'"),
+        ({"environment": None, "dataset": QUESTIONS, "validation": "mth"}, "validation='mth' is neither a file nor"),
         (
             {"environment": None, "dataset": QUESTIONS, "max_steps": 100},
             "max_steps=100: .*iterations is num_train_iters",
@@ -154,6 +155,7 @@ def test_a_data_set_of_the_hub_is_validated_on_its_usual_split_if_it_has_one_to_
     assert named_tasks("gsm8k", None) == (("gsm8k", "train"), ("gsm8k",))
     assert named_tasks("math", None) == (("math", None), None)
     assert named_tasks("gsm8k", QUESTIONS) == (("gsm8k", "train"), QUESTIONS)
+    assert named_tasks(QUESTIONS, "math") == (QUESTIONS, ("math",)) and named_tasks(None, "math") == (None, "math")
 
 
 def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(monkeypatch):
