@@ -44,6 +44,7 @@ def small_embedding_model() -> str:
 
 
 _SMALL = [
+    "training.num_validation_questions=4",
     "inference.deterministic=true",
     "model.hidden_size=64",
     "model.num_layers=2",
@@ -62,7 +63,6 @@ PODCAST = [
     "questions.num_train=40",
     "questions.num_test=8",
     "questions.num_test_no_memory=4",
-    "training.num_validation_questions=4",
     "warmup.num_steps=24",
     "warmup.batch_tokens=512",
     "evaluation.sampled=false",
@@ -71,7 +71,6 @@ FEEDBACK = [
     *_SMALL,
     "inference.max_tokens=60",
     "problems.num_train=40",
-    "problems.num_validation=4",
     "problems.num_test=6",
     "training.group_size=2",
     "training.overlong_buffer_tokens=50",  # so that rewards differ within groups, though all answers are wrong

@@ -151,7 +151,13 @@ def test_every_assignment_is_checked_and_a_refused_one_changes_nothing():
     config.training.kl_coef = 0.0
     with pytest.raises(SettingsError, match="target_kl"):  # does not agree with another setting
         config.training.target_kl = 0.1
-    assert config.training == TrainingConfig(learning_rate=1e-4, kl_coef=0.0)
+    with pytest.raises(SettingsError, match="batch_size=64 is not a multiple of group_size=7"):
+        config.training.group_size = 7
+    config.training.batch_size = 4
+    with pytest.raises(SettingsError, match="batch_size=4 is not a multiple of group_size=8"):
+        config.training.algorithm = "grpo"  # a preset whose values do not agree
+    assert config.training == TrainingConfig(learning_rate=1e-4, kl_coef=0.0, batch_size=4)
+    assert config.training.model_fields_set == {"learning_rate", "kl_coef", "batch_size"}
 
 
 def test_all_that_is_wrong_is_told_in_one_line():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from midthought.trainer.progress import process_peak_bytes
+from midthought.trainer.checkpoint import process_peak_bytes
 
 PROGRAM = """
 import importlib, multiprocessing, pkgutil, subprocess, sys

@@ -1,7 +1,5 @@
 """The records. The ledger's promise: which method appended a token decides the mask, and nothing else can."""
 
-import dataclasses
-import json
 import math
 
 import pytest
@@ -180,17 +178,6 @@ def test_check_finds_what_was_tampered_with_and_says_where():
         change(trajectory.segments[0])
         with pytest.raises(RecordError, match=f"'t1', segment 0.*{message}"):
             trajectory.check()
-
-
-def test_a_task_comes_back_from_json_as_it_was():
-    task = Task(
-        task_id="t", prompt="Wér?", answer="Ada", aliases=("A.",), labels={"kind": "speaker"}, evidence=("e_1", "e_2")
-    )
-    assert Task.from_dict(json.loads(json.dumps(task.to_dict()))) == task
-    assert Task.from_dict({"task_id": "t", "prompt": "?", "answer": "!"}) == Task(task_id="t", prompt="?", answer="!")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        task.answer = "Bob"
-    assert not ToolCall() and ToolCall(tool_name="look"), "a call that was never made is falsy"
 
 
 def test_the_reward_is_the_exact_sum_of_its_parts():

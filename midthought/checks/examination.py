@@ -3,9 +3,10 @@ each problem is reported once."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ Row = Mapping[str, float]
 """Metrics of an iteration or a validation, with `step`; a value that is not finite is NaN."""
 ITERATION, VALIDATION = "ppo", "validation"
 """Stages of the rows in `metrics.jsonl`."""
+_log = logging.getLogger("midthought.checks")
 QUIET_STEPS = 20
 """A problem that has ended and comes back within so many iterations is not reported again."""
 
@@ -42,10 +44,8 @@ class Setup:
     """What replaced `auto`, with the plan of the run."""
     path: Path | None = None
     """The run folder. None: the run writes none."""
-    tasks: Sequence[Task] = ()
-    """Tasks of a data set, at most `MAX_TASKS`; empty for an environment."""
     all_tasks: Sequence[Task] = ()
-    """All tasks of the data set."""
+    """The tasks of a data set; empty for an environment."""
     held_out: Sequence[Task] = ()
     """The tasks of the validation, at most `MAX_TASKS`; empty for an environment."""
     draw: Callable[[int], Sequence[Task]] | None = None
@@ -62,6 +62,11 @@ class Setup:
     """What a check has computed and another one needs."""
 
     @property
+    def tasks(self) -> Sequence[Task]:
+        """Some of `all_tasks`, evenly spread, at most `MAX_TASKS`."""
+        return self.all_tasks[:: max(1, len(self.all_tasks) // MAX_TASKS)][:MAX_TASKS]
+
+    @property
     def parts(self) -> PolicyParts:
         """The policy's parts."""
         if self.policy is None:
@@ -71,7 +76,7 @@ class Setup:
     @property
     def known_tasks(self) -> Sequence[Task]:
         """`tasks`, if there are any."""
-        if not self.tasks:
+        if not self.all_tasks:
             raise SkippedError("there are no tasks whose prompts and answers are known before the run")
         return self.tasks
 
@@ -135,6 +140,20 @@ def examine(setup: Setup, *, fast_only: bool = False) -> Report:
                 report.add(each, setup)
     report.seconds = time.perf_counter() - began
     return report
+
+
+def examine_before_start(setup: Setup) -> None:
+    """Runs the fast checks. Logs warnings; raises `SettingsError` for a finding with which the run cannot work."""
+    report = examine(setup, fast_only=True)
+    log_warnings(report.findings)
+    report.require_possible()
+
+
+def log_warnings(findings: Iterable[Finding]) -> None:
+    """Logs the findings with the policy `warn`."""
+    for finding in findings:
+        if finding.policy == "warn":
+            _log.warning("%s: %s", finding.check, finding)
 
 
 def refusal(error: BaseException, name: str = "setup") -> Finding:

@@ -191,7 +191,7 @@ def machine(setup: Setup) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free if os.access(folder, os.W_OK) else 0
     trained = 4 * plan.adapter_parameters if plan.lora_rank else plan.learned.weights
     one = trained + plan.learned.masters + plan.learned.moments
-    num_iters = setup.config.training.num_iters(len(setup.tasks) or None)
+    num_iters = setup.config.training.num_iters(len(setup.all_tasks) or None)
     count = min(checkpoint.keep_last_n, num_iters) + 1  # the best
     needed = (count + 1) * one + plan.width * plan.shape.parameters
     if needed > free:

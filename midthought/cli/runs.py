@@ -89,10 +89,10 @@ def train(
     try:
         found.run(path, console, **given, resume=resume, allow_changes=allow_changes)
     except KeyboardInterrupt:
+        from midthought.report.run_folder import PROGRESS
         from midthought.trainer.checkpoint import what_is_saved
-        from midthought.trainer.progress import FILE_NAME
 
-        if (path / FILE_NAME).is_file():
+        if (path / PROGRESS).is_file():
             command = f"{_program()} train {recipe} --run {path} --resume"
             console.error(f"Stopped. {what_is_saved(path)}. Continue with: {command}")
         else:

@@ -4,9 +4,6 @@ A section is a pydantic model; the docstring under a field is its documentation.
 sections.
 """
 
-from midthought.config.changes import Change as Change
-from midthought.config.changes import changes_between as changes_between
-from midthought.config.changes import require_allowed as require_allowed
 from midthought.config.section import Auto as Auto
 from midthought.config.section import Harmless as Harmless
 from midthought.config.section import Section as Section
@@ -18,12 +15,14 @@ from midthought.config.sections import ModelConfig as ModelConfig
 from midthought.config.sections import RayConfig as RayConfig
 from midthought.config.sections import RewardConfig as RewardConfig
 from midthought.config.sections import SupervisedSection as SupervisedSection
+from midthought.config.store import Change as Change
 from midthought.config.store import ConfigStore as ConfigStore
 from midthought.config.store import RecipeConfig as RecipeConfig
+from midthought.config.store import changes_between as changes_between
 from midthought.config.store import create_default_config as create_default_config
 from midthought.config.store import load as load
 from midthought.config.store import merge_configs as merge_configs
-from midthought.config.store import with_tiny as with_tiny
+from midthought.config.store import require_allowed as require_allowed
 from midthought.config.training import TrainingConfig as TrainingConfig
 from midthought.config.yaml_files import parse_assignments as parse_assignments
 from midthought.config.yaml_files import read_yaml as read_yaml

@@ -141,9 +141,10 @@ class AlgorithmSection(Section):
         super().__init__(**{**algorithm_values(type(self), values.get("algorithm")), **values})
 
     def __setattr__(self, name: str, value: Any) -> None:
+        preset = self.changed(algorithm=value) if name == "algorithm" else self  # raises before anything is assigned
         super().__setattr__(name, value)
         if name == "algorithm":
-            self.__dict__.update(self.changed(algorithm=value).__dict__)
+            self.__dict__.update(preset.__dict__)
             self.model_fields_set.update(KEYS)
 
     def changed(self, **values: Any) -> Self:

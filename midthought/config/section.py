@@ -146,11 +146,12 @@ class Section(BaseModel):
             raise SettingsError(
                 f"{name}={value!r}: this copy of the settings is frozen; change the settings of the trainer"
             )
-        before = dict(self.__dict__)
+        before, were_set = dict(self.__dict__), set(self.model_fields_set)
         try:
             super().__setattr__(name, value)
         except ValidationError as error:
             self.__dict__.update(before)  # model validators run after the assignment
+            self.model_fields_set.intersection_update(were_set)
             raise SettingsError(_explain(type(self), error)) from None
 
     def changed(self, **values: Any) -> Self:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, SupervisedSection, read_yaml, settled
-from midthought.config.changes import unset_values
 from midthought.config.references import require_installed
-from midthought.config.store import TINY
+from midthought.config.store import TINY, unset_values
 from midthought.errors import ModelPathError, SettingsError
 from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.measures import fitted, remedy

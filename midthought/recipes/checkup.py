@@ -53,7 +53,7 @@ def examine_recipe(
             report.passed.append(STEPS[0])
             run.prepare()
             run.tasks = run.make_tasks(run.config)
-            setup = replace(setup, tasks=run.tasks.parts["train"])
+            setup = replace(setup, all_tasks=run.tasks.parts["train"])
             report.passed.append(STEPS[1])
             if run.choice.fits and (not run.beginning or is_on_this_machine(run.beginning)):
                 setup = replace(_with_policy(run, opened), config=run.config, choice=run.choice, path=run_path)

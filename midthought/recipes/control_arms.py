@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError, near_names
 from midthought.report.console import Console
-from midthought.report.results import ARMS
+from midthought.report.html import ARMS
 from midthought.report.run_folder import RunFolder
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)

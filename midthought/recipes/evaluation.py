@@ -49,9 +49,6 @@ class RecipeTasks(ListedTasks):
         super().__init__(parts["train"], parts["validation"], environment, config.training.seed)
         self.config, self.parts, self.prompts = config, parts, prompts
 
-    def held_out(self, count: int) -> list[Task]:
-        return list(self.parts["validation"])
-
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
         return max(num_tokens(task) for tasks in self.parts.values() for task in tasks)
 

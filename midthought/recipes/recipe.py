@@ -11,16 +11,14 @@ from pydantic import Field, create_model
 
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import Harmless, RecipeConfig, Section, load, merge_configs, parse_assignments, read_yaml
-from midthought.config.changes import require_true_or_false
 from midthought.config.references import load as load_object
-from midthought.config.store import TINY
+from midthought.config.store import TINY, require_true_or_false
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.files.regular import read_json_object
 from midthought.models.gguf import model_folder
 from midthought.plan.choices import as_recorded, choose
 from midthought.report.console import Console
-from midthought.report.run_folder import flat_keys, require_intact_run
-from midthought.trainer.progress import FILE_NAME
+from midthought.report.run_folder import PROGRESS, flat_keys, require_intact_run
 
 STAGES = ("sft", "rl", "all", "evaluate")
 FOR_MADE_MODELS = "tiny"
@@ -197,13 +195,13 @@ def run_of(policy: Path) -> Path | None:
     """
     for folder in (policy.resolve(), *policy.resolve().parents[:7]):
         require_intact_run(folder)
-        if (folder / FILE_NAME).is_file() and _progress(folder).get("stage", "all"):
+        if (folder / PROGRESS).is_file() and _progress(folder).get("stage", "all"):
             return folder
     return None
 
 
 def _progress(run: Path) -> dict[str, Any]:
-    file = run / FILE_NAME
+    file = run / PROGRESS
     try:
         found = read_json_object(file)
         if "is_given" not in found:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from midthought.checks.examination import examine_before_start
 from midthought.config import RecipeConfig, SupervisedSection
 from midthought.errors import SettingsError
 from midthought.files.regular import THEN_RESUME, storage_errors
@@ -31,12 +32,11 @@ from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tokenization import Renderer
+from midthought.trainer.checkpoint import SFT, RunProgress
 from midthought.trainer.demonstrations import ShuffledDemonstrations, StepDemonstrations
-from midthought.trainer.progress import SFT, RunProgress
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run import Run
-from midthought.trainer.run_checks import examine_before_start
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 

@@ -23,7 +23,7 @@ from midthought.report.page_episodes import read_page_episodes
 from midthought.report.recorded_episodes import TRAINING_ARM, Episode
 from midthought.report.run_folder import RunFolder, flat_keys
 from midthought.report.run_lock import RunLock
-from midthought.report.run_record import RunRecord, read_run
+from midthought.report.run_record import RunRecord, last_iteration, read_run
 
 PREFERRED_ARMS = ("after.sampled", "after", "validation.sampled", "validation")
 LAST_SHARE = 0.1
@@ -201,7 +201,7 @@ def _training_reward(baseline: ComparedRun, other: ComparedRun) -> list[Row]:
 def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     for run in runs:
         if not run.record.summary or RunLock.is_held(run.path):
-            ends = max((steps[-1][0] for steps in run.record.metrics.get("ppo", {}).values()), default=0)
+            ends = last_iteration(run.record.metrics)
             yield f"{run.path} is unfinished (iteration {ends}): only what has been written so far is compared."
         if not run.settings:
             yield f"{run.path} has no config.yaml: its settings are not compared."

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from midthought.report.results import duration
-
 PLAIN_SECONDS = 5.0
 """Time between plain lines while there is progress."""
 
@@ -90,6 +88,18 @@ def formatted(value: float | str) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Formats seconds: `0.4 s`, `42 s`, `9 min 30 s`, `2 h 05 min`."""
+    whole = round(seconds)
+    if seconds < 0.95:
+        return f"{seconds:.1f} s"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 class Console:

@@ -11,7 +11,7 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +127,11 @@ class JsonLines:
         return num_lines
 
 
-def json_value(value: Any) -> Any:
-    """Converts `value` to what JSON can represent: NaN and infinities become null, numpy's numbers Python's, tuples
+def json_value(value: Any, otherwise: Callable[[Any], Any] | None = None) -> Any:
+    """Converts `value` to what JSON can represent: NaN and infinities become null, scalars of numpy Python's, tuples
     lists.
 
-    Raises TypeError for anything else.
+    `otherwise` converts anything else, such as a date; None: raises TypeError.
     """
     if value is None or isinstance(value, str | bool):
         return value
@@ -140,11 +140,15 @@ def json_value(value: Any) -> Any:
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): json_value(item) for key, item in value.items()}
+        return {str(key): json_value(item, otherwise) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         items = sorted(value) if isinstance(value, set | frozenset) else list(value)
         kinds = set(map(type, items))
         if kinds == {int} or (kinds == {float} and all(map(math.isfinite, items))):  # long lists of tokens
             return items
-        return list(map(json_value, items))
+        return [json_value(item, otherwise) for item in items]
+    if getattr(value, "ndim", None) == 0:  # numpy's bool is not a number for Python
+        return json_value(value.item(), otherwise)
+    if otherwise is not None:
+        return otherwise(value)
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written as JSON")

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from midthought.errors import CheckpointError
+from midthought.report.json_lines import json_value
 from midthought.report.run_folder import RunFolder
 from midthought.tokenization import Renderer
 from midthought.types import Segment, Trajectory
@@ -88,8 +89,8 @@ def trajectory_row(
 
     `arm` is its origin (`before`, `after`, `after.tool_off`, `train`); rows of one `task_id` are shown side by side.
     `exact_match` is whether the answer was right, None if it was not judged. Spans are in order over all segments (a
-    later prompt starts a new segment), each decoded separately. `token` of an event is the place, over all segments, of the last
-    policy token before the result.
+    later prompt starts a new segment), each decoded separately. Labels, parameters and metadata that JSON cannot represent
+    (dates) are written as text. `token` of an event is the place, over all segments, of the last policy token before the result.
     """
     task, reward = trajectory.task, trajectory.reward
     starts = [0, *accumulate(len(segment.token_ids) for segment in trajectory.segments)]
@@ -100,7 +101,7 @@ def trajectory_row(
         "arm": arm,
         "task_id": task.task_id,
         "group": trajectory.group,
-        "labels": dict(task.labels),
+        "labels": json_value(task.labels, str),
         "question": task.prompt,
         "answer": task.answer,
         "exact_match": exact_match,
@@ -123,11 +124,11 @@ def trajectory_row(
         "events": [
             {
                 "tool_name": event.call.tool_name,
-                "parameters": dict(event.call.parameters),
+                "parameters": json_value(event.call.parameters, str),
                 "outcome": event.outcome,
                 "time/seconds": event.seconds,
                 "result": event.call.result,
-                "metadata": dict(event.metadata),
+                "metadata": json_value(event.metadata, str),
                 **place,
             }
             for event, place in zip(trajectory.tool_events, places, strict=True)

@@ -34,6 +34,9 @@ from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.run_lock import RunLock, command, versions
 from midthought.report.trackers import TrackedRun, Trackers
 
+PROGRESS = "progress.json"
+"""File with the stages that are done."""
+
 
 class RunFolder:
     """`runs/NAME/` with the files and folders that the attributes name.
@@ -158,10 +161,6 @@ class RunFolder:
         self.require_present()
         self.trajectories.append(rows)
 
-    def write_config(self, text: str) -> None:
-        """Writes the run's settings (YAML) atomically."""
-        self.write_file(self.config_path.name, text)
-
     def write_file(self, name: str, text: str) -> None:
         """Writes a file that a resumed run reads, atomically, and its digest, with which `require_intact_run` compares it.
 
@@ -205,7 +204,7 @@ class RunFolder:
     def record_settings(self, settings: RecipeConfig, changes: Sequence[Change], stage: str, step: int) -> None:
         """Writes the settings to `config.yaml`, and appends them to `settings_history.yaml`, with the changes, the step, the
         command and the versions of the packages."""
-        self.write_config(settings.to_yaml())
+        self.write_file(self.config_path.name, settings.to_yaml())
         history = self.settings_history
         changes = changes or self.settings_changes(settings)  # of a start that left nothing to resume
         if history and not changes:

@@ -76,7 +76,7 @@ def before_and_after(metrics: Metrics) -> dict[str, float]:
     """Returns exact match of a trainer's evaluations, as recipes write it into their summary: the last one before the first
     iteration (`before.…`) and the last one after the last (`after.…`). Empty if there was only validation during training."""
     found: dict[str, float] = {}
-    last = max((step for step, _ in metrics.get("ppo", {}).get("reward/mean", ())), default=0)
+    last = last_iteration(metrics)
     for stage, key in EVALUATIONS.items():
         for when, wanted in {0: "before", last: "after"}.items() if last else ((0, "before"),):
             values = [value for step, value in metrics.get(stage, {}).get("exact_match", ()) if step == when]
@@ -85,6 +85,11 @@ def before_and_after(metrics: Metrics) -> dict[str, float]:
                 found = {"num_questions": counts[-1]} | found | {f"{wanted}.{key}": values[-1]}
     only_validation = found.keys() <= {"num_questions", "after.exact_match"}
     return {} if only_validation else found
+
+
+def last_iteration(metrics: Metrics) -> int:
+    """Returns the number of the last iteration; 0 before the first. Its reward is null if every episode failed."""
+    return max((points[-1][0] for points in metrics.get("ppo", {}).values()), default=0)
 
 
 def shown_findings(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError
 from midthought.rollout.openai_messages import result_messages
-from midthought.rollout.replay import Replay
+from midthought.rollout.resuming import Replay
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat

@@ -1,6 +1,6 @@
 """Groups of episodes that are trained on in the iteration that began them, or in a later one (`training.max_staleness`).
 
-Does not decide when groups start and are taken: `pace`.
+Does not decide when groups start and are taken: `Pace`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import torch
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import EngineError
 from midthought.rollout.episode import RolloutParts, run_episode
-from midthought.rollout.groups import Group, fresh_episodes, with_environment
-from midthought.rollout.journal import Journal
-from midthought.rollout.pace import Pace
+from midthought.rollout.groups import Group, Pace, fresh_episodes, with_environment
+from midthought.rollout.resuming import Journal
 from midthought.tools.background_loop import BackgroundLoop, SilenceError, silence_check
 from midthought.types import Task, Trajectory
 

@@ -118,10 +118,12 @@ class LocalRollouts(Rollouts):
 
     def close(self) -> None:
         """Drops the stream's episodes, stops the loop, and shuts the engine down, for all sources that share it."""
-        if self.stream is not None:
-            self.stream.drop()
-        self._loop.close()
-        self._engine.shutdown()
+        try:
+            if self.stream is not None:
+                self.stream.drop()  # raises if the engine is silent
+        finally:
+            self._loop.close()
+            self._engine.shutdown()
 
     def _run(
         self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None

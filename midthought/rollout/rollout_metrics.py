@@ -17,6 +17,7 @@ MAX_COMPARED = 1024
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Means over the episodes: reward and its parts, calls, lengths, stop reasons. The shares include failed episodes.
 
+    `reward/mean` and `reward/std` are of the whole reward, also if a part has the name `mean` or `std`.
     `episode/count`: number of episodes. `episode/repetition`: share of repeated sequences of `NGRAM` policy tokens.
     `episode/sampled_nats`: mean negative log-probability of a policy token, which estimates the entropy without a learner.
     `episode/empty_thoughts`: share of thoughts without a word, if there is a thought. `episode/repeated_calls`: share of calls
@@ -30,7 +31,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "reward/std": math.sqrt(sum((total - mean) ** 2 for total in totals) / len(totals)) if totals else math.nan,
     }
     for name in dict.fromkeys(name for reward in judged for name in reward.parts):
-        metrics[f"reward/{name}"] = sum(reward.parts.get(name, 0.0) for reward in judged) / len(judged)
+        metrics.setdefault(f"reward/{name}", sum(reward.parts.get(name, 0.0) for reward in judged) / len(judged))
     if any(reward.turns for reward in judged):
         metrics["reward/turns"] = sum(sum(reward.turns) for reward in judged) / len(judged)
     if any(reward.calls for reward in judged):  # a part may have the name `calls`

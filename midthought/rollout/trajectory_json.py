@@ -30,7 +30,8 @@ from midthought.types import (
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """Returns the record as JSON values. Values of an environment's `info` that JSON cannot represent are written as text."""
+    """Returns the record as JSON values. What JSON cannot represent is written as text: in labels of the task, parameters of
+    calls, metadata of tools, and an environment's `info`."""
     row = vars(trajectory) | {
         "task": trajectory.task.to_dict(),
         "segments": [_segment_to_json(segment) for segment in trajectory.segments],
@@ -38,7 +39,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "reward": None if trajectory.reward is None else trajectory.reward.to_dict(),
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
     }
-    return {name: json_value(value) for name, value in row.items()}
+    return {name: json_value(value, str) for name, value in row.items()}
 
 
 def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
@@ -117,7 +118,7 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
     """Returns a turn as JSON values, with the environment's `info` if it has one."""
     row = asdict(turn)
     if (info := row.pop("info")) is not None:
-        row["info"] = {str(name): _sayable(value) for name, value in info.items()}
+        row["info"] = json_value(info, str)
     return row
 
 
@@ -127,14 +128,6 @@ def turn_from_json(row: Mapping[str, Any]) -> Turn:
     if row["parsed_action"] is not None:
         fields["parsed_action"] = ParsedAction(**row["parsed_action"])
     return Turn(**fields)
-
-
-def _sayable(value: Any) -> Any:
-    try:
-        is_scalar = getattr(value, "ndim", None) == 0  # of numpy, whose bool is not a number for Python
-        return json_value(value.item() if is_scalar else value)
-    except TypeError:
-        return str(value)
 
 
 def _number(value: float | None) -> float:

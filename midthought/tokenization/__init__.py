@@ -54,6 +54,8 @@ class Renderer:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None
     ) -> None:
+        if not hasattr(tokenizer, "is_fast"):
+            raise SettingsError(f"tokenizer={tokenizer!r:.80}: give a loaded one, AutoTokenizer.from_pretrained(…)")
         if not tokenizer.is_fast:
             raise SettingsError(
                 f"{type(tokenizer).__name__} is not a fast tokenizer; use a model that has a tokenizer.json"

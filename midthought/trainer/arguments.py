@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from midthought.config import ConfigStore, RecipeConfig
-from midthought.config.changes import require_true_or_false
 from midthought.config.section import Section
+from midthought.config.store import require_true_or_false
 from midthought.errors import SettingsError, near_names
 from midthought.plan.choices import as_recorded
 from midthought.report.run_folder import require_intact_run
@@ -126,5 +127,13 @@ def check_length(num_epochs: int | None, num_iters_per_epoch: int | None, max_se
             raise SettingsError(
                 f"{name}={value!r}: give a whole number of {least} or more, or None for what the settings say"
             )
-    if max_seconds is not None and (num_epochs is not None or not max_seconds > 0):
-        raise SettingsError(f"max_seconds={max_seconds}: give a number above 0, and no num_epochs with it")
+    if max_seconds is not None and num_epochs is not None:
+        raise SettingsError(f"max_seconds={max_seconds!r} and num_epochs={num_epochs}: give one of the two")
+    check_seconds(max_seconds)
+
+
+def check_seconds(max_seconds: float | None) -> None:
+    """Raises SettingsError for a limit of time that is none."""
+    is_number = isinstance(max_seconds, int | float) and 0 < max_seconds < math.inf
+    if max_seconds is not None and not is_number:
+        raise SettingsError(f"max_seconds={max_seconds!r}: give a finite number above 0")

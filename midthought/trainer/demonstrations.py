@@ -16,7 +16,7 @@ from midthought.data.rows import Row, plain, rows_of
 from midthought.data.tasks import text_of, with_system
 from midthought.errors import DataError, MidthoughtError, SettingsError, near_names
 from midthought.rollout.demonstration import demonstration
-from midthought.rollout.openai_messages import calls_of, first_answer, in_one_form
+from midthought.rollout.openai_messages import calls_of, check_message, first_answer, in_one_form
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
@@ -137,7 +137,7 @@ class DemonstrationReader:
         with _named(f"task {task.task_id!r}"):
             if isinstance(given, Trajectory):
                 return self._checked(given)
-            messages = _messages([{"role": "assistant", "content": given}] if isinstance(given, str) else given)
+            messages = _messages(_as_answer(given))
             roles = [message.get("role") for message in messages]
             first = roles.index("assistant") if "assistant" in roles else 0
             if first and messages[first - 1].get("content") != task.prompt:
@@ -192,7 +192,9 @@ def demonstrated_words(given: Any, stream: TaskStream, prompts: PromptBuilder) -
     values = map(given, tasks_of(stream)) if callable(given) else (row.value for row in _rows(given))
     texts = []
     for value, _ in zip(values, range(MAX_SAMPLES), strict=False):
-        for message in () if isinstance(value, Trajectory) else _messages(value):
+        value = _as_answer(value) if callable(given) else value
+        for number, message in enumerate(() if isinstance(value, Trajectory) else _messages(value)):
+            check_message(f"demonstrations: message {number}", message)
             words = [message.get("reasoning_content"), message.get("content")]
             words += [prompts.call_format.render_call(*call) for call in calls_of(message)]
             texts.append("\n".join(filter(None, words)))
@@ -268,6 +270,11 @@ def _messages(given: Any) -> Sequence[Message]:
         raise DataError(f"it is {value!r:.80}; give a list of messages, a mapping with 'messages', or a Trajectory")
     messages = in_one_form([_without_nulls(message) if isinstance(message, Mapping) else message for message in value])
     return with_system(text_of(given, "system") or "", messages) if isinstance(given, Mapping) else messages
+
+
+def _as_answer(given: Any) -> Any:
+    """Returns what a function gave for a task; a text as the messages of the answer."""
+    return [{"role": "assistant", "content": given}] if isinstance(given, str) else given
 
 
 def _as_messages(role: str, said: Any) -> Any:

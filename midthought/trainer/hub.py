@@ -16,7 +16,7 @@ from midthought.errors import CheckpointError
 from midthought.files.output_folder import MANIFEST, MARK, replaced
 from midthought.models.pretrained import policy_folder, require_intact_model
 from midthought.report.run_folder import flat_keys, require_intact_run
-from midthought.report.run_record import read_run
+from midthought.report.run_record import last_iteration, read_run
 from midthought.trainer.prompt_record import PromptRecord, run_folder_of
 
 CARD = "README.md"
@@ -79,7 +79,7 @@ def model_card(run: Path, name: str) -> str:
         base=Path(base).name if Path(base).is_absolute() else base,
         algorithm=algorithm,
         num_steps=len(record.metrics.get("sft", {}).get("loss", ())),
-        num_iters=len(record.metrics.get("ppo", {}).get("reward/mean", ())),
+        num_iters=last_iteration(record.metrics),
         version=version("midthought"),
         prompts=PromptRecord.read(run) or PromptRecord(),
         max_tokens=settings.get("inference.max_tokens"),

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from midthought.config import ModelConfig, RecipeConfig, settled, with_tiny
+from midthought.config import ModelConfig, RecipeConfig, load, settled
 from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError
 from midthought.models.pretrained import (
@@ -74,7 +74,7 @@ def choose_preset(config: RecipeConfig, model: Any) -> tuple[RecipeConfig, str]:
     set, and the line names them; otherwise nothing changes and the line is empty."""
     if model is not None or config.model.local_path:
         return config, ""
-    chosen, given = with_tiny(config), config.given()
+    chosen, given = load(type(config), TINY, dict(config)), config.given()
     values = " ".join(
         f"{section}.{key}={value}"
         for section, values in TINY.items()

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from midthought.config import Change
+from midthought.data.tasks import DATASET_LABEL
 from midthought.env.reward_functions import bare_name, without_partial
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import CheckpointError
 from midthought.files.output_folder import kind_of
 from midthought.files.regular import read_json_object
-from midthought.report.run_folder import RunFolder
+from midthought.report.run_folder import PROGRESS, RunFolder
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -99,7 +100,7 @@ class PromptRecord:
 def run_folder_of(path: Path) -> Path | None:
     """Returns the run folder that a path is, or is in; None if there is none."""
     for folder in (path.resolve(), *path.resolve().parents[:5]):
-        if kind_of(folder) == "run" or (folder / "progress.json").is_file():
+        if kind_of(folder) == "run" or (folder / PROGRESS).is_file():
             return folder
     return None
 
@@ -108,12 +109,13 @@ def learned_from(tasks: TrainingTasks, env: Any = None, reward_fn: Any = None, r
     """Returns what a resumed run must have again; other arguments than `tasks` are the trainer's."""
     rows, digest = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else (), hashlib.sha256()
     for task in rows:
-        digest.update(json.dumps([task.task_id, task.prompt, task.answer, *map(dict, task.before)]).encode())
+        rules = [*task.aliases, task.labels.get(DATASET_LABEL)]
+        digest.update(json.dumps([task.task_id, task.prompt, task.answer, rules, *map(dict, task.before)]).encode())
     functions = [weighted(reward_fn, 1.0, name=bare_name(reward_fn))] if reward_fn else rewards
     parts = combine_rewards(functions).parts if functions else {}
     made = without_partial(env)
     return {
-        "dataset": f"{len(rows)} rows, {digest.hexdigest()[:16]} (SHA-256 of ids, prompts and answers)",
+        "dataset": f"{len(rows)} rows, {digest.hexdigest()[:16]} (SHA-256 of ids, prompts, answers, and how these are judged)",
         "rewards": {name: float(weight) for name, (weight, _) in parts.items()},
         "environment": "" if env is None else str(getattr(made, "__name__", type(made).__name__)),
     }

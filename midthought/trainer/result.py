@@ -72,7 +72,9 @@ def history_row(iteration: int, row: Mapping[str, float | None], iters_per_epoch
 
 
 def _cell(name: str, value: float) -> str:
-    return str(int(value)) if name in ("iteration", "step") else f"{value:z.3f}"
+    if name in ("iteration", "step"):
+        return str(int(value))
+    return f"{value:.2e}" if name == "learning_rate" else f"{value:z.3f}"
 
 
 def _evenly(rows: list[dict[str, float]], count: int) -> list[dict[str, float]]:

@@ -18,10 +18,10 @@ from midthought.engines.policy_engine import check_backend, policy_engine
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
+from midthought.rollout.groups import Pace
 from midthought.rollout.in_flight import InFlightEpisodes
-from midthought.rollout.journal import Journal
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
-from midthought.rollout.pace import Pace
+from midthought.rollout.resuming import Journal
 from midthought.tokenization import Renderer
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats import ActionParser, ToolCallFormat

@@ -1,16 +1,19 @@
-"""The run of a trainer or a recipe: console, and run folder (settings, metrics, trajectories, checkpoints, summary, report)."""
+"""The run of a trainer or a recipe: console, and run folder (settings, metrics, trajectories, checkpoints, summary, report); and
+its checks, which log what they find, end the run, and save episodes whose update was not finite."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from midthought.checks.examination import ITERATION, VALIDATION
+from midthought.checks.examination import ITERATION, VALIDATION, Monitor, log_warnings
+from midthought.checks.registry import Finding
 from midthought.config import Change, RecipeConfig, require_allowed
-from midthought.errors import CheckpointError, SettingsError
+from midthought.errors import CheckpointError, TrainingStoppedError
 from midthought.files.output_folder import recover
 from midthought.files.regular import THEN_RESUME, storage_errors
 from midthought.learning.learned_tokens import LearnedTokens
@@ -19,19 +22,23 @@ from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.recorded_episodes import TRAINING_ARM, token_values, trajectory_row
 from midthought.report.run_folder import RunFolder
-from midthought.rollout.journal import Journal
+from midthought.rollout.resuming import Journal
+from midthought.rollout.trajectory_json import save_trajectories
 from midthought.tokenization import Renderer
-from midthought.trainer.checkpoint import CheckpointManager, what_is_saved
-from midthought.trainer.progress import SFT, RunProgress
+from midthought.tools.call_formats.unread import UnreadCallReader
+from midthought.trainer.checkpoint import SFT, CheckpointManager, RunProgress, what_is_saved
 from midthought.trainer.prompt_record import PromptRecord
-from midthought.types import Trajectory
+from midthought.trainer.rollouts import PromptBuilder
+from midthought.types import StopReason, Trajectory
 
 NUM_SHOWN = 8
 """Trajectories of an iteration or a validation that are written at most."""
-MAX_RECORDED_BYTES = 256 << 20
-"""Size of `trajectories.jsonl` from which on no more tokens are recorded."""
 NUM_SHOWN_OF_ARM = 60
 """The same of an arm of a recipe's evaluation."""
+MAX_RECORDED_BYTES = 256 << 20
+"""Size of `trajectories.jsonl` from which on no more tokens are recorded."""
+NOT_FINITE = "not_finite"
+"""Folder in a run folder with the episodes of iterations whose gradient was not finite."""
 
 
 class Run:
@@ -135,11 +142,7 @@ class Run:
         self._changes = self.folder.settings_changes(config)
         if record is not None:
             self._changes += record.changes(self.folder.path)
-        try:
-            require_allowed(self._changes, allow=self.allows_changes)
-        except SettingsError:
-            self.folder.unlock()
-            raise
+        require_allowed(self._changes, allow=self.allows_changes)
 
     def clear_journal(self) -> None:
         """Drops the journal if the run was resumed with changes that alter what it learns."""
@@ -240,3 +243,55 @@ class Run:
         if self.folder is not None:
             self.folder.close()
             self.folder.unlock()
+
+
+class RunChecks:
+    """The checks of one run. All methods raise `TrainingStoppedError` for a finding with the policy `stop`."""
+
+    def __init__(self, config: RecipeConfig, renderer: Renderer, prompts: PromptBuilder, run: Run) -> None:
+        """Raises `SettingsError` for an unknown check in `checks.policies`."""
+        self._reader = UnreadCallReader(renderer, prompts.call_format, prompts.registry)
+        self._run = run
+        self.restart(config)
+
+    def restart(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Forgets everything. `rows`: what the run has logged before; what was wrong then is not reported again."""
+        self._monitor = Monitor(config.to_dict())
+        for row in rows:
+            self._monitor.add(row)
+
+    def before_update(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Judges the metrics of scoring, before any weight changes. If they stop the run, logs them under `iteration`."""
+        try:
+            self._tell(self._monitor.before_update(metrics))
+        except TrainingStoppedError:
+            self._run.log(ITERATION, iteration, metrics)
+            raise
+
+    def after_iteration(
+        self, iteration: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory] = ()
+    ) -> None:
+        """Judges an iteration. Call it after its metrics are logged, before anything is saved."""
+        row = {"stage": ITERATION, "step": iteration, **metrics}
+        if metrics.get("num_skipped_steps", 0) > 0:
+            self.save_episodes(iteration, trajectories)
+        errors = Counter(t.error for t in trajectories if t.stop_reason is StopReason.FAILED)
+        error = errors.most_common(1)[0][0] if errors else None
+        self._tell(self._monitor.add(row, error=error, unread=self._reader.read(trajectories)))
+
+    def after_validation(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Judges a validation."""
+        self._tell(self._monitor.add({"stage": VALIDATION, "step": iteration, **metrics}))
+
+    def save_episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        """Writes the complete records of an iteration to `not_finite/` in the run folder, if there is one."""
+        if self._run.path is not None and trajectories:
+            save_trajectories(self._run.path / NOT_FINITE / f"{iteration:06}.jsonl", trajectories)
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        if self._run.folder is not None:
+            self._run.folder.findings.append(finding.to_dict() for finding in findings)
+        log_warnings(findings)
+        for finding in findings:
+            if finding.policy == "stop":
+                raise TrainingStoppedError(f"{finding} (check {finding.check}; checks.policies sets what it does)")

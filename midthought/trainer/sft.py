@@ -6,22 +6,24 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from midthought.config import RecipeConfig, SupervisedSection, settled
-from midthought.errors import SettingsError
+from midthought.errors import SettingsError, TrainingStoppedError
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import add_adapters, has_adapters
 from midthought.learning.optimizer import TrainingSchedule
-from midthought.learning.sft import run_sft
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import require_finite, save_model
 from midthought.plan.choices import ADAPTER_RATES, supervised_rate
 from midthought.rollout.rollout_batch import TaskStream
+from midthought.trainer.checkpoint import SFT
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, StepDemonstrations
 from midthought.trainer.initial_policy import TrainedPolicy, generation_values
-from midthought.trainer.progress import SFT
 from midthought.trainer.run import Run
 from midthought.types import Trajectory
 
@@ -34,6 +36,10 @@ MAX_LONG_SHARE = 0.05
 """A larger share of demonstrations that are longer than an episode is reported."""
 SAVE_RATIO = 10
 """Supervised steps are short: they are saved every `SAVE_RATIO * checkpoint.save_interval` steps."""
+MAX_SKIPPED_STEPS = 5
+"""Supervised steps in a row without a finite gradient."""
+MAX_DIVERGED_STEPS = 10
+"""Supervised steps in a row whose loss is far above the first one."""
 
 
 def _warn_if_cut_off(demonstrations: Sequence[Trajectory], max_tokens: int) -> None:
@@ -148,3 +154,65 @@ def _restored(run: Run, learner: Learner, tokenizer: Any, settings: SupervisedSe
             )
     run.sft_rows = run.logged_sft_rows()
     return int(state["step"])
+
+
+# -- the steps --------------------------------------------------------------------------------------------------------
+
+
+class SupervisedChecks:
+    """The checks of supervised steps. Raises `TrainingStoppedError`."""
+
+    def __init__(self) -> None:
+        self._num_skipped = self._num_diverged = 0
+        self._first_loss = math.nan
+
+    def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Stops after `MAX_SKIPPED_STEPS` steps in a row without a finite gradient, or `MAX_DIVERGED_STEPS` in a row whose loss
+        is more than 1 nat above twice the first finite loss."""
+        self._num_skipped = self._num_skipped + 1 if metrics["num_skipped_steps"] else 0
+        if self._num_skipped >= MAX_SKIPPED_STEPS:
+            raise TrainingStoppedError(
+                f"the gradients of {self._num_skipped} supervised steps in a row, up to step {step}, were not finite: loss "
+                f"{metrics['loss']:g}, gradient norm {metrics['grad_norm']:g}. The weights are too large or not finite. Lower "
+                "the learning rate of the supervised steps"
+            )
+        if not math.isfinite(self._first_loss):
+            self._first_loss = metrics["loss"]
+        self._num_diverged = self._num_diverged + 1 if metrics["loss"] > 2 * self._first_loss + 1 else 0
+        if self._num_diverged >= MAX_DIVERGED_STEPS:
+            raise TrainingStoppedError(
+                f"the loss of supervised steps diverges: {metrics['loss']:.3g} nats per token in step {step}, "
+                f"{self._first_loss:.3g} in the first one. Lower the learning rate of the supervised steps"
+            )
+
+
+def run_sft(
+    learner: Learner,
+    demonstrate: Callable[[int], Sequence[Trajectory]],
+    *,
+    start: int,
+    num_steps: int,
+    mixed_precision: bool | None,
+    on_step: Callable[[int, Mapping[str, float]], None],
+    deadline: float | None = None,
+) -> None:
+    """Takes optimizer steps `start` to `num_steps`, each on `demonstrate(step)`; `on_step(steps taken, metrics)` after each.
+
+    With `mixed_precision` the forward and backward passes run under bfloat16 autocast; weights stay as they are. None: for
+    float32 weights on a GPU. `deadline` (of `time.monotonic`) ends it earlier. Raises `TrainingStoppedError` if
+    `SupervisedChecks` stops the run.
+    """
+    checks = SupervisedChecks()
+    if mixed_precision is None:
+        weight = next(learner.policy.parameters())
+        mixed_precision = weight.device.type == "cuda" and weight.dtype == torch.float32
+    for step in range(start, num_steps):
+        if deadline is not None and time.monotonic() >= deadline:
+            return
+        began = time.perf_counter()
+        batch = TokenBatch.from_trajectories(demonstrate(step), demonstrations=True)
+        with torch.autocast(learner.device.type, dtype=torch.bfloat16, enabled=mixed_precision):
+            metrics = learner.sft_step(batch)
+        seconds = time.perf_counter() - began
+        checks.after_step(step + 1, metrics)
+        on_step(step + 1, {**metrics, "time/seconds": seconds, "time/tokens_per_second": batch.num_tokens / seconds})

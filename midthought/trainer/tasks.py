@@ -113,10 +113,10 @@ class ListedTasks(TrainingTasks):
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
 
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int | None:
-        longest = heapq.nlargest(
-            MAX_COUNTED, [*self._tasks, *self._held_out], key=lambda task: len(task.prompt.encode())
-        )
-        return max(map(num_tokens, longest))
+        def num_bytes(task: Task) -> int:
+            return sum(len(message["content"].encode(errors="replace")) for message in task.messages())
+
+        return max(map(num_tokens, heapq.nlargest(MAX_COUNTED, [*self._tasks, *self._held_out], key=num_bytes)))
 
     def episode(self, task: Task) -> EpisodeEnvironment:
         return self._environment
@@ -230,14 +230,13 @@ def make_tasks(
 
 
 def named_tasks(dataset: Any, validation: Any) -> tuple[Any, Any]:
-    """Returns the tasks of a data set's name (`PROBLEM_SETS`), and, if `validation` is None, its usual split for validation.
-    Generated sets are validated on the published problems, which are not in training. Other values are returned unchanged."""
-    if not isinstance(dataset, str) or Path(dataset).exists() or "." in dataset or "/" in dataset:
+    """Returns the tasks of data sets' names (`PROBLEM_SETS`), and, if `validation` is None, the data set's usual split for
+    validation. Generated sets are validated on the published problems, which are not in training. Other values are returned
+    unchanged."""
+    if dataset is not None and _is_name(validation, "validation"):
+        validation = load_problems(validation)
+    if not _is_name(dataset, "dataset"):
         return dataset, validation
-    if dataset not in PROBLEM_SETS:
-        raise SettingsError(
-            f"dataset={dataset!r} is neither a file nor a data set. {near_names(dataset, PROBLEM_SETS)}"
-        )
     if PROBLEM_SETS[dataset].hub is None:
         held_out = load_problems(dataset)
         known = {task.prompt for task in held_out}
@@ -247,6 +246,15 @@ def named_tasks(dataset: Any, validation: Any) -> tuple[Any, Any]:
     if split is not None and validation is None:
         validation = load_problems(dataset)
     return load_problems(dataset, split=split), validation
+
+
+def _is_name(given: Any, what: str) -> bool:
+    """Whether it names a data set. Raises SettingsError for a name of neither a data set nor a file."""
+    if not isinstance(given, str) or Path(given).is_file() or "." in given or "/" in given:
+        return False
+    if given not in PROBLEM_SETS:
+        raise SettingsError(f"{what}={given!r} is neither a file nor a data set. {near_names(given, PROBLEM_SETS)}")
+    return True
 
 
 def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:

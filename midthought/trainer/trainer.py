@@ -6,6 +6,7 @@ a learner computes the updates.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -17,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine
+from midthought.checks.examination import ITERATION, MAX_TASKS, VALIDATION, Report, Setup, examine, examine_before_start
 from midthought.config import RecipeConfig, settled
 from midthought.env.environment import BaseEnvironment
 from midthought.env.rewards import named_rewards
@@ -37,14 +38,13 @@ from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.arguments import check_length, make_prompts, settle
+from midthought.trainer.arguments import check_length, check_seconds, make_prompts, settle
 from midthought.trainer.episodes import ToolAnswers, as_rollout, evaluated, evaluation_stage, tell_failures
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row
 from midthought.trainer.rollouts import AUTO_CALL_FORMAT
-from midthought.trainer.run import Run
-from midthought.trainer.run_checks import RunChecks, examine_before_start
+from midthought.trainer.run import Run, RunChecks
 from midthought.trainer.sft import read_demonstrations, supervised_settings, train_supervised
 from midthought.trainer.stages import beside_engine
 from midthought.trainer.tasks import EnvironmentTasks, make_tasks, named_tasks
@@ -155,42 +155,40 @@ class Trainer:
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
         rewards = named_rewards(rewards)
-        given = (config, environment, dataset, validation, reward_fn, rewards)
+        of_tasks = (config, environment, dataset, validation, reward_fn, rewards)
         self._has_agent = agent is not None
         if agent is None:
-            self._tasks = make_tasks(*given)
+            self._tasks = make_tasks(*of_tasks)
         else:
             from midthought.trainer.agents import agent_tasks
 
-            self._tasks = agent_tasks(agent, *given, system_prompt=system_prompt, describes_tools=describe_tools)
+            self._tasks = agent_tasks(agent, *of_tasks, system_prompt=system_prompt, describes_tools=describe_tools)
         if tokenizer is None and model is None and config.model.local_path:
             tokenizer = load_tokenizer(config.model.local_path)
+        self.callbacks = checked_callbacks(callbacks)
         self._longest_prompt = longest_prompt(config, tokenizer, prompts, self._tasks)
         self._choice = choose_settings(config, model, self._longest_prompt)
         self.config = self._choice.config
         console = Console(quiet=not progress)
         options: dict[str, Any] = {"resume": resume, "allow_changes": allow_changes, "console": console}
         self._run = path if isinstance(path, Run) else Run(path, self.config, **options)
-        with self._run.disk():
-            self._run.require_same(self.config)
-            self._run.create()
-            self._run.find_checkpoints()
-        if note and not self._run.is_shared:
-            self._run.console.note(note)
-        self.callbacks = checked_callbacks(callbacks)
-        self._policy = open_policy(
-            self.config,
-            model,
-            tokenizer,
-            prompts,
-            tasks=self._tasks,
-            demonstrations=demonstrations,
-            run=self._run,
-        )
-        learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
-        self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
-        self._demonstrations = demonstrations
-        self._begin()
+        self._demonstrations, self._is_closed = demonstrations, False
+        self._workers: Workers | None = None
+        try:
+            with self._run.disk():
+                self._run.require_same(self.config)
+                self._run.create()
+                self._run.find_checkpoints()
+            if note and not self._run.is_shared:
+                self._run.console.note(note)
+            given = self.config, model, tokenizer, prompts
+            self._policy = open_policy(*given, tasks=self._tasks, demonstrations=demonstrations, run=self._run)
+            learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
+            self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
+            self._begin()
+        except BaseException:
+            self.cleanup()  # nobody else can: ends what was started, and unlocks the run folder
+            raise
 
     def _begin(self) -> None:
         """Begins at the newest checkpoint of a resumed run, else at iteration 0."""
@@ -213,10 +211,9 @@ class Trainer:
         """Number of the last iteration of `fit`, as far as it is known."""
         self._lost_at = -1
         """The iteration in which the learner's process was lost."""
-        self._is_fitting = self._is_open_iteration = self._is_closed = False
+        self._is_fitting = self._is_open_iteration = False
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
-        self._workers: Workers | None = None
         if not self._run.is_shared or self._run.has_sft:  # a recipe begins with `sft`, which needs neither
             self._opened()
         self._checks = RunChecks(self.config, self.renderer, self._policy.prompts, self._run)
@@ -273,7 +270,6 @@ class Trainer:
             config=self._settings,
             choice=self._choice,
             path=self._run.path,
-            tasks=known[:: max(1, len(known) // MAX_TASKS)][:MAX_TASKS],
             all_tasks=known,
             held_out=tasks.held_out(MAX_TASKS) if known and tasks.has_held_out else (),
             draw=functools.partial(tasks.stream.draw, 0),
@@ -308,6 +304,7 @@ class Trainer:
         after `fit`; `TrainingStoppedError` if the steps diverge.
         """
         self._require_open()
+        check_seconds(max_seconds)
         config, run = self.config, self._run
         section = supervised_settings(config, self.model, settings, is_created=self._is_created)
         if run.has_sft:
@@ -621,17 +618,16 @@ class Trainer:
 
         `metrics_history` stays available; methods that need a model then raise TrainerClosedError. A second call does nothing.
         """
-        if not self._run.is_shared:
-            self._run.close()
-        try:
-            if self._workers is not None:
-                self._workers.source.close()
-            self._tasks.close()
-        finally:
-            if self._workers is not None:
-                self._workers.learner.close()
+        workers, self._is_closed = self._workers, True
         self._workers = self.model = self._policy = self._rollouts = self._checks = None  # type: ignore
-        self._is_closed = True
+        with contextlib.ExitStack() as ended:  # the last one first, and the others also if it raises
+            if workers is not None:
+                ended.callback(workers.learner.close)
+            ended.callback(self._tasks.close)
+            if workers is not None:
+                ended.callback(workers.source.close)
+            if not self._run.is_shared:
+                ended.callback(self._run.close)
 
     def __enter__(self) -> Self:
         return self

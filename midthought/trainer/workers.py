@@ -24,8 +24,8 @@ from midthought.learning.stopping import StopRequest
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import load_model, load_tokenizer, policy_folder, use_float32_head
 from midthought.plan.choices import word
+from midthought.rollout.groups import Pace
 from midthought.rollout.in_flight import NOTHING_OPEN
-from midthought.rollout.pace import Pace
 from midthought.rollout.rollout_batch import task_of_group
 from midthought.trainer.checkpoint import CheckpointManager, vocabulary_digest
 from midthought.trainer.initial_policy import TrainedPolicy
@@ -150,10 +150,12 @@ class Workers:
 
     def close(self) -> None:
         """Ends servers and workers. Adapters, which change no output yet, leave the model."""
-        self.source.close()
-        if has_adapters(self.learner.policy) and not has_adapters(self._policy.model):
-            merge(self.learner.policy)
-        self.learner.close()
+        try:
+            self.source.close()
+        finally:
+            if has_adapters(self.learner.policy) and not has_adapters(self._policy.model):
+                merge(self.learner.policy)
+            self.learner.close()
 
 
 ALONE = {"optimizer": "adamw", "offload": "none"}

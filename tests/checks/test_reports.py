@@ -69,8 +69,6 @@ def test_a_check_can_be_switched_off_softened_or_made_to_stop(taught):
         report = examine(trainer.setup, fast_only=True)
     (finding,) = report.findings
     assert (finding.check, finding.policy) == ("movement", "stop") and "off" in report.skipped["lengths"]
-    with pytest.raises(SettingsError, match="no check 'length'"):
-        healthy(taught, checks={"policies": {"length": "off"}})
 
 
 def test_a_check_is_one_function_and_what_it_raises_does_not_end_a_run():
@@ -122,6 +120,14 @@ def test_of_another_machines_preset_only_what_is_missing_here_is_reported(tmp_pa
     assert {finding.check for finding in report.findings} <= {"machine", "servers"}
     assert "not on this machine" in next(each.observation for each in report.findings if each.check == "machine")
     assert {"calls", "reward"} <= report.skipped.keys()
+
+
+def test_the_data_is_examined_also_if_the_model_is_not_on_this_machine(tmp_path):
+    (tmp_path / "own.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n' * 20)
+    words = [f"questions.path={tmp_path}/own.jsonl"]
+    report = examine_recipe(find_recipe("podcast"), words=words, config=Path("seed"), run_path=tmp_path / "run")
+    said = [finding.observation for finding in report.findings if finding.check == "tasks"]
+    assert said == ["all 14 gold answers are 'Ada'", "14 tasks have 1 different prompt"]
 
 
 def test_a_policy_that_the_run_starts_from_is_sampled(tmp_path):

@@ -130,6 +130,8 @@ WRONG = [
     ([GOOD | {"before": "hello"}], {}, "before is 'hello'; it must be a list of messages"),
     ([GOOD | {"question": "a\ud800"}], {}, "row 1: the prompt is not Unicode text: a lone surrogate at character"),
     ([GOOD | {"answer": "\ud800"}], {}, "row 1: answer is not Unicode text: a lone surrogate at character"),
+    ([Task(task_id="t", prompt="a\ud800", answer="b")], {}, "row 1: prompt is not Unicode text: a lone surrogate"),
+    ([Task(task_id="t", prompt="a", answer="\ud800")], {}, "row 1: answer is not Unicode text: a lone surrogate"),
     (GOOD, {}, "or a list of rows"),
 ]
 WRONG_MESSAGES = [

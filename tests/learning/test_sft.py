@@ -11,7 +11,7 @@ from training_settings import changed, training
 from midthought.errors import TrainingStoppedError
 from midthought.learning.learner import Learner
 from midthought.learning.optimizer import NO_END
-from midthought.learning.sft import run_sft
+from midthought.trainer.sft import run_sft
 from midthought.types import Trajectory
 
 

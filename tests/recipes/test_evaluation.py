@@ -17,10 +17,8 @@ from midthought.recipes.evaluation import (
     unfinished,
     with_interval,
 )
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.episodes import ToolOff
 from midthought.types import ParsedAction, StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 
@@ -58,12 +56,6 @@ def registry() -> ToolRegistry:
 def ask(executor, task, action=None):
     asked = action or ParsedAction(tool_name="look", parameters={"query": "tide"}, raw_text="", success=True)
     return asyncio.run(executor.run([asked], task))[0]
-
-
-def test_a_tool_that_is_off_answers_with_an_error_that_the_model_reads(registry):
-    event = ask(ToolOff(registry), TASKS[0])
-    assert event.outcome is ToolOutcome.RAISED and event.call.success is False
-    assert InThoughtFormat().render_results([event]) == "\n#look_error: the tool is switched off\n\n"
 
 
 def test_the_oracle_gives_the_proof_whatever_was_asked(registry):

@@ -112,7 +112,7 @@ def test_a_resumed_run_keeps_its_choices_whatever_file_is_given(recipe, tmp_path
 @pytest.mark.parametrize("how", ["evaluate", "from", "resume"])
 def test_settings_and_progress_of_a_damaged_run_are_not_used(name, how, tmp_path):
     run = RunFolder(tmp_path / "run").create()
-    run.write_config(RecipeConfig().to_yaml())
+    run.write_file("config.yaml", RecipeConfig().to_yaml())
     run.write_file("progress.json", '{"is_given": false}\n')
     run.unlock()
     (run.path / name).write_bytes((run.path / name).read_bytes()[:-9])

@@ -11,7 +11,7 @@ from midthought.errors import OutputPathError
 from midthought.recipes import find_recipe
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
-from midthought.trainer.progress import RunProgress
+from midthought.trainer.checkpoint import RunProgress
 
 
 @pytest.mark.parametrize("recipe", ["podcast", "feedback"])
@@ -35,7 +35,7 @@ def test_a_second_process_in_a_run_folder_ends_before_doing_anything(tmp_path):
     run = tmp_path / "run"
     with RunFolder(run) as folder:
         folder.create()
-        folder.write_config(find_recipe("feedback").config_class()().to_yaml())
+        folder.write_file("config.yaml", find_recipe("feedback").config_class()().to_yaml())
         RunProgress(folder).save()
         before = {file.name: file.read_bytes() for file in run.iterdir()}
         command = CommandProcess("train", "feedback", "--run", str(run), "--resume")

@@ -37,14 +37,7 @@ def train(monkeypatch: pytest.MonkeyPatch, recipe: str, run: Path, *words: str) 
 @pytest.mark.parametrize(
     ("recipe", "words", "code", "cause"),
     [
-        (
-            "feedback",
-            ["training.learning_rate=1e30"],
-            2,
-            "training.learning_rate=1e+30: Input should be less than or equal to 1",
-        ),
-        ("feedback", ["sft.learning_rate=1e30"], 2, "sft.learning_rate=1e+30"),
-        ("podcast", ["warmup.learning_rate=5"], 2, "warmup.learning_rate=5"),
+        ("feedback", ["sft.learning_rate=1e30"], 2, "sft.learning_rate=1e+30: Input should be less than or equal to 1"),
         ("feedback", DIVERGING, 3, "the loss of supervised steps diverges"),
         ("feedback", WITHOUT_WORDS, 3, "none of the 10 iterations so far had anything to learn"),
         ("feedback", [*DEAD_SERVER, "inference.served_model_name=x"], 2, "no server answers (http://127.0.0.1:9"),

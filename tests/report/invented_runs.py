@@ -118,7 +118,7 @@ def log_curves(run: RunFolder, source: random.Random, *, num_steps: int) -> None
 def fill_run(path: Path, *, num_steps: int = 40, num_tasks: int = 12) -> Path:
     source = random.Random(7)
     with RunFolder(path).create() as run:
-        run.write_config(CONFIG)
+        run.write_file("config.yaml", CONFIG)
         log_curves(run, source, num_steps=num_steps)
         for arm, share, step in (("before", 0.3, 0), ("after", 0.85, num_steps), ("after.tool_off", 0.06, num_steps)):
             rows = []

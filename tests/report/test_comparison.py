@@ -30,7 +30,7 @@ def write_run(
     for name, value in (settings or {}).items():
         setattr(config.training, name, value)
     with RunFolder(path).create() as run:
-        run.write_config(config.to_yaml())
+        run.write_file("config.yaml", config.to_yaml())
         for step, reward in enumerate(rewards, start=1):
             run.log("ppo", step, {"reward/mean": reward})
         run.add_trajectories(

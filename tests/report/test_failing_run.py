@@ -25,7 +25,7 @@ def fill_failing_run(path: Path) -> Path:
     """From iteration 5 on the policy guesses instead of calling its tool."""
     finding = {"check": "calls_vanish", "policy": "warn", "observation": "no calls", "start_step": 5, "step": 7}
     with RunFolder(path).create() as run:
-        run.write_config(CONFIG)
+        run.write_file("config.yaml", CONFIG)
         run.findings.append([finding])
         for step in range(1, LAST + 1):
             run.log("ppo", step, metrics(step, calls=step < STOPS_CALLING))

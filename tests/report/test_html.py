@@ -128,13 +128,6 @@ def test_the_page_can_be_written_at_every_point_of_a_run(tmp_path: Path, run_pat
         write_report(run_path)
 
 
-def test_doubtful_transcripts_are_listed_once(run_path):
-    row = {"check": "doubtful transcript", "subject": "talks/a.txt", "observation": "the time goes back", "step": 0}
-    RunFolder(run_path).findings.append([row, row])
-    page = write_report(run_path).read_text()
-    assert page.count("doubtful transcript: talks/a.txt") == 1 and "the time goes back" in page
-
-
 def test_the_documentation_lists_the_quantities_of_a_token() -> None:
     page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text("utf-8")
     assert [f"| {each.label} | {each.meaning} |" in page for each in QUANTITIES] == [True] * len(QUANTITIES)

@@ -108,5 +108,5 @@ def test_a_manifest_with_values_of_other_types_is_written_again(wrong, run):
     file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=r"config.yaml has .*delete .*manifest.json"):
         require_intact_run(run)
-    RunFolder(run).write_config("training: {seed: 2}\n")
+    RunFolder(run).write_file("config.yaml", "training: {seed: 2}\n")
     require_intact_run(run)

@@ -210,7 +210,7 @@ def hostile_run(path: Path, run_path: Path) -> Path:
         row["events"] = [{"tool_name": HOSTILE, "parameters": {HOSTILE: HOSTILE}, "outcome": HOSTILE, "metadata": {}}]
     with RunFolder(path) as run:
         run.add_trajectories(rows)
-        run.write_config(HOSTILE)
+        run.write_file("config.yaml", HOSTILE)
         run.write_summary({HOSTILE: HOSTILE, "after.exact_match": 0.5})
         run.metrics.append([{"stage": HOSTILE, "step": 1, HOSTILE: 1.0}])
         texts = dict.fromkeys(("check", "subject", "policy", "observation", "action"), HOSTILE)

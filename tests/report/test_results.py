@@ -1,6 +1,8 @@
 import re
 
-from midthought.report.results import arms_table, control_arms_table, duration, more_metrics, signed, verdict
+from midthought.report.console import duration
+from midthought.report.html import arms_table, control_arms_table, more_metrics, signed, verdict
+from midthought.report.run_record import before_and_after
 
 AFTER = {"before.exact_match": 0.304, "after.exact_match": 0.861, "after.constant_guess": 0.055}
 
@@ -71,6 +73,13 @@ def test_a_run_without_arms_is_told_by_the_reward_of_its_held_out_episodes():
 def test_without_held_out_episodes_the_last_iteration_stands_for_them_and_that_is_said():
     sentence, support = verdict({"reward/mean": 0.5})
     assert sentence == "Reward of the last iteration: <b>0.500</b>" and "No held-out episodes were evaluated" in support
+
+
+def test_the_last_iteration_counts_also_if_all_of_its_episodes_failed():
+    ppo = {"reward/mean": [(1, 0.5)], "episode/failed": [(1, 0.0), (2, 1.0)]}
+    validation = {"exact_match": [(0, 0.25), (2, 0.5)], "episode/count": [(0, 8.0), (2, 8.0)]}
+    found = before_and_after({"ppo": ppo, "validation": validation})
+    assert found == {"num_questions": 8.0, "before.exact_match": 0.25, "after.exact_match": 0.5}
 
 
 def test_control_arms_stand_beside_the_run_with_links_to_their_reports() -> None:

@@ -1,7 +1,5 @@
-import json
 from collections.abc import Callable
 
-from midthought.report.json_lines import json_value
 from midthought.report.recorded_episodes import trajectory_row
 from midthought.types import Completion, Finish, Task, Trajectory
 
@@ -41,8 +39,3 @@ def test_later_segments_follow_each_with_its_prompt() -> None:
         ("prompt", "C"),
     ]
     assert row["reward"] is None and row["exact_match"] is None and row["stop_reason"] is None
-
-
-def test_the_row_is_json(make_episode: Callable[..., Trajectory]) -> None:
-    row = trajectory_row(make_episode(1, calls=True, right=False), decode, step=0, arm="before")
-    assert json.loads(json.dumps(json_value(row))) == row

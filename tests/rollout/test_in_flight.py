@@ -15,8 +15,8 @@ from playing import parts_of
 
 from midthought.config import RecipeConfig
 from midthought.errors import EngineError, SettingsError
+from midthought.rollout.groups import Pace
 from midthought.rollout.in_flight import InFlightEpisodes
-from midthought.rollout.pace import Pace
 from midthought.rollout.rollout_batch import collect
 from midthought.rollout.trajectory_json import trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop

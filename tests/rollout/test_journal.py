@@ -12,8 +12,8 @@ import pytest
 from test_in_flight import Bench, Question, task
 
 from midthought.config import RecipeConfig
-from midthought.rollout.journal import Journal
-from midthought.rollout.pace import Pace
+from midthought.rollout.groups import Pace
+from midthought.rollout.resuming import Journal
 from midthought.rollout.rollout_batch import collect
 from midthought.types import Reward
 

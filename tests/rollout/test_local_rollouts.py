@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import threading
+from types import SimpleNamespace
 
 import pytest
 from playing import EveryFew, Look, parts_of
@@ -107,6 +108,15 @@ def test_an_engine_that_hangs_is_named_within_its_limit(deterministic, make_sour
         with pytest.raises(EngineError, match=words):
             wait(TASKS)
     released.set()
+
+
+def test_a_stream_that_cannot_be_dropped_does_not_keep_the_engine_open(make_source, loop, monkeypatch):
+    stream, ended = SimpleNamespace(drop=lambda: pytest.fail("the engine is silent")), []
+    source = make_source(stream=stream, loop=loop)
+    monkeypatch.setattr(LocalEngine, "shutdown", lambda engine: ended.append("engine"))
+    with pytest.raises(pytest.fail.Exception, match="silent"):
+        source.close()
+    assert ended == ["engine"]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

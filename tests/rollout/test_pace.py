@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midthought.config import RecipeConfig, create_default_config
 from midthought.errors import SettingsError
-from midthought.rollout.pace import Pace
+from midthought.rollout.groups import Pace
 from midthought.rollout.rollout_batch import ShuffledTasks, collect, staleness
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
@@ -159,16 +159,6 @@ def test_every_group_is_trained_on_whole_and_once_and_in_time(
     assert len(learned) == len(set(learned))
 
 
-@pytest.mark.parametrize("overlaps", [False, True])
-def test_slow_tasks_are_trained_on_as_often_as_others(overlaps):
-    """A tenth of the groups takes six times as long: exactly a tenth of what is trained on."""
-    config = config_of(4, batch_size=8)
-    stream = FakeStream(config, lambda position: 60 if position % 10 == 3 else 10, overlaps=overlaps)
-    batches = run(stream, config, num_iters=50, learning_ticks=10)
-    groups = [trajectory.group for batch in batches for trajectory in batch.usable]
-    assert sum(group % 10 == 3 for group in groups) == 40 and len(groups) == 400
-
-
 def test_a_group_that_reaches_its_deadline_has_its_place_and_is_waited_for():
     config = config_of(1, 1.5)
     stream = FakeStream(config, lambda position: 100 if position == 0 else 1)
@@ -233,12 +223,6 @@ def test_the_rule_by_hand():
     assert not pace.may_start([5, 5], 5, 5, 2, 0)  # the run ends with batch 5
     assert pace.may_take([5, 6, 6], 5, 5, 2)
     assert not pace.may_take([5, 6], 6, 5, 1)  # the place is for the group that is due
-
-
-def test_without_staleness_a_batch_is_what_starts_with_it():
-    pace = Pace(num_groups=3, max_staleness=0, max_open=3, max_taken=3)
-    assert pace.may_start([7, 7], 7, 7, 3, None) and not pace.may_start([7, 7, 7], 7, 7, 3, None)
-    assert not pace.may_start([7], 7, 7, 1, None)
 
 
 @pytest.mark.parametrize(("max_staleness", "expected"), [(0, 1), (1, 2), (2, 3), (3, 2.5), (4, 3), (8, 5)])

@@ -12,7 +12,7 @@ from playing import parts_of
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import RecordError
 from midthought.rollout.episode import run_episode
-from midthought.rollout.replay import Replay
+from midthought.rollout.resuming import Replay
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.json_calls import HermesFormat

@@ -49,6 +49,13 @@ def test_parts_that_only_some_episodes_have_count_as_nothing_elsewhere():
     assert metrics["reward/correct"] == metrics["reward/polite"] == 0.5
 
 
+def test_the_mean_of_the_reward_is_that_of_all_parts_whatever_their_names():
+    done = [played()]
+    done[0].reward = Reward(parts={"correct": 1.0, "mean": 5.0, "std": 7.0})
+    metrics = rollout_metrics(done)
+    assert (metrics["reward/mean"], metrics["reward/std"]) == (13.0, 0.0)
+
+
 def test_the_figures_of_every_tool_by_hand():
     def event(name, outcome, seconds):
         return ToolEvent(call=ToolCall(tool_name=name), outcome=outcome, seconds=seconds)

@@ -10,7 +10,7 @@ from interrupted_runs import Runs, left
 from one_thread import one_thread  # noqa: F401
 from small_environments import COLOURS, QUESTIONS, make_caller, make_talker, twice
 
-from midthought.models.small_model import make_tokenizer
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
@@ -38,6 +38,17 @@ def _talker(renderer: Renderer) -> Any:
 def talker(_talker: Any, tokenizer: Any) -> dict[str, Any]:
     """A model that says a colour in every turn, and its tokenizer: the trainer's arguments."""
     return {"model": copy.deepcopy(_talker), "tokenizer": tokenizer}
+
+
+@pytest.fixture(scope="session")
+def _untaught(tokenizer: Any) -> Any:
+    return make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
+
+
+@pytest.fixture
+def untaught(_untaught: Any, tokenizer: Any) -> dict[str, Any]:
+    """A model that was made and taught nothing, so that its episodes are of random length, and its tokenizer."""
+    return {"model": copy.deepcopy(_untaught), "tokenizer": tokenizer}
 
 
 @pytest.fixture(scope="session")

@@ -5,19 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
 
-from midthought import RayPPOTrainer, create_default_config
+from midthought import RayPPOTrainer
 from midthought.engines.local.kv_cache_manager import KVCacheManager
 from midthought.engines.pausable_engine import PausableEngine
 from midthought.errors import TrainingStoppedError
 from midthought.learning.remote_learner import RemoteLearner
-from midthought.models.small_model import make_policy
-
-QUESTIONS = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
-
-
-def by_length(trajectory):
-    return float(trajectory.num_sampled % 3)
 
 
 def keep_old_prefixes(trainer, monkeypatch):
@@ -54,23 +48,11 @@ def send_half(trainer, monkeypatch):
     [(None, False), (keep_old_prefixes, False), (shift_labels, False), (send_half, True)],
     ids=["nothing", "old prefixes", "shifted labels", "half of the tensors"],
 )
-def test_a_planted_fault_stops_the_run_at_the_next_update(plant, overlap, tokenizer, monkeypatch):
-    config = create_default_config(
-        preset="tiny",
-        inference={"max_tokens": 96, "max_segment_length": 8, "overlap": overlap},
-        training={
-            "batch_size": 8,
-            "mini_batch_size": 8,
-            "num_train_iters": 8,
-            "validate_every": 0,
-            "learning_rate": 1e-2,
-            "max_staleness": 2,
-            "adv_estimator": "reinforce_plus_plus",
-        },
-    )
-    model = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
-    arguments = {"dataset": QUESTIONS, "reward_fn": by_length, "model": model, "tokenizer": tokenizer}
-    with RayPPOTrainer(config, **arguments, progress=False) as trainer:
+def test_a_planted_fault_stops_the_run_at_the_next_update(plant, overlap, untaught, monkeypatch):
+    training = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-2, "adv_estimator": "reinforce_plus_plus"}
+    config = settings(num_iters=8, deterministic=False, overlap=overlap, **training)
+    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "progress": False}
+    with RayPPOTrainer(config, **options, **untaught) as trainer:
         if plant is None:
             history = trainer.fit()
             assert len(history) == 8 and 0 < max(row["staleness/max"] for row in history) <= 2

@@ -6,9 +6,9 @@ import pytest
 
 from midthought.config import RecipeConfig
 from midthought.errors import CheckpointError
-from midthought.report.run_folder import RunFolder
-from midthought.rollout.journal import Journal
-from midthought.trainer.progress import FILE_NAME, RunProgress
+from midthought.report.run_folder import PROGRESS, RunFolder
+from midthought.rollout.resuming import Journal
+from midthought.trainer.checkpoint import RunProgress
 from midthought.trainer.prompt_record import PromptRecord
 from midthought.trainer.run import Run
 
@@ -54,7 +54,7 @@ def test_seconds_of_a_stage_that_is_interrupted_count_and_the_next_processs_are_
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "3", '{"done": 3}', '{"surprise": 1}'])
 def test_where_there_is_nothing_to_go_on_from_the_file_is_named(run, text):
     if text is not None:
-        (run.path / FILE_NAME).write_text(text)
+        (run.path / PROGRESS).write_text(text)
     with pytest.raises(CheckpointError, match=r"progress\.json cannot be read .*no run to go on with"):
         RunProgress(run).load()
 

@@ -3,7 +3,7 @@
 from small_environments import QUESTIONS, settings
 
 from midthought import RayPPOTrainer
-from midthought.trainer.result import MAX_SHOWN_ROWS, TrainingResult
+from midthought.trainer.result import MAX_SHOWN_ROWS, SupervisedResult, TrainingResult
 
 
 def rows(*rewards):
@@ -26,9 +26,11 @@ def test_a_long_run_is_shown_from_its_first_to_its_last_iteration(capsys):
     assert (lines[1].split(), lines[-1].split()) == (["1", "0.000"], ["95", "94.000"])
 
 
-def test_a_value_that_rounds_to_zero_has_no_sign(capsys):
+def test_a_value_that_rounds_to_zero_has_no_sign_and_a_learning_rate_is_not_zero(capsys):
     TrainingResult(rows(-1e-9)).show()
     assert "-0.000" not in capsys.readouterr().out
+    SupervisedResult([{"step": 1, "loss": 2.5, "learning_rate": 2e-5}]).show()
+    assert capsys.readouterr().out.split()[3:] == ["1", "2.500", "2.00e-05"]
 
 
 def test_an_empty_result_says_so(capsys):

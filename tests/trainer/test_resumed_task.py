@@ -73,6 +73,8 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
         {"dataset": [ROWS[0] | {"answer": "blue"}, *ROWS[1:]]},
         "dataset: '3 rows.*' before, '3 rows.*' now",
     ),
+    "another right answer": ({"dataset": [row | {"aliases": ["scarlet"]} for row in ROWS]}, "dataset: "),
+    "other rules for answers": ({"dataset": [row | {"data_source": "math"} for row in ROWS]}, "dataset: "),
     "a system message": ({"dataset": [row | {"system": "Be kind."} for row in ROWS]}, "dataset: "),
     "another weight": (
         {"rewards": ["correct", (short, 0.25)]},

@@ -11,6 +11,8 @@ from representatives import representatives
 from small_environments import QUESTIONS, Colours, Hanging, settings
 
 from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
+from midthought.report.run_lock import RunLock
+from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.rollout.trajectory_json import load_trajectories
 
 LOGGER = "midthought.checks"
@@ -204,6 +206,13 @@ def test_the_policy_of_a_check_can_be_changed(talker, caplog):
         ({"spike": "halt"}, "halt"),
     ],
 )
-def test_wrong_policies_are_named_before_anything_is_computed(talker, policies, message):
+def test_wrong_policies_are_named_and_what_was_started_before_is_ended(
+    talker, policies, message, tmp_path, monkeypatch
+):
+    started, ended, run = [], [], tmp_path / "run"
+    init, close = LocalRollouts.__init__, LocalRollouts.close
+    monkeypatch.setattr(LocalRollouts, "__init__", lambda *given, **more: started.append(1) or init(*given, **more))
+    monkeypatch.setattr(LocalRollouts, "close", lambda source: ended.append(1) or close(source))
     with pytest.raises(SettingsError, match=message):
-        fit(talker, policies=policies)
+        fit(talker, policies=policies, run_path=run)
+    assert not RunLock.is_held(run) and len(started) == 2 * len(ended), "each engine has two sources; one closes it"

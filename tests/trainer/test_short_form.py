@@ -82,6 +82,7 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
         ({"datset": []}, "'datset'.*Did you mean 'dataset'"),
         ({"training": 3}, "training=3: it is a section"),
         ({"environment": None, "dataset": "gsm9k"}, "neither a file nor a data set.*Did you mean 'gsm8k'"),
+        ({"environment": None, "dataset": QUESTIONS, "validation": "mth"}, "validation='mth' is neither a file nor"),
         (
             {"environment": None, "dataset": QUESTIONS, "max_steps": 100},
             "max_steps=100: .*iterations is num_train_iters",
@@ -147,11 +148,14 @@ def test_a_generated_data_set_by_name_is_validated_on_the_published_problems():
     assert named_tasks(QUESTIONS, None) == (QUESTIONS, None)
 
 
-def test_a_data_set_of_the_hub_is_validated_on_its_usual_split_if_it_has_one_to_train_on(monkeypatch):
+def test_a_data_set_of_the_hub_is_validated_on_its_usual_split_if_it_has_one_to_train_on(monkeypatch, tmp_path):
+    (tmp_path / "gsm8k").mkdir()  # a folder holds no rows
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tasks, "load_problems", lambda *name, **split: (*name, *split.values()))
     assert named_tasks("gsm8k", None) == (("gsm8k", "train"), ("gsm8k",))
     assert named_tasks("math", None) == (("math", None), None)
     assert named_tasks("gsm8k", QUESTIONS) == (("gsm8k", "train"), QUESTIONS)
+    assert named_tasks(QUESTIONS, "math") == (QUESTIONS, ("math",)) and named_tasks(None, "math") == (None, "math")
 
 
 def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(monkeypatch):

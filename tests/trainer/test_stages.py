@@ -11,7 +11,6 @@ from small_environments import QUESTIONS
 from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
 
 from midthought import RayPPOTrainer, TrainerCallback
-from midthought.models.small_model import make_policy
 from midthought.trainer import stages
 from midthought.trainer.stages import Stages, forecast
 
@@ -87,14 +86,13 @@ class Modes(TrainerCallback):
 
 
 @pytest.mark.parametrize(("least", "last"), [(0.0, (True, 1)), (1e9, (False, 2))], ids=["it gains", "it does not"])
-def test_two_batches_are_in_turn_three_overlap_and_then_the_gain_decides(least, last, tokenizer, monkeypatch, capsys):
+def test_two_batches_are_in_turn_three_overlap_and_then_the_gain_decides(least, last, untaught, monkeypatch, capsys):
     monkeypatch.setattr(stages, "MIN_GAIN", least)
     monkeypatch.setattr(stages, "num_cores", lambda: 2)
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
-    model = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
     config, modes = settings(num_iters=12, deterministic=False, overlap="auto"), Modes()
     options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "validation": QUESTIONS, "callbacks": modes}
-    with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options) as trainer:
+    with RayPPOTrainer(config, **untaught, **options) as trainer:
         history = trainer.fit()
     kinds = [kind for kind, _ in groupby(modes.seen)]  # a batch that was sampled before as a whole is not counted
     assert kinds == [(False, 2), (True, 1), *[last] * (last != (True, 1))]

@@ -23,21 +23,10 @@ from midthought.errors import LearnerLostError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import token_outputs
-from midthought.models.small_model import make_policy
 from midthought.trainer import stages, workers
 from midthought.trainer.checkpoint import CheckpointManager
 
 QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
-
-
-@pytest.fixture(scope="module")
-def _untaught(tokenizer):
-    return make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
-
-
-@pytest.fixture
-def untaught(_untaught, tokenizer):
-    return {"model": copy.deepcopy(_untaught), "tokenizer": tokenizer}
 
 
 def settings(*, max_staleness=2, deterministic=True, num_iters=6, overlap="auto", **training):
@@ -56,6 +45,19 @@ def settings(*, max_staleness=2, deterministic=True, num_iters=6, overlap="auto"
 
 def by_length(trajectory):
     return float(trajectory.num_sampled % 3)
+
+
+@pytest.fixture
+def make(_untaught, tokenizer):
+    """Makes a trainer of a copy of the same model, by default with the questions and `by_length`."""
+
+    def make(config, **options):
+        given = {"model": copy.deepcopy(_untaught), "tokenizer": tokenizer}
+        if "environment" not in options:
+            given |= {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length}
+        return RayPPOTrainer(config, **given | options)
+
+    return make
 
 
 class Watch(TrainerCallback):
@@ -105,9 +107,9 @@ def prompts(stream):
     ],
     ids=["deterministic", "in turns", "overlapping", "overlapping, with a critic"],
 )
-def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, options, untaught):
+def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, options, make):
     config = settings(adv_estimator=estimator, group_size=2 if estimator == "grpo" else 1, **options)
-    with RayPPOTrainer(config, dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught) as trainer:
+    with make(config) as trainer:
         before = weights(trainer)
         watch = Watch().follow(trainer)
         history = trainer.fit()
@@ -129,14 +131,13 @@ def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, option
 
 
 @pytest.mark.parametrize("overlap", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_every_token_knows_the_weights_that_sampled_it_and_is_weighed_by_its_own_ratio(overlap, untaught):
+def test_every_token_knows_the_weights_that_sampled_it_and_is_weighed_by_its_own_ratio(overlap, make, untaught):
     """Log-probabilities under the weights of a token's version are the sampled ones; the ratio of those before the update
     to them, cut at 2, is what the token's loss is multiplied by."""
-    config = settings(deterministic=False, overlap=overlap)
-    with RayPPOTrainer(config, dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught) as trainer:
+    with make(settings(deterministic=False, overlap=overlap)) as trainer:
         watch = Watch().follow(trainer)
         history = trainer.fit()
-    probe = copy.deepcopy(untaught["model"])
+    probe = untaught["model"]
     num_older, shift = 0, 0.0
     for iteration, batch in enumerate(watch.batches):
         usable = [t for t in watch.episodes[iteration] if t.reward is not None]
@@ -173,62 +174,53 @@ def logprobs(model, state, batch: TokenBatch):
 
 
 @pytest.mark.slow
-def test_an_evaluation_between_two_iterations_changes_neither(_untaught, tokenizer):
+def test_an_evaluation_between_two_iterations_changes_neither(make):
     histories = []
     for validate_every in (0, 1):
         config = settings(num_iters=3, validate_every=validate_every, num_validation_questions=3)
-        model = copy.deepcopy(_untaught)
-        options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "validation": QUESTIONS}
-        with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options) as trainer:
+        with make(config, validation=QUESTIONS) as trainer:
             histories.append(json.dumps(without_clocks(trainer.fit())))  # NaN equals NaN
     assert histories[0] == histories[1]
 
 
-def test_max_seconds_counts_the_wall_clock_because_phases_overlap(untaught):
-    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length}
-    with RayPPOTrainer(settings(num_iters=50), **options, **untaught) as trainer:
+def test_max_seconds_counts_the_wall_clock_because_phases_overlap(make):
+    with make(settings(num_iters=50)) as trainer:
         (first,) = trainer.fit(max_seconds=1e-9)
         assert first["time/wall"] > first["time/update_seconds"]
         trainer.metrics_history[0]["time/wall"] = 1e6
         assert len(trainer.fit(max_seconds=1e5)) == 1
 
 
-def test_a_rollout_by_hand_is_refused_because_episodes_would_go_on_between_two_calls(untaught):
-    trainer = RayPPOTrainer(settings(), dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught)
-    with trainer, pytest.raises(SettingsError, match=r"outside fit\(\) with training.max_staleness=2.*set it to 0"):
+def test_a_rollout_by_hand_is_refused_because_episodes_would_go_on_between_two_calls(make):
+    message = r"outside fit\(\) with training.max_staleness=2.*set it to 0"
+    with make(settings()) as trainer, pytest.raises(SettingsError, match=message):
         trainer.rollout()
 
 
-def test_overlap_that_is_not_possible_is_refused_before_the_start(untaught, monkeypatch):
-    data = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length}
+def test_overlap_that_is_not_possible_is_refused_before_the_start(make, monkeypatch):
     with pytest.raises(SettingsError, match=r"overlap=true with inference.deterministic"):
-        RayPPOTrainer(settings(overlap=True), **data, **untaught)
+        make(settings(overlap=True))
     monkeypatch.setattr(stages, "num_cores", lambda: 1)
     with pytest.raises(SettingsError, match=r"overlap=true with 1 CPU core.*set inference.overlap to false"):
-        RayPPOTrainer(settings(overlap=True, deterministic=False), **data, **untaught)
+        make(settings(overlap=True, deterministic=False))
 
 
-def test_the_learner_ends_if_no_engine_starts(untaught, monkeypatch):
+def test_the_learner_ends_if_no_engine_starts(make, monkeypatch):
     closed = []
     monkeypatch.setattr(Learner, "close", lambda learner: closed.append(learner))
     monkeypatch.setattr(workers, "open_sources", lambda *_, **options: options["no engine"])
     with pytest.raises(KeyError, match="no engine"):
-        RayPPOTrainer(settings(), dataset=QUESTIONS_OF_ONE_KIND, **untaught)
+        make(settings())
     assert len(closed) == 1
 
 
-def test_overlap_that_is_assigned_between_two_fits_is_followed_or_refused(_untaught, tokenizer):
-    def trainer(overlap):
-        config, model = settings(deterministic=False, overlap=overlap), copy.deepcopy(_untaught)
-        options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length}
-        return RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options)
-
-    with trainer(True) as first:
+def test_overlap_that_is_assigned_between_two_fits_is_followed_or_refused(make):
+    with make(settings(deterministic=False, overlap=True)) as first:
         for number, overlap in enumerate([True, False, "auto", True], start=1):
             first.config.inference.overlap = overlap
             first.fit(number, num_iters_per_epoch=1)
             assert first.source.stream.overlaps == (overlap is True)
-    with trainer(False) as second:
+    with make(settings(deterministic=False, overlap=False)) as second:
         for _ in range(2):
             second.config.inference.overlap = True
             with pytest.raises(SettingsError, match=r"overlap=true was assigned.*give it to the constructor"):
@@ -251,12 +243,11 @@ class Stop(TrainerCallback):
             raise KeyboardInterrupt
 
 
-def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(_untaught, tokenizer, tmp_path):
+def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(make, tmp_path):
     def trainer(name, **options):
         config = settings(num_iters=4, adv_estimator="grpo", group_size=2)
         config.checkpoint.save_interval = 10
-        options |= {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / name}
-        return RayPPOTrainer(config, model=copy.deepcopy(_untaught), tokenizer=tokenizer, **options)
+        return make(config, run_path=tmp_path / name, **options)
 
     with trainer("whole") as whole:
         whole.fit()
@@ -283,11 +274,9 @@ def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(_untaug
     assert names[0].read_bytes() == names[1].read_bytes()
 
 
-def test_after_a_restart_with_a_smaller_staleness_what_is_too_old_starts_again(_untaught, tokenizer, tmp_path, caplog):
+def test_after_a_restart_with_a_smaller_staleness_what_is_too_old_starts_again(make, tmp_path, caplog):
     def trainer(max_staleness, **options):
-        config = settings(num_iters=5, max_staleness=max_staleness)
-        options |= {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
-        return RayPPOTrainer(config, model=copy.deepcopy(_untaught), tokenizer=tokenizer, **options)
+        return make(settings(num_iters=5, max_staleness=max_staleness), run_path=tmp_path / "run", **options)
 
     with trainer(4, callbacks=Stop(3)) as first, pytest.raises(KeyboardInterrupt):
         first.fit()
@@ -310,7 +299,7 @@ class Fall(TrainerCallback):
 
 @pytest.mark.parametrize("is_changed", [False, True], ids=["the same", "another learning rate"])
 def test_a_run_killed_before_its_first_checkpoint_plays_nothing_again_unless_it_learns_otherwise_now(
-    is_changed, _untaught, tokenizer, tmp_path
+    is_changed, make, tmp_path
 ):
     scored = []
 
@@ -321,8 +310,7 @@ def test_a_run_killed_before_its_first_checkpoint_plays_nothing_again_unless_it_
     def trainer(**options):
         config = settings(num_iters=5, deterministic=False, overlap=False)
         config.training.learning_rate = 2e-3 if is_changed and "resume" in options else 3e-3
-        options |= {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length_once, "run_path": tmp_path / "run"}
-        return RayPPOTrainer(config, model=copy.deepcopy(_untaught), tokenizer=tokenizer, **options)
+        return make(config, reward_fn=by_length_once, run_path=tmp_path / "run", **options)
 
     with trainer(callbacks=Fall()) as first, pytest.raises(RuntimeError, match="killed"):
         first.fit()
@@ -336,10 +324,9 @@ def test_a_run_killed_before_its_first_checkpoint_plays_nothing_again_unless_it_
     assert sorted(set(scored)) == list(range(20)) and not any(row["staleness/num_dropped"] for row in history)
 
 
-def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(_untaught, tokenizer, tmp_path):
+def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(make, tmp_path):
     def trainer(**options):
-        config, model = settings(num_iters=5), copy.deepcopy(_untaught)
-        return RayPPOTrainer(config, Colours, model=model, tokenizer=tokenizer, run_path=tmp_path / "run", **options)
+        return make(settings(num_iters=5), environment=Colours, run_path=tmp_path / "run", **options)
 
     with trainer(callbacks=Stop(2)) as first:
         with pytest.raises(KeyboardInterrupt):
@@ -354,14 +341,10 @@ def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_with_open_episodes_can_be_gone_on_with_without_them(_untaught, tokenizer, tmp_path, caplog):
-    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "tokenizer": tokenizer}
-    config = settings(num_iters=4)
-    with RayPPOTrainer(
-        config, model=copy.deepcopy(_untaught), **options, callbacks=Save(2, tmp_path / "here")
-    ) as trainer:
+def test_a_checkpoint_with_open_episodes_can_be_gone_on_with_without_them(make, tmp_path, caplog):
+    with make(settings(num_iters=4), callbacks=Save(2, tmp_path / "here")) as trainer:
         trainer.fit()
-    with RayPPOTrainer(settings(max_staleness=0, num_iters=3), model=copy.deepcopy(_untaught), **options) as trainer:
+    with make(settings(max_staleness=0, num_iters=3)) as trainer:
         with caplog.at_level(logging.WARNING):
             trainer.load_checkpoint(tmp_path / "here")
         assert "episodes of the checkpoint that are not trained on yet are dropped" in caplog.text
@@ -393,13 +376,9 @@ class Kill(TrainerCallback):
 
 
 @pytest.mark.slow
-def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(
-    _untaught, tokenizer, tmp_path, caplog, monkeypatch
-):
+def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(make, tmp_path, caplog, monkeypatch):
     config = settings(num_iters=6, deterministic=False, overlap=True)
     config.checkpoint.save_interval = 2
-    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
-    model = copy.deepcopy(_untaught)
     sampling, restore = [], CheckpointManager.restore
 
     def restored(*arguments):
@@ -407,7 +386,7 @@ def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(
         return restore(*arguments)
 
     monkeypatch.setattr(CheckpointManager, "restore", restored)
-    with RayPPOTrainer(config, model=model, tokenizer=tokenizer, **options, callbacks=Kill(3, 5)) as trainer:
+    with make(config, run_path=tmp_path / "run", callbacks=Kill(3, 5)) as trainer:
         history = trainer.fit()
     assert sampling == [False, False]  # nothing is sampled while its weights change
     assert caplog.text.count("the learner's process was lost in 'score' (exit code -9)") == 2
@@ -418,24 +397,21 @@ def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_learner_that_is_killed_before_the_first_checkpoint_ends_the_run_with_the_remedy(untaught, tmp_path):
+def test_a_learner_that_is_killed_before_the_first_checkpoint_ends_the_run_with_the_remedy(make, tmp_path):
     config = settings(num_iters=6, deterministic=False, overlap=True)
-    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "run_path": tmp_path / "run"}
     with (
-        RayPPOTrainer(config, **untaught, **options, callbacks=Kill(1)) as trainer,
+        make(config, run_path=tmp_path / "run", callbacks=Kill(1)) as trainer,
         pytest.raises(LearnerLostError, match=r"exit code -9.*continue from the last checkpoint"),
     ):
         trainer.fit()
 
 
 @pytest.mark.slow
-def test_supervised_steps_are_taken_here_and_the_learner_apart_goes_on_with_their_policy(_untaught, tokenizer):
+def test_supervised_steps_are_taken_here_and_the_learner_apart_goes_on_with_their_policy(make):
     """Nothing is sampled meanwhile, so they have all cores of this process."""
     policies, demonstrations = [], {"num_steps": 2, "batch_tokens": 300, "warmup_steps": 0}
     for max_staleness in (2, 0):
-        config = settings(num_iters=1, max_staleness=max_staleness, deterministic=False)
-        options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "model": copy.deepcopy(_untaught)}
-        with RayPPOTrainer(config, tokenizer=tokenizer, **options) as trainer:
+        with make(settings(num_iters=1, max_staleness=max_staleness, deterministic=False)) as trainer:
             process_id = trainer.learner.workers.process_id if max_staleness else None
             trainer.sft(DEMONSTRATIONS, **demonstrations)
             policies.append(weights(trainer))
@@ -447,10 +423,8 @@ def test_supervised_steps_are_taken_here_and_the_learner_apart_goes_on_with_thei
     assert torch.equal(*policies)
 
 
-def test_cleaning_up_ends_the_open_episodes_and_the_learner(untaught):
-    config = settings(deterministic=False, overlap=True)
-    options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "callbacks": Stop(1)}
-    trainer = RayPPOTrainer(config, **untaught, **options)
+def test_cleaning_up_ends_the_open_episodes_and_the_learner(make):
+    trainer = make(settings(deterministic=False, overlap=True), callbacks=Stop(1))
     with pytest.raises(SettingsError, match="save_checkpoint"):
         trainer.fit()
     stream, process_id = trainer.source.stream, trainer.learner.workers.process_id

@@ -37,6 +37,7 @@ from midthought.config import InferenceConfig
 from midthought.env.rewards import weighted
 from midthought.learning.batch import TokenBatch
 from midthought.trainer.rollouts import longest_sequence
+from midthought.trainer.tasks import EnvironmentTasks
 from midthought.types import SpanKind
 
 
@@ -124,8 +125,9 @@ def test_with_max_seconds_the_iterations_and_the_learning_rate_follow_from_the_s
         history = trainer.fit(max_seconds=4 * first["time/seconds"])
         assert 2 <= len(history) < 50
         assert trainer.learner.learning_rate == 0.0
-        with pytest.raises(SettingsError, match="max_seconds=-1"):
-            trainer.fit(max_seconds=-1)
+        for wrong in (-1, math.inf, "1"):
+            with pytest.raises(SettingsError, match=f"max_seconds={wrong!r}: give a finite number above 0"):
+                trainer.fit(max_seconds=wrong)
 
 
 # -- tools ---------------------------------------------------------------------------------------------------------
@@ -444,6 +446,16 @@ def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
             use()
 
 
+def test_cleaning_up_ends_the_others_also_if_the_engine_cannot_be_ended(talker, monkeypatch):
+    trainer, ended = RayPPOTrainer(settings(), Colours, **talker), []
+    monkeypatch.setattr(trainer.source, "close", lambda: ended.append("engine") or pytest.fail("silent"))
+    monkeypatch.setattr(EnvironmentTasks, "close", lambda tasks: ended.append("environments"))
+    monkeypatch.setattr(trainer.learner, "close", lambda: ended.append("learner"))
+    with pytest.raises(pytest.fail.Exception, match="silent"):
+        trainer.cleanup()
+    assert ended == ["engine", "environments", "learner"] and trainer.model is None
+
+
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
@@ -458,6 +470,11 @@ def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
         ({"environment": Colours, "call_format": HermesParser}, "not a class"),
         ({"environment": Colours, "call_format": 3}, "call_format=3"),
         ({"environment": Colours, "model": torch.nn.Linear(1, 1)}, "needs its tokenizer"),
+        ({"environment": Colours, "tokenizer": "gpt2"}, r"tokenizer='gpt2': give a loaded one, AutoTokenizer"),
+        (
+            {"environment": Colours, "demonstrations": [[None]]},
+            "demonstrations: message 0 is None; a message has a role",
+        ),
         ({"environment": Colours, "resume": True}, "run_path"),
         ({"environment": Colours, "tools": CalculateTool()}, r"give a list of them: tools=\[calculate\]"),
         ({"environment": Colours, "callbacks": [print]}, "is no TrainerCallback; extend it"),

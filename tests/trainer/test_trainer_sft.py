@@ -208,9 +208,10 @@ def test_checkpoints_by_time_are_of_every_stage_and_an_interrupted_program_names
 
 
 def test_a_small_model_that_is_created_reads_its_tokenizer_from_the_demonstrations():
-    with Trainer(
-        dataset=QUESTIONS, tools=[twice], demonstrations=shown, vocab_size=420, num_layers=1, hidden_size=64, **SETTINGS
-    ) as trainer:
+    small = {"dataset": QUESTIONS, "tools": [twice], "vocab_size": 420, "num_layers": 1, "hidden_size": 64, **SETTINGS}
+    with Trainer(demonstrations=lambda task: task.answer, **small) as trainer:  # a function may give only a text
+        assert trainer.sft(num_steps=1)
+    with Trainer(demonstrations=shown, **small) as trainer:
         texts = ['#call twice {"word": "red"}', "red red"]
         alone = make_tokenizer([*(row["question"] for row in QUESTIONS), "red"], 420)
         assert all(len(trainer.tokenizer(text).input_ids) < len(alone(text).input_ids) for text in texts)
@@ -244,6 +245,11 @@ def test_a_demonstration_that_cannot_be_read_is_named_and_the_trainer_is_as_befo
         with pytest.raises((DataError, SettingsError), match=message):
             trainer.sft(given, **STEPS)
     assert len(trainer.sft(shown, **{**STEPS, "num_steps": 1})) == 1
+
+
+def test_a_limit_of_time_that_is_none_is_refused(make):
+    with pytest.raises(SettingsError, match="max_seconds='1': give a finite number above 0"):
+        make().sft(shown, max_seconds="1")
 
 
 def test_a_function_needs_a_data_set(make):

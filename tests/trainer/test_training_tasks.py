@@ -19,6 +19,7 @@ from midthought import (
 from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
+from midthought.trainer import tasks
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks, make_tasks
 
@@ -147,6 +148,14 @@ def test_held_out_tasks_are_the_first_of_validation():
     assert ground.has_held_out
     assert not DatasetTasks(QUESTIONS, None, settings()).has_held_out
     assert ground.longest_prompt(lambda task: len(task.prompt)) == max(len(row["question"]) for row in QUESTIONS)
+
+
+def test_the_longest_prompt_is_found_among_those_that_are_counted_also_if_earlier_messages_make_it_long(monkeypatch):
+    monkeypatch.setattr(tasks, "MAX_COUNTED", 1)
+    question = {"role": "user", "content": "Why?"}
+    asked, said = ({"role": role, "content": "a longer text"} for role in ("user", "assistant"))
+    rows = [{"prompt": said, "answer": "A"} for said in ("A longer question?", [asked, said, question])]
+    assert DatasetTasks(rows, None, settings()).longest_prompt(lambda task: len(task.before)) == 2
 
 
 def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_set_says_before_the_question():

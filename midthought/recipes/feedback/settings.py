@@ -35,8 +35,6 @@ class ProblemsSection(Section):
     """Split of the test data set."""
     num_train: int = Field(4000, ge=1)
     """Maximum number of training problems."""
-    num_validation: int = Field(100, ge=1)
-    """Maximum number of problems per validation."""
     num_test: Annotated[int, Field(ge=1)] | Auto = "auto"
     """Maximum number of test problems. `auto`: 800, with a given model fewer if an evaluation arm would take more
     than ten minutes, as planned, but at least 100."""

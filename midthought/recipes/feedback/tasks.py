@@ -24,7 +24,7 @@ from midthought.feedback.critics import calculation_of
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.evaluation import RecipeTasks, share_of, with_interval
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, Round, rounds_of
-from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsSection
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
@@ -58,11 +58,12 @@ _VALIDATION_METRICS = (
 )
 
 
-def prepare_problems(settings: ProblemsSection, seed: int) -> Parts:
-    """Returns disjoint tasks by part; they depend only on the settings and the seed. Raises `DataError`, `SettingsError`."""
+def prepare_problems(config: FeedbackRecipeConfig) -> Parts:
+    """Returns disjoint tasks by part; they depend only on the settings. Raises `DataError`, `SettingsError`."""
+    settings, seed = config.problems, config.training.seed
     sizes = {
         "test": settled(settings.num_test, settings.test_sizes["num_test"]),
-        "validation": settings.num_validation,
+        "validation": config.training.num_validation_questions,
         "train": settings.num_train,
     }
     if settings.dataset == "arithmetic" and settings.test_dataset is not None:

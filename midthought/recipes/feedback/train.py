@@ -71,7 +71,7 @@ class FeedbackRun(RecipeRun):
             )
         if self.stage == "rl" and (self.from_path is None or run_of(self.from_path) is None):
             self.console.note(_UNTAUGHT)
-        self.problems = prepare_problems(self.config.problems, self.config.training.seed)
+        self.problems = prepare_problems(self.config)
 
     def make_tasks(self, config: FeedbackRecipeConfig) -> FeedbackTasks:  # type: ignore[override]
         return FeedbackTasks(config, self.problems)

@@ -24,7 +24,7 @@ from midthought.types.task import with_system
 
 def job(config: FeedbackRecipeConfig, folder: Path) -> VerlJob:
     """Returns the data of a bundle. Reads the problems, and creates the critic once so that its errors are raised here."""
-    problems = prepare_problems(config.problems, config.training.seed)
+    problems = prepare_problems(config)
     options = config.feedback.model_dump(mode="json")
     feedback_tool(**options)
     return VerlJob(

@@ -20,7 +20,7 @@ MADE = (
     "problems.test_dataset=null",
     "problems.test_split=null",
     "problems.num_train=64",
-    "problems.num_validation=6",
+    "training.num_validation_questions=6",
     "problems.num_test=1",
     "feedback.critic=hints",
 )

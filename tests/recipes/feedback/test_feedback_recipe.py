@@ -9,15 +9,15 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import SettingsError
-from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsSection
-from midthought.recipes.feedback.tasks import prepare_problems
-from midthought.trainer.progress import RunProgress
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.feedback.tasks import FeedbackTasks, prepare_problems
+from midthought.trainer.checkpoint import RunProgress
 
 SMALL = [
     *[word for word in FEEDBACK if word != "inference.deterministic=true"],
     "sft.num_steps=3",
     "problems.num_train=12",
-    "problems.num_validation=2",
+    "training.num_validation_questions=2",
     "problems.num_test=4",
     "training.num_train_iters=2",
     "training.batch_size=4",
@@ -92,6 +92,9 @@ def test_hints_are_refused_where_there_is_nothing_to_calculate():
         FeedbackRecipeConfig(problems={"dataset": "gsm8k"})
 
 
+CRITIC = {"critic": "outcome"}
+
+
 @pytest.fixture
 def problems(tmp_path):
     def write(name, count):
@@ -102,8 +105,9 @@ def problems(tmp_path):
     return write
 
 
-def sizes(**section):
-    parts = prepare_problems(ProblemsSection(**section), 0)
+def sizes(num_validation=100, **section):
+    config = {"problems": section, "training": {"num_validation_questions": num_validation}, "feedback": CRITIC}
+    parts = prepare_problems(FeedbackRecipeConfig(**config))
     prompts = [task.prompt for tasks in parts.values() for task in tasks]
     assert len(set(prompts)) == len(prompts), "no problem is in two parts"
     return {name: len(tasks) for name, tasks in parts.items()}
@@ -115,6 +119,12 @@ def test_problems_of_one_data_set_are_kept_apart_and_those_of_a_test_set_are_sha
     assert sizes(**gsm8k, num_test=100) == {"test": 4, "validation": 2, "train": 6}
     other = {"test_dataset": "gsm8k", "test_source": problems("test", 9)}
     assert sizes(**gsm8k, **other) == {"test": 6, "validation": 3, "train": 12}
+
+
+def test_a_validation_has_as_many_problems_as_are_asked_for_at_most():
+    config = FeedbackRecipeConfig(problems={"num_train": 4, "num_test": 1}, training={"num_validation_questions": 9})
+    tasks = FeedbackTasks(config, prepare_problems(config))
+    assert [len(tasks.held_out(count)) for count in (3, 100)] == [3, 9]
 
 
 def test_too_few_problems_are_told(problems):

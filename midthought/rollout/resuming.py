@@ -1,16 +1,20 @@
-"""What the episodes of a run did after a checkpoint, written as it happens, so that a killed run plays no finished group again.
+"""How episodes go on after their process was stopped or killed: what they did after a checkpoint is written as it happens
+(`Journal`), so that no finished group is played again, and an unfinished episode repeats its record (`Replay`).
 
-Events are JSON objects. This module does not depend on what they mean: `in_flight`.
+The events of a journal are JSON objects; this module does not depend on what they mean: `in_flight`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from midthought.engines.engine import Stopper
+from midthought.errors import RecordError
 from midthought.report.json_lines import JsonLines
+from midthought.types import Completion, Finish, ToolEvent, Trajectory
 
 
 class Journal:
@@ -85,3 +89,58 @@ class Journal:
     def _of(self, number: int) -> JsonLines:
         assert self._folder is not None
         return JsonLines(self._folder / f"{number}.jsonl")
+
+
+class Replay:
+    """What is left to repeat of the record of an unfinished episode with one segment: tokens and tool results, without a model
+    or tools. This restores the state that the rollout loop keeps outside of the record (scanners, turns, budgets)."""
+
+    def __init__(self, record: Trajectory) -> None:
+        self._record = record
+        self._events = list(record.tool_events)
+
+    def completion(
+        self, token_ids: Sequence[int], max_tokens: int, stopper: Stopper, eos_token_ids: Collection[int]
+    ) -> Completion | None:
+        """Returns the recorded tokens after `token_ids`, up to a call's end, the end of sequence or `max_tokens`; all of one
+        policy version. None after the end of the record.
+
+        Raises `RecordError` if `token_ids` differ from the record: the prompt, the results or the call format have changed.
+        """
+        record, start = self._record, len(token_ids)
+        if list(token_ids[: len(record.token_ids)]) != record.token_ids[:start]:
+            raise self._other(start)
+        if start >= len(record.token_ids):
+            return None
+        if not record.loss_mask[start]:
+            raise self._other(start)
+        versions = record.segments[-1].policy_versions
+        span = next(span for span in record.spans if span.start <= start < span.end)
+        end, finish = start, Finish.LENGTH
+        while end < min(span.end, start + max_tokens) and finish is Finish.LENGTH:
+            if versions[end] != versions[start]:
+                break
+            token_id = record.token_ids[end]
+            end += 1
+            if token_id in eos_token_ids:
+                finish = Finish.END
+            elif stopper.feed(token_id):
+                finish = Finish.CALL
+        return Completion(
+            token_ids=tuple(record.token_ids[start:end]),
+            sampled_logprobs=tuple(record.sampled_logprobs[start:end]),
+            finish=finish,
+            policy_version=versions[start],
+            temperature=span.temperature,
+        )
+
+    def events(self, num_calls: int) -> list[ToolEvent]:
+        """Returns the recorded results of the next calls; empty after the end of the record."""
+        found, self._events = self._events[:num_calls], self._events[num_calls:]
+        return found
+
+    def _other(self, start: int) -> RecordError:
+        return RecordError(
+            f"task {self._record.task.task_id!r}: the episode that goes on is not the same up to token {start} when "
+            "it is played again; resume with the settings, tools and call format that it began with"
+        )
