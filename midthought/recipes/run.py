@@ -287,9 +287,10 @@ class RecipeRun(ABC):
 
     def _require_learned_prompts(self, record: PromptRecord) -> None:
         """Raises `SettingsError` if reinforcement learning would begin with other prompts or tools than its policy learned."""
-        run = run_of(self.from_path) if self.stage == "rl" and self.from_path and not self.resume else None
-        changes = [each for each in record.changes(run) if each.name not in record.learned_from] if run else []
-        if changes and not self.allow_changes:
+        run = run_of(self.from_path) if self.from_path is not None else None
+        if run is None or self.stage != "rl" or self.resume or self.allow_changes:
+            return
+        if changes := [each for each in record.changes(run) if each.name not in record.learned_from]:
             lines = "".join(f"\n  {change}" for change in changes)
             raise SettingsError(
                 f"--from {self.from_path}: its policy learned with other prompts or tools than those of these settings:{lines}\n"
