@@ -293,8 +293,7 @@ class ToolExecutor:
 
     def _places(self) -> _Places:
         loop = asyncio.get_running_loop()
-        places = self._places_of.get(loop)
-        if places is None:
+        if (places := self._places_of.get(loop)) is None:
             places = _Places(self.max_concurrency, self.max_threads)
             open_loops = {other: each for other, each in self._places_of.items() if not other.is_closed()}
             self._places_of = {**open_loops, loop: places}  # a new one: another thread may read the old one

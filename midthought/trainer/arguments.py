@@ -64,7 +64,6 @@ def settle(
         if (recorded := Path(run_path) / "config.yaml").is_file():
             config = as_recorded(config, recorded)
     config, note = choose_preset(config, model)
-    config = config.merged({})
     check_source(config.inference, config.ray, config.training.max_staleness)
     return config, note, model, run_path
 

@@ -70,10 +70,10 @@ def make_policy_of(model: ModelConfig, tokenizer: Any, *, max_length: int, seed:
 
 
 def choose_preset(config: RecipeConfig, model: Any) -> tuple[RecipeConfig, str]:
-    """Returns the settings, and a line for the user. If no model is given, the preset `tiny` gives the settings that were not
-    set, and the line names them; otherwise nothing changes and the line is empty."""
+    """Returns a validated copy of the settings, and a line for the user. If no model is given, the preset `tiny` gives the
+    settings that were not set, and the line names them; otherwise nothing changes and the line is empty."""
     if model is not None or config.model.local_path:
-        return config, ""
+        return config.merged({}), ""
     chosen, given = load(type(config), TINY, dict(config)), config.given()
     values = " ".join(
         f"{section}.{key}={value}"

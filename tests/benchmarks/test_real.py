@@ -9,7 +9,6 @@ import pytest
 from small_runs import SHORT_TRANSCRIPTS, small_embedding_model
 
 from benchmarks.real import podcast
-from benchmarks.real.command import main
 from benchmarks.real.measure import (
     AFTER_RL,
     AFTER_SFT,
@@ -128,23 +127,21 @@ def test_a_short_run_of_the_podcast_goes_on_after_a_closed_gate(
 
 
 @pytest.mark.parametrize(
-    ("share", "commands", "code"), [(0.84, ["train", "evaluate"], 1), (0.85, ["train", "evaluate", "train"], 0)]
+    ("device", "steps", "share", "commands", "code"),
+    [("cuda", 300, 0.84, ["train", "evaluate"], 1), ("cpu", 60, 0.85, ["train", "evaluate", "train"], 0)],
 )
-def test_the_podcast_stops_at_its_gate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, commands: list[str], code: int
+def test_the_podcast_stops_at_its_gate_and_trains_less_on_a_cpu(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    steps: int,
+    share: float,
+    commands: list[str],
+    code: int,
 ) -> None:
-    ran: list[str] = []
-    monkeypatch.setattr(podcast, "call_midthought", lambda *words: ran.append(words[0]) or 0)
+    ran: list[tuple[str, ...]] = []
+    monkeypatch.setattr(podcast, "call_midthought", lambda *words: ran.append(words) or 0)
     factors = {f"after.factors.{name}": None for name in podcast.FACTORS}
     monkeypatch.setattr(podcast, "summary_of", lambda path: {"after.oracle.exact_match": share, **factors})
-    assert podcast.run(Options(model="m", seed=0, out=tmp_path, settings={"device": "cuda"})) == code
-    assert ran == commands
-
-
-def test_the_podcast_is_refused_on_a_cpu_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["podcast", "--device", "cpu", "--model", "m", "--out", str(tmp_path / "out")])
-    assert "hours on a CPU" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert podcast.run(Options(model="m", seed=0, out=tmp_path, settings={"device": device})) == code
+    assert [words[0] for words in ran] == commands and f"warmup.num_steps={steps}" in ran[0]
