@@ -44,7 +44,7 @@ class SupervisedChecks:
         if self._num_diverged >= MAX_DIVERGED_STEPS:
             raise TrainingStoppedError(
                 f"the loss of supervised steps diverges: {metrics['loss']:.3g} nats per token in step {step}, "
-                f"{self._first_loss:.3g} in the first one. Lower the learning rate of the supervised steps"
+                f"{self._first_loss:.3g} in the first one with a finite loss. Lower the learning rate of the supervised steps"
             )
 
 

@@ -174,12 +174,12 @@ class RecipeEvaluation(Section):
     `retry_only` (RL with feedback that only says whether an answer is right)."""
 
 
-def model_of(local_path: object, from_path: Path | None) -> str:
+def model_of(local_path: Any, from_path: Path | None) -> Any:
     """Returns what `model.local_path` is for a run that begins with the policy in `from_path`: what is set there, else the model
     that the policy's run was given, else the policy itself. Empty: the model is a small one that this or the policy's run
     creates."""
     if local_path or from_path is None:
-        return str(local_path or "")
+        return local_path or ""
     run = run_of(from_path)
     if run is None:
         return str(from_path)

@@ -312,10 +312,9 @@ class RecipeRun(ABC):
         """Path or name of the model that the run starts from; empty: a small one that it creates."""
         if self.from_path is None:
             given = self.config.model.local_path
-            is_folder = (
-                self.stage == "evaluate" and Path(given).is_dir()
-            )  # perhaps a trainer's run, or a copied checkpoint
-            return str(policy_folder(Path(given))) if is_folder else given
+            folder = Path(given).expanduser()
+            is_evaluated = self.stage == "evaluate" and folder.is_dir()  # perhaps a trainer's run, or a copied checkpoint
+            return str(policy_folder(folder)) if is_evaluated else given
         policies = ("warmup", "policy") if self.stage == "rl" else ("policy", "warmup")
         return str(policy_folder(self.from_path, policies))
 
