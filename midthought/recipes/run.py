@@ -287,9 +287,11 @@ class RecipeRun(ABC):
 
     def _require_learned_prompts(self, record: PromptRecord) -> None:
         """Raises `SettingsError` if reinforcement learning would begin with other prompts or tools than its policy learned."""
-        run = run_of(self.from_path) if self.stage == "rl" and self.from_path and not self.resume else None
-        changes = [each for each in record.changes(run) if each.name not in record.learned_from] if run else []
-        if changes and not self.allow_changes:
+        is_new = self.stage == "rl" and not self.resume and not self.allow_changes
+        run = run_of(self.from_path) if is_new and self.from_path else None
+        if run is None:
+            return
+        if changes := [each for each in record.changes(run) if each.name not in record.learned_from]:
             lines = "".join(f"\n  {change}" for change in changes)
             raise SettingsError(
                 f"--from {self.from_path}: its policy learned with other prompts or tools than those of these settings:{lines}\n"
@@ -313,8 +315,9 @@ class RecipeRun(ABC):
         if self.from_path is None:
             given = self.config.model.local_path
             folder = Path(given).expanduser()
-            is_evaluated = self.stage == "evaluate" and folder.is_dir()  # perhaps a trainer's run, or a copied checkpoint
-            return str(policy_folder(folder)) if is_evaluated else given
+            if self.stage == "evaluate" and folder.is_dir():  # perhaps a trainer's run, or a copied checkpoint
+                return str(policy_folder(folder))
+            return given
         policies = ("warmup", "policy") if self.stage == "rl" else ("policy", "warmup")
         return str(policy_folder(self.from_path, policies))
 
