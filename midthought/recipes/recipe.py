@@ -79,7 +79,7 @@ class Recipe:
         is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a user's file
         replaces values of `own`. Without a model, it replaces values of the library's `tiny`, and so does the recipe's own
         `tiny`. In a resumed run, `auto` is the value that the run chose at its start. A model to evaluate that does not belong
-        to a run becomes `model.local_path`, and so does the given model that the policy in `from_path` began as. A
+        to a run becomes `model.local_path`; for a policy in `from_path`, the model that its run was given does. A
         `training.algorithm` in `words` replaces values of presets, of a recorded run, and of a file that has this key, too; other
         values of the user's file win over it.
         Raises `SettingsError`, `CheckpointError`.
@@ -175,9 +175,9 @@ class RecipeEvaluation(Section):
 
 
 def model_of(local_path: Any, from_path: Path | None) -> Any:
-    """Returns what `model.local_path` is for a run that begins with the policy in `from_path`: what is set there, else the model
-    that the policy's run was given, else the policy itself. Empty: the model is a small one that this or the policy's run
-    creates."""
+    """Returns what `model.local_path` is for a run that starts from the policy in `from_path`: the value that is set, which is not
+    validated here, else the model that the policy's run was given, else the policy itself. Empty: the model is a small one that
+    this or the policy's run creates."""
     if local_path or from_path is None:
         return local_path or ""
     run = run_of(from_path)
