@@ -175,9 +175,9 @@ class RecipeEvaluation(Section):
 
 
 def model_of(local_path: Any, from_path: Path | None) -> Any:
-    """Returns what `model.local_path` is for a run that starts from the policy in `from_path`: the value that is set (not validated
-    here), else the model that the policy's run was given, else the policy itself. Empty: the model is a small one that this or
-    the policy's run creates."""
+    """Returns what `model.local_path` is for a run that starts from the policy in `from_path`: the value that is set, else the
+    model that the policy's run was given, else the policy itself. Empty: the model is a small one that this or the policy's run
+    creates. Does not validate the value."""
     if local_path or from_path is None:
         return local_path or ""
     run = run_of(from_path)
