@@ -77,7 +77,7 @@ class Recipe:
         is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a user's file
         replaces values of `own`. Without a model, it replaces values of the library's `tiny`, and so does the recipe's own
         `tiny`. In a resumed run, `auto` is the value that the run chose at its start. A model to evaluate that does not belong
-        to a run becomes `model.local_path`, and so does the given model that the policy in `from_path` began as. A
+        to a run becomes `model.local_path`; for a policy in `from_path`, the model that its run was given does. A
         `training.algorithm` in `words` replaces values of presets, of a recorded run, and of a file that has this key, too; other
         values of the user's file win over it.
         Raises `SettingsError`, `CheckpointError`.
@@ -172,12 +172,12 @@ class RecipeEvaluation(Section):
     `retry_only` (RL with feedback that only says whether an answer is right)."""
 
 
-def model_of(local_path: object, from_path: Path | None) -> str:
-    """Returns what `model.local_path` is for a run that begins with the policy in `from_path`: what is set there, else the model
-    that the policy's run was given, else the policy itself. Empty: the model is a small one that this or the policy's run
-    creates."""
+def model_of(local_path: Any, from_path: Path | None) -> Any:
+    """Returns what `model.local_path` is for a run that starts from the policy in `from_path`: the value that is set, else the
+    model that the policy's run was given, else the policy itself. Empty: the model is a small one that this or the policy's run
+    creates. Does not validate the value."""
     if local_path or from_path is None:
-        return str(local_path or "")
+        return local_path or ""
     run = run_of(from_path)
     if run is None:
         return str(from_path)

@@ -287,8 +287,9 @@ class RecipeRun(ABC):
 
     def _require_learned_prompts(self, record: PromptRecord) -> None:
         """Raises `SettingsError` if reinforcement learning would begin with other prompts or tools than its policy learned."""
-        run = run_of(self.from_path) if self.from_path is not None else None
-        if run is None or self.stage != "rl" or self.resume or self.allow_changes:
+        is_new = self.stage == "rl" and not self.resume and not self.allow_changes
+        run = run_of(self.from_path) if is_new and self.from_path else None
+        if run is None:
             return
         if changes := [each for each in record.changes(run) if each.name not in record.learned_from]:
             lines = "".join(f"\n  {change}" for change in changes)
@@ -313,10 +314,10 @@ class RecipeRun(ABC):
         """Path or name of the model that the run starts from; empty: a small one that it creates."""
         if self.from_path is None:
             given = self.config.model.local_path
-            is_folder = (
-                self.stage == "evaluate" and Path(given).is_dir()
-            )  # perhaps a trainer's run, or a copied checkpoint
-            return str(policy_folder(Path(given))) if is_folder else given
+            folder = Path(given).expanduser()
+            if self.stage == "evaluate" and folder.is_dir():  # perhaps a trainer's run, or a copied checkpoint
+                return str(policy_folder(folder))
+            return given
         policies = ("warmup", "policy") if self.stage == "rl" else ("policy", "warmup")
         return str(policy_folder(self.from_path, policies))
 

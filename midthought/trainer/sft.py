@@ -72,8 +72,8 @@ def read_demonstrations(
     Raises SettingsError without demonstrations and for a policy with adapters of its own, DataError for unreadable ones."""
     if has_adapters(policy.model):
         raise SettingsError(
-            "sft() of a model with adapters of its own: merge them (model.merge_and_unload()) and set lora_rank, or train "
-            "the adapters on the demonstrations before"
+            "sft() of a model with adapters of its own: merge them (merge_and_unload() of a PEFT model) and set lora_rank, or "
+            "train the adapters on the demonstrations before"
         )
     if given is None:
         raise SettingsError("sft() has no demonstrations: give sft(demonstrations) or Trainer(demonstrations=…)")
@@ -182,7 +182,7 @@ class SupervisedChecks:
         if self._num_diverged >= MAX_DIVERGED_STEPS:
             raise TrainingStoppedError(
                 f"the loss of supervised steps diverges: {metrics['loss']:.3g} nats per token in step {step}, "
-                f"{self._first_loss:.3g} in the first one. Lower the learning rate of the supervised steps"
+                f"{self._first_loss:.3g} in the first one with a finite loss. Lower the learning rate of the supervised steps"
             )
 
 

@@ -109,9 +109,13 @@ def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer, tmp_path)
     save_model(trained := make_model(tied=True, seed=2), renderer.tokenizer, tmp_path / "model")
     CliRunner().invoke(app, words)
     assert torch.equal(load_model(copy).lm_head.weight, trained.lm_head.weight), "of a model that was trained on"
-    written_at = (copy / "config.json").stat().st_mtime_ns
-    CliRunner().invoke(app, words)
-    assert (copy / "config.json").stat().st_mtime_ns == written_at, "once"
+    (tmp_path / "model/lock").symlink_to("gone")
+    for target in (copy, tmp_path / "model/inside"):
+        into = [*words, "--untie-into", str(target)]
+        CliRunner().invoke(app, into)
+        written_at = (target / "config.json").stat().st_mtime_ns
+        assert CliRunner().invoke(app, into).exit_code == 7
+        assert (target / "config.json").stat().st_mtime_ns == written_at, "once"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("years")
     mine = CliRunner().invoke(app, [*words[:3], "--untie-into", str(tmp_path / "mine"), *words[3:]])

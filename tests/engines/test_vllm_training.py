@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -111,20 +112,28 @@ def test_asleep_it_takes_memory_for_the_weights_then_loads_then_takes_memory_for
     assert difference(engine, policy) < 1e-5, "a wake-up that failed the check is repeated"
 
 
-def test_a_sample_that_begins_while_the_engine_falls_asleep_wakes_it_up(engines, tmp_path):
+def test_a_sample_that_begins_while_the_engine_falls_asleep_wakes_it_up(engines, tmp_path, monkeypatch):
     policy = make_model()
     engine = synced(policy, tmp_path, enable_sleep_mode=True)
+    falls, may_fall, fall = threading.Event(), threading.Event(), engines[0].sleep
 
-    async def run() -> list[Completion]:
-        early = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=30)))
-        await until(lambda: engines[0].num_running > 0)
-        falling = asyncio.ensure_future(asyncio.to_thread(engine.sleep))
-        await until(lambda: engine.is_changing)  # it waits for the early sample
-        late = engine.sample(1, PROMPT, Sampling(max_tokens=5))
-        return [each for each in await asyncio.gather(early, falling, late) if each is not None]
+    async def sleep(*, level: int) -> None:
+        falls.set()
+        await until(may_fall.is_set)
+        await fall(level=level)
 
-    assert all(off_by(completion, policy) < 1e-5 for completion in asyncio.run(run()))
-    assert not engine.is_asleep
+    async def run() -> Completion:
+        falling = asyncio.create_task(asyncio.to_thread(engine.sleep))
+        await until(falls.is_set)
+        sampling = asyncio.create_task(engine.sample(0, PROMPT, Sampling(max_tokens=5)))
+        await asyncio.sleep(0)  # the sample has begun
+        may_fall.set()
+        await falling
+        return await sampling
+
+    monkeypatch.setattr(engines[0], "sleep", sleep)
+    assert off_by(asyncio.run(run()), policy) < 1e-5
+    assert engines[0].log.count("sleep 2") == 1 and not engine.is_asleep
 
 
 def test_a_base_model_under_adapters_stays_in_memory_while_it_sleeps(engines, tmp_path):

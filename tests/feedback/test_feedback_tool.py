@@ -120,6 +120,12 @@ def test_a_model_that_cannot_be_reached_is_an_error_that_the_policy_reads() -> N
     assert event.outcome is ToolOutcome.RAISED and "no server gave feedback" in (event.call.result or "")
 
 
+def test_the_deadline_leaves_every_server_its_time() -> None:
+    settings = FeedbackSettings(servers=["http://127.0.0.1:1/v1"] * 3, model="m", timeout_seconds=20)
+    tool = FeedbackTool.from_settings(settings)
+    assert tool.timeout_seconds is not None and tool.timeout_seconds > 60
+
+
 # -- YAML --------------------------------------------------------------------------------------------------------
 
 SEED_LAYOUT = """

@@ -8,7 +8,7 @@ from training_settings import gradients_of, training
 
 from midthought.learning import fused, logprobs
 from midthought.learning.batch import TokenBatch
-from midthought.learning.fused import Fused, FusedModules
+from midthought.learning.fused import Fused, FusedModules, replaced_forwards
 from midthought.learning.learner import Learner
 from midthought.learning.logprobs import BlockedHead, LogitShape, adds_half_products
 from midthought.learning.model import add_adapters
@@ -52,6 +52,14 @@ def test_only_half_precision_is_compiled_and_only_the_first_call_is_compared(dty
     for number in (3, 4, 5):
         function(torch.ones(number, 2, dtype=dtype))
     assert seen == {"compiled": calls, "written": 1 if calls else 3}
+
+
+def test_a_forward_that_a_module_has_of_its_own_comes_back():
+    plain, wrapped = torch.nn.Identity(), torch.nn.Identity()
+    wrapped.forward = doubled
+    with pytest.raises(RuntimeError, match="no compiler"), replaced_forwards([(plain, failing), (wrapped, failing)]):
+        wrapped(torch.ones(1))
+    assert wrapped.forward is doubled and "forward" not in vars(plain)
 
 
 @pytest.mark.slow

@@ -55,6 +55,8 @@ def test_a_model_in_a_yaml_file_is_trained_with_own_and_the_files_values_win(rec
     assert (config.training.num_train_iters, config.training.seed, config.model.lora_alpha) == (7, 3, 32)
     assert not is_own(recipe, started(recipe, config=yaml("training: {num_train_iters: 7}")))
     assert is_own(recipe, started(recipe, "model.local_path=some/model", config=yaml("training: {seed: 3}")))
+    with pytest.raises(SettingsError, match=r"model\.local_path=7: Input should be a valid string"):
+        started(recipe, config=yaml("model: {local_path: 7}"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -125,7 +127,7 @@ def test_settings_and_progress_of_a_damaged_run_are_not_used(name, how, tmp_path
         find_recipe("podcast").begin(words=[], **options[how])
 
 
-def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path):
+def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path, monkeypatch):
     trainer = Trainer(
         dataset=[{"question": "a", "answer": "b"}],
         rewards=["correct"],
@@ -141,9 +143,10 @@ def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path):
     damaged = tmp_path / "damaged"
     (damaged / "policy").mkdir(parents=True)
     (damaged / "policy" / "tokenizer.json").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
     for recipe in RECIPES:
         options = {"words": [], "stage": "evaluate"}
-        evaluation = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=tmp_path / "run", **options)
+        evaluation = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=Path("~/run"), **options)
         assert evaluation.from_path is None and evaluation.beginning == str(tmp_path / "run/policy")
         with pytest.raises(
             ModelPathError, match=r"damaged/policy is not whole: config\.json .* is missing; restore it"

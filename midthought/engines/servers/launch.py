@@ -241,6 +241,7 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
 
 
 def _is_current(copied: Path, model: Path) -> bool:
-    """Whether the untied copy with this file is there, and newer than every file of the model's folder."""
-    files = model.iterdir() if model.is_dir() else ()  # what the hub has under one name rarely changes
+    """Whether the untied copy with this file is there, and no file in the model's folder is newer."""
+    entries = model.iterdir() if model.is_dir() else ()  # what the hub has under one name rarely changes
+    files = [entry for entry in entries if entry.is_file()]  # no folders: the copy may be one of them
     return copied.is_file() and all(file.stat().st_mtime_ns <= copied.stat().st_mtime_ns for file in files)
