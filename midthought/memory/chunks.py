@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from midthought.errors import TranscriptError
 from midthought.files.regular import atomic_path
@@ -37,6 +37,7 @@ DISPLAYED_SECONDS = 30
 _NUM_SPECIAL_TOKENS = 2  # of an encoder: one before and one after the text
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A part of one turn, or a window of several turns."""

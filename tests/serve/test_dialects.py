@@ -108,8 +108,11 @@ def test_a_required_tool_is_reported_in_training_and_refused_by_the_endpoint(dia
             read(dialect, training=False, **fields)
 
 
-def test_half_a_surrogate_pair_in_a_tool_is_a_question_mark():
+def test_half_a_surrogate_pair_in_a_schema_is_a_question_mark():
     schema = {"properties": {"a": {"description": "\ud800"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    (request,) = read(CHAT, response_format=form).requests
+    assert request.messages[0]["content"].endswith('{"properties": {"a": {"description": "?"}}}')
     asked = read(ANTHROPIC, tools=[{"name": "look", "description": "\udfff", "input_schema": schema}])
     (tool,) = asked.requests[0].tools
     assert (tool.description, [each.description for each in tool.parameters]) == ("?", ["?"])
