@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import referencing
@@ -117,8 +118,10 @@ def _inner_references(schema: Mapping[str, Any], dialect: Any) -> Any:
     one of them searches the whole schema."""
     specification = specification_with(dialect.ID_OF(dialect.META_SCHEMA))
     resource = specification.create_resource(schema)
+    address = resource.id() or ""
     try:
-        resolver = referencing.Registry().with_resource("", resource).crawl().resolver(resource.id() or "")
+        urlsplit(address)
+        resolver = referencing.Registry().with_resource("", resource).crawl().resolver(address)
         _require_resolvable(schema, resolver, dialect, specification)
     except SettingsError:
         raise
