@@ -204,8 +204,9 @@ def test_an_error_names_the_place_in_the_clients_own_list(dialect, messages, pla
 @BOTH
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(dialect, data):
-    with pytest.raises(RequestError, match=r"the body (is missing|is not JSON|must be a JSON object)"):
+    with pytest.raises(RequestError, match=r"the body (is missing|is not JSON|must be a JSON object)") as refused:
         dialect.read(data, training=True, renderer=None)
+    assert refused.value.param is None and ("missing" in str(refused.value)) == (not data)
 
 
 @BOTH
