@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, with_config
+from pydantic import TypeAdapter
 
 from midthought.errors import TranscriptError
 from midthought.files.regular import atomic_path
@@ -37,7 +37,6 @@ DISPLAYED_SECONDS = 30
 _NUM_SPECIAL_TOKENS = 2  # of an encoder: one before and one after the text
 
 
-@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A part of one turn, or a window of several turns."""
@@ -277,7 +276,7 @@ def read_chunks(path: str | Path) -> list[Chunk]:
     if not path.is_file():
         raise TranscriptError(f"{path}: there is no such file; write it with 'midthought memory chunk'")
     chunks: list[Chunk] = []
-    chunk_of = TypeAdapter(Chunk).validate_json
+    require_types = TypeAdapter(Chunk).validate_json
     try:
         lines = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError:
@@ -285,7 +284,8 @@ def read_chunks(path: str | Path) -> list[Chunk]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                chunks.append(chunk_of(line, strict=True))
+                require_types(line, strict=True)
+                chunks.append(Chunk(**json.loads(line)))  # which refuses other keys, too
             except (ValueError, TypeError):
                 remedy = "write it again with 'midthought memory chunk'"
                 raise TranscriptError(f"{path}, line {number}: not a chunk; {remedy}") from None
