@@ -42,6 +42,12 @@ def test_the_help_is_printed_in_any_encoding():
     assert (done.returncode, done.stderr) == (0, b"") and b"Usage: midthought compare" in done.stdout
 
 
+def test_a_command_whose_output_is_closed_does_its_work():
+    words = ["sh", "-c", '"$0" -m midthought settings podcast >&-', sys.executable]
+    done = subprocess.run(words, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [(("trian",), "'train'"), (("memory", "serach"), "'search'"), (("train", "--resum"), "--resume")],

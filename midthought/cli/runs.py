@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from midthought.errors import CheckpointError, OutputPathError, SettingsError, near_names
-from midthought.files.output_folder import kind_of
+from midthought.errors import OutputPathError, SettingsError, near_names
 from midthought.files.regular import value_errors
 from midthought.recipes import recipe_names
 from midthought.report.console import Console, tell
@@ -276,8 +275,6 @@ def watch(
     from midthought.report.run_record import RunState, follow, state_of
 
     with value_errors(run):
-        if run.is_dir() and kind_of(run) != "run" and not (run / "metrics.jsonl").exists():
-            raise CheckpointError(f"{run} is no run folder; give the folder that `midthought train` writes")
         for line in follow(run, None if once else 1.0):
             tell(line)
     state = state_of(run)

@@ -276,7 +276,7 @@ def read_chunks(path: str | Path) -> list[Chunk]:
     if not path.is_file():
         raise TranscriptError(f"{path}: there is no such file; write it with 'midthought memory chunk'")
     chunks: list[Chunk] = []
-    chunk_of = TypeAdapter(Chunk).validate_json
+    require_types = TypeAdapter(Chunk).validate_json
     try:
         lines = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError:
@@ -284,7 +284,8 @@ def read_chunks(path: str | Path) -> list[Chunk]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                chunks.append(chunk_of(line, strict=True))
+                require_types(line, strict=True)
+                chunks.append(Chunk(**json.loads(line)))  # which refuses other keys, too
             except (ValueError, TypeError):
                 remedy = "write it again with 'midthought memory chunk'"
                 raise TranscriptError(f"{path}, line {number}: not a chunk; {remedy}") from None

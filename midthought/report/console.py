@@ -236,10 +236,11 @@ def printable(text: str) -> str:
 
 
 def tell(text: object, *, err: bool = False) -> None:
-    """Prints a text, of users, models or servers too, as `printable`; on standard error with `err`. Commands print with it."""
+    """Prints a text, of users, models or servers too, as `printable`; on standard error with `err`. Commands print with it.
+    Prints nothing if the stream is closed (`>&-`)."""
     stream = sys.stderr if err else sys.stdout
-    stream.write(_encodable(printable(str(text)), stream) + "\n")
-    stream.flush()
+    if stream is not None:
+        print(_encodable(printable(str(text)), stream), file=stream, flush=True)
 
 
 def _encodable(text: str, stream: IO[str]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import CheckpointError
+from midthought.files.output_folder import kind_of
 from midthought.files.regular import read_json_object, read_regular_text
 from midthought.report.console import formatted, printable
 from midthought.report.json_lines import json_value
@@ -157,11 +158,12 @@ def state_of(path: Path) -> RunState:
 def follow(path: Path, interval_seconds: float | None = None) -> Iterator[str]:
     """Yields a line for each line of the metrics until no process works in the folder; of earlier lines the last ten at most.
 
-    `interval_seconds`: time between two looks at the folder; None: looks once. Raises `CheckpointError` if there is no folder.
+    `interval_seconds`: time between two looks at the folder; None: looks once. Raises `CheckpointError` if there is no folder,
+    or one without metrics that is not a run's.
     """
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is no run folder; give the folder that `midthought train` writes")
     log, size, num_shown = RunFolder(path, trackers=()).metrics, -1, None
+    if not path.is_dir() or not (kind_of(path) == "run" or log.path.exists()):
+        raise CheckpointError(f"{path} is no run folder; give the folder that `midthought train` writes")
     while True:
         state = state_of(path)  # asked first: a run that ends then has written its last line
         now = log.path.stat().st_size if log.path.exists() else 0

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import referencing
@@ -52,7 +53,7 @@ class ArgumentsChecker:
         dialect = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         try:
             with _within_recursion(SettingsError("invalid JSON Schema: it is nested too deeply")):
-                dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
+                _require_schema(schema, dialect)
                 resolver = _inner_references(schema, dialect)
         except jsonschema.SchemaError as error:
             raise SettingsError(f"invalid JSON Schema: {_cut(error.message)}") from None
@@ -119,31 +120,40 @@ def _inner_references(schema: Mapping[str, Any], dialect: Any) -> Any:
     resource = specification.create_resource(schema)
     address = resource.id() or ""
     try:
-        resolver = referencing.Registry().with_resource(address, resource).crawl().resolver(address)
+        urlsplit(address)
+        resolver = referencing.Registry().with_resource("", resource).crawl().resolver(address)
+        _require_resolvable(schema, resolver, dialect, specification)
+    except SettingsError:
+        raise
     except ValueError as error:
         raise SettingsError(f"invalid JSON Schema: an $id is no address ({_cut(str(error))})") from None
-    _require_resolvable(schema, resolver, specification)
     return resolver
 
 
-def _require_resolvable(part: Any, resolver: Any, specification: Any) -> None:
-    """Raises `SettingsError` for a reference that leads nowhere from its place: an inner `$id` changes what it is relative to."""
-    if isinstance(part, list):
-        for value in part:
-            _require_resolvable(value, resolver, specification)
-    if not isinstance(part, Mapping):
-        return
-    if isinstance(part.get("$id"), str):
-        resolver = resolver.in_subresource(specification.create_resource(part))
-    for key, value in part.items():
-        if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+def _require_resolvable(schema: Any, resolver: Any, dialect: Any, specification: Any) -> None:
+    """Raises `SettingsError` for a reference that leads nowhere, or to no schema. Follows the validator through the schema and
+    what its references lead to: an inner `$id` changes what a reference is relative to."""
+    unread, read = [(schema, resolver)], set[int]()
+    while unread:
+        part, resolver = unread.pop()
+        if not isinstance(part, Mapping):
+            continue
+        for reference in (part[key] for key in ("$ref", "$dynamicRef") if isinstance(part.get(key), str)):
             try:
-                resolver.lookup(value)
+                target = resolver.lookup(reference)
             except (referencing.exceptions.Unresolvable, ValueError):
                 remedy = "use a reference inside the schema, like '#/$defs/name'"
-                raise SettingsError(f"JSON Schema: $ref {shown(value)} cannot be resolved; {remedy}") from None
-        elif key not in ("enum", "const", "default", "examples"):
-            _require_resolvable(value, resolver, specification)
+                raise SettingsError(f"JSON Schema: $ref {shown(reference)} cannot be resolved; {remedy}") from None
+            if id(target.contents) not in read:
+                read.add(id(target.contents))
+                _require_schema(target.contents, dialect)
+                unread.append((target.contents, target.resolver))
+        inner = specification.create_resource(part).subresources()
+        unread += [(each.contents, resolver.in_subresource(each)) for each in inner]
+
+
+def _require_schema(part: Any, dialect: Any) -> None:
+    dialect.check_schema(part, format_checker=jsonschema.FormatChecker(formats=()))
 
 
 def _with_null(keyword: Any) -> Any:

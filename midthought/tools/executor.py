@@ -293,8 +293,8 @@ class ToolExecutor:
 
     def _places(self) -> _Places:
         loop = asyncio.get_running_loop()
-        if (places := self._places_of.get(loop)) is None:
-            places = _Places(self.max_concurrency, self.max_threads)
-            open_loops = {other: each for other, each in self._places_of.items() if not other.is_closed()}
-            self._places_of = {**open_loops, loop: places}  # a new one: another thread may read the old one
-        return places
+        if loop not in self._places_of:  # other threads may do the same: each line is one operation of the dict
+            for closed in [other for other in list(self._places_of) if other.is_closed()]:
+                self._places_of.pop(closed, None)
+            self._places_of[loop] = _Places(self.max_concurrency, self.max_threads)
+        return self._places_of[loop]

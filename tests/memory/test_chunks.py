@@ -124,7 +124,8 @@ def test_chunks_come_back_from_their_file_as_they_were(tmp_path):
 def test_a_line_that_is_no_chunk_is_named(tmp_path):
     path = tmp_path / "chunks.jsonl"
     whole = asdict(Chunk("e_0", "E", "e", "Ann", "Yes.", "00:00:01", 0))
-    for line in ({"chunk_id": "e_0"}, whole | {"transcript": 5}, whole | {"speaker": None}, whole | {"number": "1"}):
+    wrong = {"transcript": 5}, {"speaker": None}, {"number": "1"}, {"turn": []}
+    for line in ({"chunk_id": "e_0"}, *(whole | each for each in wrong)):
         path.write_text(f"\n{json.dumps(line)}\n")
         with pytest.raises(TranscriptError, match=r"chunks\.jsonl, line 2: not a chunk; write it again with"):
             read_chunks(path)

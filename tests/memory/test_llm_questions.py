@@ -153,6 +153,15 @@ def test_pairs_are_written_verified_and_stored(generated, talks, tmp_path):
     assert len(talks) == 8  # the transcripts stay
 
 
+def test_questions_about_one_episode_replace_its_own_in_the_memory_and_no_others(generated, talks):
+    import lancedb
+
+    for only, num_pairs in (("bell", 2), ("", 3), ("bell", 1)):
+        generated(GenerationPlan(num_pairs=num_pairs), only=only)
+    rows = lancedb.connect(talks.uri).open_table("questions").to_arrow()
+    assert sorted(Counter(rows["episode_file"].to_pylist()).values()) == [2, 6]
+
+
 def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(generated, scholar, tmp_path):
     scholar.knows_all = True
     report = generated(GenerationPlan(num_pairs=1, num_rounds=2))

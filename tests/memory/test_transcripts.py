@@ -1,6 +1,9 @@
 """Each format with a small example written by hand, and with real files if they are available."""
 
+import csv
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,6 +126,19 @@ def test_milliseconds_are_told_by_the_time_of_a_word(read):
 def test_a_cell_may_have_all_the_words_of_an_episode(read):
     transcript = read("a.csv", f"speaker,text\nAnn,{'The tide rises. ' * 10_000}\nBob,Yes.\n")
     assert [len(turn.text.split()) for turn in transcript.turns] == [30_000, 1]
+
+
+def test_threads_may_read_large_and_small_cells_at_once(read):
+    texts = [f"speaker,text\nAnn,{'The tide rises. ' * number}\nBob,Yes.\n" for number in (1, 10_000)]
+    limit, interval = csv.field_size_limit(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            read_at_once = list(pool.map(lambda number: read(f"{number}.csv", texts[number % 2]), range(100)))
+        assert {len(transcript.turns) for transcript in read_at_once} == {2} and csv.field_size_limit() == limit
+    finally:
+        sys.setswitchinterval(interval)
+        csv.field_size_limit(limit)
 
 
 def test_values_of_wrong_types_and_odd_letters_do_not_stop_a_file(read):

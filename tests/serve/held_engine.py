@@ -16,7 +16,7 @@ import httpx
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.generation import BaseInferenceEngine
-from midthought.engines.scripted import Script, ScriptedEngine, byte_tokenizer
+from midthought.engines.scripted import LOGPROB, Script, ScriptedEngine, byte_tokenizer
 from midthought.errors import EngineError
 from midthought.rollout.turn_graph import TurnNode
 from midthought.serve.chat_policy import ChatPolicy
@@ -73,7 +73,7 @@ class HeldEngine(ScriptedEngine):
                 break
         self.sampled.append(tuple(written))
         self.calls[episode] = tuple(token_ids), tuple(written)
-        logprobs = (self._logprob,) * len(written)
+        logprobs = (LOGPROB,) * len(written)
         return Completion(token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=version)
 
     async def _hold(self, num_written: int) -> None:

@@ -108,8 +108,11 @@ def test_a_required_tool_is_reported_in_training_and_refused_by_the_endpoint(dia
             read(dialect, training=False, **fields)
 
 
-def test_half_a_surrogate_pair_in_a_tool_is_a_question_mark():
+def test_half_a_surrogate_pair_in_a_schema_is_a_question_mark():
     schema = {"properties": {"a": {"description": "\ud800"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    (request,) = read(CHAT, response_format=form).requests
+    assert request.messages[0]["content"].endswith('{"properties": {"a": {"description": "?"}}}')
     asked = read(ANTHROPIC, tools=[{"name": "look", "description": "\udfff", "input_schema": schema}])
     (tool,) = asked.requests[0].tools
     assert (tool.description, [each.description for each in tool.parameters]) == ("?", ["?"])
@@ -201,8 +204,9 @@ def test_an_error_names_the_place_in_the_clients_own_list(dialect, messages, pla
 @BOTH
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_object_is_refused(dialect, data):
-    with pytest.raises(RequestError, match=r"the body (is missing|is not JSON|must be a JSON object)"):
+    with pytest.raises(RequestError, match=r"the body (is missing|is not JSON|must be a JSON object)") as refused:
         dialect.read(data, training=True, renderer=None)
+    assert refused.value.param is None and ("missing" in str(refused.value)) == (not data)
 
 
 @BOTH

@@ -128,11 +128,34 @@ def test_an_older_dialect_is_checked_by_its_own_rules() -> None:
         ({"$id": "http://[", "type": "object"}, r"an \$id is no address"),
         ({"$schema": 5}, r"\$schema is 5; give its address"),
         ({"$defs": {"b": {}}, "properties": {"a": {"$id": "x", "items": {"$ref": "#/$defs/b"}}}}, "cannot be resolved"),
+        (
+            {"$id": "http://a/", "$ref": "#/x-part", "x-part": {"properties": {"a": {"$id": "http://["}}}},
+            r"an \$id is no address",
+        ),
+        ({"$ref": "#/x-part", "x-part": {"not": {"$ref": "#/$defs/b"}}}, "'#/\\$defs/b' cannot be resolved"),
+        ({"$ref": "#/required", "required": ["a"]}, r"\['a'\] is not of type 'object', 'boolean'"),
     ],
 )
 def test_no_valid_schema_is_refused_with_its_mistake(schema: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         ArgumentsChecker(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"x-source": {"$id": "other", "$ref": "#/$defs/b"}, "$ref": "#/$defs/b"},
+        {
+            "$id": "dir/s",
+            "$defs": {"b": {"$id": "item", "$defs": {"c": {}}}},
+            "properties": {"a": {"$ref": "item#/$defs/c"}},
+        },
+        {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"id": {"$ref": "#/$defs/b"}}},
+    ],
+    ids=["of a foreign keyword", "below an id", "a property named id"],
+)
+def test_a_reference_is_read_as_the_validator_reads_it(schema: dict[str, Any]) -> None:
+    ArgumentsChecker({"$defs": {"b": {}}, **schema}).check({"a": 1, "id": 1})
 
 
 def test_a_schema_that_refers_to_itself_is_followed() -> None:

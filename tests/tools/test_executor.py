@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -310,6 +311,48 @@ def test_one_executor_serves_several_loops_even_when_calls_had_to_wait() -> None
     box = ToolExecutor(ToolRegistry([Quick()]), max_concurrency=1)
     for _ in range(2):
         assert [event.outcome for event in run(box, *[call("quick")] * 3)] == [ToolOutcome.OK] * 3
+
+
+class Asked(asyncio.SelectorEventLoop):
+    """Calls `then` when it is asked whether it is closed."""
+
+    then: Any = None
+
+    def is_closed(self) -> bool:
+        if self.then is not None:
+            then, self.then = self.then, None
+            then()
+        return super().is_closed()
+
+
+def test_loops_of_several_threads_that_begin_at_once_all_keep_their_places() -> None:
+    """While one loop begins, which asks the others whether they are closed, another one begins, and its call hangs."""
+    hang = Hang()
+    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=60, max_concurrency=1)
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    async def second_call_runs() -> bool:
+        calls = [asyncio.create_task(called(box, "hang"))]
+        while not hang.num_begun:
+            await asyncio.sleep(0.01)
+        has_begun.set()
+        await asyncio.to_thread(may_go_on.wait, 60)
+        calls.append(asyncio.create_task(called(box, "quick")))
+        done, _ = await asyncio.wait(calls, timeout=0.2)
+        hang.over.set()
+        await asyncio.gather(*calls)
+        return bool(done)
+
+    with ThreadPoolExecutor(1) as pool, asyncio.Runner(loop_factory=Asked) as first:
+        first.run(called(box, "quick"))
+        others: list[Any] = []
+        first.get_loop().then = lambda: (
+            others.append(pool.submit(asyncio.run, second_call_runs())),
+            has_begun.wait(60),
+        )
+        assert run(box, call("quick"))[0].outcome is ToolOutcome.OK
+        may_go_on.set()
+        assert not others[0].result()
 
 
 # -- the event loop of async tools -----------------------------------------------------------------------------------

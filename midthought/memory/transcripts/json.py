@@ -3,10 +3,12 @@ Parquet are read as its entries."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import re
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -37,6 +39,7 @@ _MAX_SECONDS_PER_WORD = 10
 """Nobody speaks so slowly: times with more per word are milliseconds."""
 _MAX_TIME = 1e12
 _MAX_FIELD_LETTERS = 300
+_ONE_FILE = threading.Lock()
 
 Entry = Mapping[str, Any]
 
@@ -81,12 +84,21 @@ def read_csv(text: str) -> Reading:
     """Reads rows below a row of column names. The separator is the most frequent of comma, semicolon and tab in that row."""
     text = text.lstrip("\n")
     separator = max(",;\t", key=text.split("\n", 1)[0].count)
-    limit = csv.field_size_limit(len(text))  # by default, a cell of 131,072 characters is an error
-    try:
-        with damage_refused("CSV"):
-            return _read_rows(list(csv.DictReader(io.StringIO(text), delimiter=separator)))
-    finally:
-        csv.field_size_limit(limit)
+    with damage_refused("CSV"), _cells_of(len(text)):
+        return _read_rows(list(csv.DictReader(io.StringIO(text), delimiter=separator)))
+
+
+@contextlib.contextmanager
+def _cells_of(num_letters: int) -> Iterator[None]:
+    """Lets a cell of CSV have so many characters: by default, more than 131,072 are an error. The limit is that of the process,
+    so it is never lowered, and one file is read at a time."""
+    with _ONE_FILE:
+        limit = csv.field_size_limit()
+        csv.field_size_limit(max(limit, num_letters))
+        try:
+            yield
+        finally:
+            csv.field_size_limit(limit)
 
 
 def read_parquet(path: Path) -> Reading:

@@ -196,7 +196,7 @@ def asked_of(
     said = checked_messages(list(messages.values()), list(messages))
     if json_schema is not None:
         require_shallow(json_schema, "the schema of the response format is")
-        text = json.dumps(json_schema, ensure_ascii=False)
+        text = encodable(json.dumps(json_schema, ensure_ascii=False))
         matching = f" that matches this JSON schema:\n{text}" if json_schema else "."
         said = with_system(said, f"Answer with JSON only, without any other text{matching}")
     limits |= {"messages": said, "tools": [_definition(tool) for tool in tools], "answer_id": writer.response_id}
