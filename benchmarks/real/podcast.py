@@ -34,7 +34,7 @@ SETTINGS: Mapping[str, Any] = {
     "training.batch_size": 128,
 }
 ON_CPU: Mapping[str, Any] = {
-    "warmup.num_steps": 60,
+    "warmup.num_steps": 100,
     "warmup.learning_rate": "auto",
     "questions.num_test_no_memory": 32,
     "inference.max_tokens": 256,

@@ -128,7 +128,7 @@ def test_a_short_run_of_the_podcast_goes_on_after_a_closed_gate(
 
 @pytest.mark.parametrize(
     ("device", "steps", "share", "commands", "code"),
-    [("cuda", 300, 0.84, ["train", "evaluate"], 1), ("cpu", 60, 0.85, ["train", "evaluate", "train"], 0)],
+    [("cuda", 300, 0.84, ["train", "evaluate"], 1), ("cpu", 100, 0.85, ["train", "evaluate", "train"], 0)],
 )
 def test_the_podcast_stops_at_its_gate_and_trains_less_on_a_cpu(
     tmp_path: Path,
