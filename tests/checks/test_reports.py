@@ -135,7 +135,11 @@ def test_a_policy_of_a_run_needs_no_other_model_here_also_if_its_run_was_given_o
     save_model(*make_small_policy(settings.model, seed=0), tmp_path / "warmup")
     (tmp_path / "config.yaml").write_text("model: {local_path: some/model}")
     (tmp_path / "progress.json").write_text('{"is_given": true}')
-    words = [*SETTINGS["feedback"], "problems.dataset=gsm8k", "feedback.critic=outcome"]  # the demonstrations are missing
+    words = [
+        *SETTINGS["feedback"],
+        "problems.dataset=gsm8k",
+        "feedback.critic=outcome",
+    ]  # the demonstrations are missing
     report = examine_recipe(find_recipe("feedback"), words=words, from_path=tmp_path, run_path=tmp_path)
     assert [finding.check for finding in report.findings] == ["data"], report.to_lines()
 
