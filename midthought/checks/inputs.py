@@ -179,7 +179,8 @@ def calls(setup: Setup) -> Iterator[Finding]:
 @check("machine", "fit")
 def machine(setup: Setup) -> Iterator[Finding]:
     """The model is here, and the run fits into the memory and its checkpoints on the disk."""
-    name, checkpoint = setup.config.model.local_path, setup.config.checkpoint
+    name = setup.config.model.local_path if setup.choice is None else setup.choice.source
+    checkpoint = setup.config.checkpoint
     if name and setup.policy is None and not is_on_this_machine(name):
         yield Finding(f"the model {name!r} is not on this machine", f"hf download {name}, or correct model.local_path")
     if setup.choice is None:

@@ -179,7 +179,8 @@ class _TaskReader:
     def read(self, row: Row) -> Task:
         if isinstance(row.value, Task):
             for what in ("prompt", "answer"):
-                _unicode(getattr(row.value, what), what)
+                if isinstance(text := getattr(row.value, what), str):
+                    _unicode(text, what)
             return row.value
         if isinstance(row.value, str):
             return Task(task_id=_place(row), prompt=_filled(row.value, "the prompt"), answer="")

@@ -76,10 +76,10 @@ class Recipe:
         `config` is a YAML file, or the name of a preset. Default: the run's own settings if it is resumed or one of its policies
         is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a user's file
         replaces values of `own`. Without a model, it replaces values of the library's `tiny`, and so does the recipe's own
-        `tiny`. In a resumed run, `auto` is the value that the run chose at its start. A model to evaluate that does not belong
-        to a run becomes `model.local_path`; for a policy in `from_path`, the model that its run was given does. A
-        `training.algorithm` in `words` replaces values of presets, of a recorded run, and of a file that has this key, too; other
-        values of the user's file win over it.
+        `tiny`. In a resumed run, `auto` is the value that the run chose at its start, and its model stays. A model to evaluate
+        that does not belong to a run becomes `model.local_path`; with `from_path` it is as in `model_of`. A `training.algorithm`
+        in `words` replaces values of presets, of a recorded run, and of a file that has this key, too; other values of the
+        user's file win over it.
         Raises `SettingsError`, `CheckpointError`.
         """
         require_true_or_false(resume)
@@ -92,20 +92,19 @@ class Recipe:
         assigned = parse_assignments(words)
         recorded = path if resume else run_of(from_path) if stage == "evaluate" and from_path else None
         if stage == "evaluate" and from_path and recorded is None:
-            assigned, from_path = {"model": {"local_path": str(from_path)}, **assigned}, None
+            assigned, from_path = merge_configs({"model": {"local_path": str(from_path)}}, assigned), None
         is_recorded = config is None and recorded is not None
         config = config or (recorded / "config.yaml" if recorded else None)
         presets = {name: path for name, path in self.yaml_files().items() if not name.endswith(OF_VERL)}
         is_shipped = config is not None and str(config) in presets and not config.exists()
-        values: dict[str, Any] = {}
-        if config is not None:
-            values = read_yaml(presets[str(config)] if is_shipped else config)
+        values = {} if config is None else read_yaml(presets[str(config)] if is_shipped else config)
         has_algorithms = all("training.algorithm" in flat_keys(each) for each in (values, assigned))
         if is_shipped or is_recorded or has_algorithms:
             base, given = values, assigned
         else:
             base, given = {}, merge_configs(values, assigned)
-        model = model_of(flat_keys(merge_configs(base, given)).get("model.local_path"), from_path)
+        set_before = merge_configs(read_yaml(path / "config.yaml") if resume else {}, merge_configs(base, given))
+        model = model_of(flat_keys(set_before).get("model.local_path"), from_path)
         if is_shipped and str(config) == FOR_MADE_MODELS and model:
             raise SettingsError(
                 f"--config {FOR_MADE_MODELS} is for the small model that a run makes: its learning rates undo what a given model "

@@ -163,6 +163,11 @@ class RecipeRun(ABC):
         stages = {"sft": [SFT], "evaluate": ["after"]}.get(self.stage) or [SFT, "before", RL, "after"]
         return [stage for stage in stages if stage not in self.progress.done]
 
+    @property
+    def _has_own_warmup(self) -> bool:
+        """Whether the run takes supervised steps."""
+        return self.stage != "rl" and self.supervised.num_steps > 0
+
     def _steps(self, num_steps: int) -> dict[str, Any]:
         """The settings of so many supervised steps."""
         return {**self.supervised.model_dump(include=set(SupervisedSection.model_fields)), "num_steps": num_steps}
@@ -250,9 +255,8 @@ class RecipeRun(ABC):
             if self.is_given:
                 self.console.note("\n".join(self.choice.table()))
             self.choice.require_possible()
-        has_own_warmup = self.stage != "rl" and self.supervised.num_steps > 0
         names = self.config.evaluation.control_arms  # type: ignore[attr-defined]
-        self._arms = chosen_arms(names, self.control_arms, self.config, has_own_warmup)
+        self._arms = chosen_arms(names, self.control_arms, self.config, self._has_own_warmup)
         self.run.require_same(self.config)
         self.prepare()
         self.tasks = self.make_tasks(self.config)
@@ -287,9 +291,9 @@ class RecipeRun(ABC):
 
     def _require_learned_prompts(self, record: PromptRecord) -> None:
         """Raises `SettingsError` if reinforcement learning would begin with other prompts or tools than its policy learned."""
-        is_new = self.stage == "rl" and not self.resume and not self.allow_changes
-        run = run_of(self.from_path) if is_new and self.from_path else None
-        if run is None:
+        run = run_of(self.from_path) if self.from_path is not None else None
+        learns_first = self._has_own_warmup or self.stage not in ("rl", "all")
+        if run is None or learns_first or self.resume or self.allow_changes:
             return
         if changes := [each for each in record.changes(run) if each.name not in record.learned_from]:
             lines = "".join(f"\n  {change}" for change in changes)

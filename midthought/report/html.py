@@ -1,5 +1,5 @@
-"""`report.html`: a run folder as one self-contained page that needs no network and no server. Its first part are the results of
-the summary: a sentence, the table before and after, control arms; they depend on the summary's keys, not on how it was measured.
+"""`report.html`: a run folder as one self-contained page that needs no network and no server. It begins with the results of the
+summary: a sentence, the table before and after, control arms. They depend on the summary's keys, not on how it was measured.
 
 Texts of a run are untrusted: they enter the page escaped, or as JSON that the page's script shows with `textContent`.
 """

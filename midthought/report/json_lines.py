@@ -129,7 +129,7 @@ class JsonLines:
 
 def json_value(value: Any, otherwise: Callable[[Any], Any] | None = None) -> Any:
     """Converts `value` to what JSON can represent: NaN and infinities become null, scalars of numpy Python's, tuples
-    lists.
+    and sets lists.
 
     `otherwise` converts anything else, such as a date; None: raises TypeError.
     """
@@ -142,7 +142,7 @@ def json_value(value: Any, otherwise: Callable[[Any], Any] | None = None) -> Any
     if isinstance(value, Mapping):
         return {str(key): json_value(item, otherwise) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        items = sorted(value) if isinstance(value, set | frozenset) else list(value)
+        items = _in_order(value) if isinstance(value, set | frozenset) else list(value)
         kinds = set(map(type, items))
         if kinds == {int} or (kinds == {float} and all(map(math.isfinite, items))):  # long lists of tokens
             return items
@@ -152,3 +152,10 @@ def json_value(value: Any, otherwise: Callable[[Any], Any] | None = None) -> Any
     if otherwise is not None:
         return otherwise(value)
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written as JSON")
+
+
+def _in_order(values: Iterable[Any]) -> list[Any]:
+    try:
+        return sorted(values)
+    except TypeError:  # values of several types
+        return sorted(values, key=repr)

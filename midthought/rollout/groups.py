@@ -1,5 +1,5 @@
-"""A group of episodes of one task: its start, its record as JSON, how it starts again from its record; and the rule when groups
-start and are taken (`Pace`), which are pure functions of counts: `in_flight` applies it.
+"""A group of episodes of one task: its start, its record as JSON, and how it starts again from its record; and the rule for when
+groups start and are taken (`Pace`), which depends only on counts. `in_flight` applies it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,6 @@ def check_length(num_epochs: int | None, num_iters_per_epoch: int | None, max_se
 
 def check_seconds(max_seconds: float | None) -> None:
     """Raises SettingsError for a limit of time that is none."""
-    is_number = isinstance(max_seconds, int | float) and 0 < max_seconds < math.inf
+    is_number = isinstance(max_seconds, numbers.Real) and 0 < max_seconds < math.inf
     if max_seconds is not None and not is_number:
         raise SettingsError(f"max_seconds={max_seconds!r}: give a finite number above 0")

@@ -110,7 +110,8 @@ def learned_from(tasks: TrainingTasks, env: Any = None, reward_fn: Any = None, r
     rows, digest = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else (), hashlib.sha256()
     for task in rows:
         rules = [*task.aliases, task.labels.get(DATASET_LABEL)]
-        digest.update(json.dumps([task.task_id, task.prompt, task.answer, rules, *map(dict, task.before)]).encode())
+        learned = [task.task_id, task.prompt, task.answer, rules, *map(dict, task.before)]
+        digest.update(json.dumps(learned, default=str).encode())
     functions = [weighted(reward_fn, 1.0, name=bare_name(reward_fn))] if reward_fn else rewards
     parts = combine_rewards(functions).parts if functions else {}
     made = without_partial(env)

@@ -187,7 +187,7 @@ class Trainer:
             self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
             self._begin()
         except BaseException:
-            self.cleanup()  # nobody else can: ends what was started, and unlocks the run folder
+            Trainer.cleanup(self)  # nobody else can end what was started; a subclass is not complete
             raise
 
     def _begin(self) -> None:

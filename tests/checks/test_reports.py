@@ -130,6 +130,20 @@ def test_the_data_is_examined_also_if_the_model_is_not_on_this_machine(tmp_path)
     assert said == ["all 14 gold answers are 'Ada'", "14 tasks have 1 different prompt"]
 
 
+def test_a_policy_of_a_run_needs_no_other_model_here_also_if_its_run_was_given_one(tmp_path):
+    settings = find_recipe("feedback").begin(tmp_path, words=SETTINGS["feedback"])[0]
+    save_model(*make_small_policy(settings.model, seed=0), tmp_path / "warmup")
+    (tmp_path / "config.yaml").write_text("model: {local_path: some/model}")
+    (tmp_path / "progress.json").write_text('{"is_given": true}')
+    words = [
+        *SETTINGS["feedback"],
+        "problems.dataset=gsm8k",
+        "feedback.critic=outcome",
+    ]  # the demonstrations are missing
+    report = examine_recipe(find_recipe("feedback"), words=words, from_path=tmp_path, run_path=tmp_path)
+    assert [finding.check for finding in report.findings] == ["data"], report.to_lines()
+
+
 def test_a_policy_that_the_run_starts_from_is_sampled(tmp_path):
     settings = find_recipe("feedback").begin(tmp_path, words=SETTINGS["feedback"])[0]
     save_model(*make_small_policy(settings.model, seed=0), tmp_path / "policy")

@@ -23,6 +23,8 @@ def test_a_list_may_hold_mappings_texts_and_tasks():
     tasks = load_tasks([{"question": "1 + 1?", "answer": 2}, "Say something.", task])
     assert as_tuples(tasks) == [("row:1", "1 + 1?", "2"), ("row:2", "Say something.", ""), ("mine", "Who?", "Ada")]
     assert tasks[2] is task and tasks.skipped == ()
+    judged_otherwise = Task(task_id="1", prompt="Who?", answer=None)  # by a reward function of the user
+    assert load_tasks([judged_otherwise]) == [judged_otherwise]
 
 
 USUAL = [

@@ -105,9 +105,10 @@ def test_values_of_other_presets_stay_as_they_are_and_come_back_from_their_yaml(
 def test_a_resumed_run_keeps_its_choices_whatever_file_is_given(recipe, tmp_path):
     chosen = choose(started(recipe, "model.local_path=some/model"), on_gpu=True)
     (tmp_path / "config.yaml").write_text(chosen.to_yaml(), "utf-8")
-    for config in (None, Path("own")):
-        again = started(recipe, "model.local_path=some/model", path=tmp_path, config=config, resume=True)
-        assert again == chosen
+    (tmp_path / "mine.yaml").write_text(f"{RATE[recipe]}: {{num_steps: {getattr(chosen, RATE[recipe]).num_steps}}}")
+    for words in ("model.local_path=some/model",), ():
+        for config in (None, Path("own"), tmp_path / "mine.yaml"):
+            assert started(recipe, *words, path=tmp_path, config=config, resume=True) == chosen
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "progress.json"])
@@ -145,7 +146,7 @@ def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path, m
     (damaged / "policy" / "tokenizer.json").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
     for recipe in RECIPES:
-        options = {"words": [], "stage": "evaluate"}
+        options = {"words": ["model.dtype=float32"], "stage": "evaluate"}
         evaluation = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=Path("~/run"), **options)
         assert evaluation.from_path is None and evaluation.beginning == str(tmp_path / "run/policy")
         with pytest.raises(

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+from datetime import date
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,10 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "another right answer": ({"dataset": [row | {"aliases": ["scarlet"]} for row in ROWS]}, "dataset: "),
     "other rules for answers": ({"dataset": [row | {"data_source": "math"} for row in ROWS]}, "dataset: "),
+    "a label of another type": (
+        {"dataset": [row | {"labels": {"dataset": date(2026, 1, 2)}} for row in ROWS]},
+        "dataset: ",
+    ),
     "a system message": ({"dataset": [row | {"system": "Be kind."} for row in ROWS]}, "dataset: "),
     "another weight": (
         {"rewards": ["correct", (short, 0.25)]},

@@ -6,6 +6,7 @@ import math
 import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from precision import logit_tolerance
@@ -119,7 +120,7 @@ def test_with_max_seconds_the_iterations_and_the_learning_rate_follow_from_the_s
     with RayPPOTrainer(
         settings(num_train_iters=50, lr_schedule="linear", warmup_steps=0), Colours(), **talker
     ) as trainer:
-        assert len(trainer.fit(max_seconds=1e-9)) == 1
+        assert len(trainer.fit(max_seconds=np.float32(1e-9))) == 1  # a number of numpy, too
         (first,) = trainer.metrics_history
         assert trainer.learner.learning_rate == 0.0
         history = trainer.fit(max_seconds=4 * first["time/seconds"])
@@ -454,6 +455,17 @@ def test_cleaning_up_ends_the_others_also_if_the_engine_cannot_be_ended(talker, 
     with pytest.raises(pytest.fail.Exception, match="silent"):
         trainer.cleanup()
     assert ended == ["engine", "environments", "learner"] and trainer.model is None
+
+
+def test_a_trainer_that_cannot_be_made_is_ended_without_what_a_subclass_adds(talker):
+    class Own(RayPPOTrainer):
+        def cleanup(self):
+            self.not_there.close()
+
+    config = settings()
+    config.checks.policies = {"spik": "off"}
+    with pytest.raises(SettingsError, match="no check 'spik'"):
+        Own(config, Colours, **talker)
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------

@@ -61,6 +61,9 @@ def test_learning_from_a_warmup_needs_its_prompts_and_tools(trained, tmp_path):
         SettingsError, match=r"tools\.memory_retrieval: .*'default': 1.* before, .*'default': 2.* now\nGive"
     ):
         find_recipe("podcast").run(tmp_path / "rl", Console(quiet=True), **options)
+    with pytest.raises(SettingsError, match=r"tools\.memory_retrieval: "):
+        all_stages = {**options, "words": [*words, "warmup.num_steps=0"], "stage": "all"}
+        find_recipe("podcast").run(tmp_path / "rl", Console(quiet=True), **all_stages)
     assert not (tmp_path / "rl" / "config.yaml").exists()
     find_recipe("podcast").run(tmp_path / "rl", Console(quiet=True), **options, allow_changes=True)
 
