@@ -18,30 +18,30 @@ LINES = {
     "cluster": 3005,
     "config": 1460,
     "data": 1110,
-    "engines": 8695,  # a stopper that two threads may use (in-process vLLM)
+    "engines": 8700,  # a stopper that two threads may use (in-process vLLM)
     "env": 2810,
     "errors": 145,
     "feedback": 1460,
     "files": 505,
     "http": 365,  # an address with a query is refused
     "learning": 3890,  # what is left of a split group stays within max_tokens
-    "memory": 6785,
+    "memory": 6800,
     "models": 1405,  # what a GGUF file lost (issue 51); when a prompt is shared (issue 53); classes unknown to transformers
     "plan": 1060,
-    "recipes": 3185,  # demonstrations of own questions and the factors of an evaluation are 180 of them
-    "report": 2615,  # long lists as JSON values in a quarter of the time (issue 54)
+    "recipes": 3190,  # demonstrations of own questions and the factors of an evaluation are 180 of them
+    "report": 2625,  # long lists as JSON values in a quarter of the time (issue 54)
     "rollout": 2970,  # the journal and what repeats it is 175 of them (issue 54), the turn graph 230 (issue 55)
     "serve": 2395,  # two dialects, exchanges, sessions and the gateway are 1,230 of them (issue 55)
     "tokenization": 775,
-    "tools": 5210,  # ReAct has its own module again; what no JSON Schema is
+    "tools": 5220,  # ReAct has its own module again; what no JSON Schema is
     "trainer": 3630,  # prompts are counted before the settings are chosen (issue 53); agents are 260 of them (issue 55)
     "types": 740,
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_560, "code of midthought": 39_340, "tests": 56_660}
+TOTALS = {"midthought": 57_600, "code of midthought": 39_370, "tests": 56_830}
 # the plan counts shared prompts (issue 53); the journal and its tests of kills, silence, folders of killed processes (issue 54);
-# the gateway is 1,770 lines, its tests 3,900 (issue 55)
+# the gateway is 1,770 lines, its tests 3,900 (issue 55); mended defects, with 30 lines and 360 of tests
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
 # agents.md, agents in measured.md
 DOCUMENTATION_BYTES, DOCUMENTATION_PAGES = 220_000, 20

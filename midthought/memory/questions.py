@@ -187,7 +187,7 @@ def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, 
     if len(stems) <= num_test + num_validation:
         raise SettingsError(
             f"{len(stems)} episodes cannot be split into {num_test} for the test, {num_validation} for validation and some "
-            "for training; add transcripts, or lower questions.num_test_episodes and questions.num_validation_episodes"
+            "for training; add transcripts"
         )
     random.Random(f"split-{seed}").shuffle(stems)
     parts = {
