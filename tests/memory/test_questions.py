@@ -169,7 +169,7 @@ def test_an_episode_is_wholly_in_one_part_and_no_chunk_is_lost(memory):
     )
     assert split_episodes(memory, 4, 2, seed=3) == parts
     assert split_episodes(memory, 4, 2, seed=4) != parts
-    with pytest.raises(SettingsError, match=r"12 episodes cannot be split into 10 .*2 .*questions\.num_test_episodes"):
+    with pytest.raises(SettingsError, match=r"12 episodes cannot be split into 10 .*2 .*add transcripts"):
         split_episodes(memory, 10, 2, seed=0)
 
 
