@@ -298,7 +298,7 @@ class RecipeRun(ABC):
         if changes := [each for each in record.changes(run) if each.name not in record.learned_from]:
             lines = "".join(f"\n  {change}" for change in changes)
             raise SettingsError(
-                f"--from {self.from_path}: its policy learned with other prompts or tools than those of these settings:{lines}\n"
+                f"--from {self.from_path}: its policy learned with other prompts or tools:{lines}\n"
                 f"Give the settings of {run / 'config.yaml'}, or --allow-changes"
             )
 
