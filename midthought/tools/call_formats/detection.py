@@ -97,7 +97,7 @@ class _Probe:
         syntax = self._with_markers(replace(self._style(body, after), name_is_in_id=name_is_in_id), before, after)
         without_arguments = syntax.without_arguments.removesuffix(syntax.after_calls)
         syntax = replace(syntax, after_content=self._after_content(before), without_arguments=without_arguments)
-        self._require_result()
+        self._require_result(syntax)
         self._require_readable(syntax)
         around_answer = self._around_answer()
         think_tags = THINK_TAGS if around_answer[0] else self._think_tags()
@@ -131,13 +131,22 @@ class _Probe:
         return "".join(pieces)
 
     def _require_readable(self, syntax: CallSyntax) -> None:
-        """Raises `_NotWritten` if a call is not written as the template writes it, or if quotes or lists are not read back."""
-        arguments = {"probekey": "a \"b\" 'c'", "probelist": [1, None]}
-        written = syntax.write([(_TOOL, arguments, self._ids[0])])
-        found = syntax.read(written, lambda tool, key: ("string" if key == "probekey" else "array",))
-        is_read = [(call.tool_name, call.parameters) for call in found] == [(_TOOL, arguments)]
-        kinds = {"probekey": "a", "probenumber": 2, "probetruth": True}
-        for each in (_ARGUMENTS, kinds):
+        """Raises `_NotWritten` if a call is not written as the template writes it, or is read with other arguments.
+
+        A call that cannot be read is no reason: some templates do not escape strings (LFM2.5).
+        """
+        arguments = {"probekey": "a \"b\" 'c'\n<d> & {e} 水", "probelist": [1, None]}
+        if not syntax.name_is_in_id:
+            self._ids = ("callid003", "callid004")
+
+        def read(text: str) -> list[Any]:
+            found = syntax.read(text, lambda tool, key: ("array",) if key == "probelist" else ("string",))
+            return [(call.tool_name, call.parameters) for call in found if call.success]
+
+        is_read = read(syntax.write([(_TOOL, arguments, self._ids[0])])) == [(_TOOL, arguments)]
+        is_read &= read(self._turn(_ARGUMENTS)) == [(_TOOL, _ARGUMENTS)]
+        is_read &= read(self._turn(arguments)) in ([(_TOOL, arguments)], [])
+        for each in (_ARGUMENTS, {"probekey": "a", "probenumber": 2, "probetruth": True}):
             if not is_read or syntax.write([(_TOOL, each, self._ids[0])]).strip() not in self._turn(each):
                 raise _NotWritten(_UNSUPPORTED)
 
@@ -155,16 +164,22 @@ class _Probe:
         found = _THOUGHT.search(self._template.text([_USER, answer]))
         return (found[1], found[2]) if found else THINK_TAGS
 
-    def _require_result(self) -> None:
-        """Raises `_NotWritten` if the template refuses or omits the result of a call."""
-        call = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([(_TOOL, _ARGUMENTS, PROBE_ID)])}
-        result = {"role": "tool", "name": _TOOL, "tool_call_id": PROBE_ID, "content": "proberesult"}
+    def _require_result(self, syntax: CallSyntax) -> None:
+        """Raises `_NotWritten` if the template refuses or omits the result of a call, or if what follows the end of the call in
+        an episode (`Renderer.following`) is not what the template writes there."""
+        call = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([(_TOOL, _ARGUMENTS, self._ids[0])])}
+        result = {"role": "tool", "name": _TOOL, "tool_call_id": self._ids[0], "content": "proberesult"}
         try:
-            written = self._template.text([_USER, call, result], add_generation_prompt=True)
+            text = self._template.text([_USER, call, result], add_generation_prompt=True)
         except SettingsError as error:
             raise _NotWritten(f"the chat template writes calls but refuses results ({error})") from None
-        if "proberesult" not in written:
+        if "proberesult" not in text:
             raise _NotWritten("the chat template writes calls but omits results")
+        followed = self._renderer.decode(self._renderer.following([result], [_USER, call]))
+        _, is_written, rest = text.rpartition(syntax.write([(_TOOL, _ARGUMENTS, self._ids[0])]).strip())
+        end = self._renderer.split(rest.removesuffix(followed))
+        if is_written and not all(piece in self._renderer.eos_token_ids or not str(piece).strip() for piece in end):
+            raise _NotWritten("the chat template does not mark the end of a call")
 
     # -- one call ----------------------------------------------------------------------------------------------
 

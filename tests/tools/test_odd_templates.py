@@ -1,0 +1,72 @@
+"""Chat templates whose calls differ in one way from those of tests/chat_templates: read exactly, or refused with the reason."""
+
+import pytest
+from playing import Add, play_turns
+from small_tokenizer import small_tokenizer
+
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats.detection import choose_call_format
+
+ARGUMENTS = '{{ {"name": call.function.name, "arguments": call.function.arguments} | tojson }}'
+TAGS = ("<call>", "</call>", "<result>", "<assistant>")
+USER = {"role": "user", "content": "Add."}
+
+
+def template(call: str, end: str, result: str = "<result>{{ m.content }}", answer_end: str = "<|im_end|>") -> str:
+    """`call`: one call; `end`: of a turn with calls."""
+    calls = "{% for call in m.tool_calls %}" + call + "{% endfor %}" + end
+    return (
+        "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>"
+        f"{{% elif m.role == 'tool' %}}{result}{{% elif m.tool_calls %}}<assistant>{calls}"
+        f"{{% else %}}<assistant>{{{{ m.content }}}}{answer_end}{{% endif %}}{{% endfor %}}"
+        "{% if add_generation_prompt and messages[-1].role == 'user' %}<assistant>{% endif %}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "ends"),
+    [
+        (template(f"<call>{ARGUMENTS}</call>", "", "[{{ m.content }}]", ""), "</call><|im_start|>"),  # as Apertus
+        (template(f"<call>{ARGUMENTS}</call>", "<|im_end|><|im_start|>"), "<|im_end|>"),
+    ],
+    ids=["no end of a turn", "the beginning of the next turn"],
+)
+def test_a_turn_with_a_call_ends_where_its_result_follows(made: str, ends: str) -> None:
+    tokenizer = small_tokenizer(made, tags=TAGS)
+    choice = choose_call_format(Renderer(tokenizer), [Add.definition])
+    assert choice.renderer.eos_token_ids == {*choice.renderer.control(ends), tokenizer.eos_token_id}
+    call = {"id": "call00000", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+    said = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "3"}]
+    expected = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True) + "3."
+    turn = f'<call>{{"name": "add", "arguments": {{"a": 1, "b": 2}}}}</call>{"<|im_end|>" * ("</call>" not in ends)}'
+    played = play_turns(
+        [turn, "3.<|im_end|>"],
+        choice.renderer,
+        call_format=choice.call_format,
+        tools=[Add()],
+        messages=lambda _: [USER],
+    )
+    assert [event.call.result for event in played.tool_events] == ["3"]
+    assert choice.renderer.decode(played.token_ids) == f"{expected}<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (template("<call>{{ call.id }}: " + ARGUMENTS + "</call>", "<|im_end|>"), "in a form that is not supported"),
+        (
+            template(
+                "<call>{{ call.function.name }}{% for key, value in call.function.arguments.items() %}<key>{{ key }}</key>"
+                "<value>{% if '<' in value | string %}<![CDATA[{{ value }}]]>{% else %}{{ value }}{% endif %}</value>"
+                "{% endfor %}</call>",
+                "<|im_end|>",
+            ),
+            "in a form that is not supported",
+        ),
+        (template(f"[CALL]{ARGUMENTS}[END]", "", "[RESULT]{{ m.content }}"), "does not mark the end of a call"),
+    ],
+    ids=["an id before the object", "values that are escaped in another way", "no control token after a call"],
+)
+def test_calls_that_would_be_read_or_continued_wrongly_are_refused_with_the_reason(made: str, reason: str) -> None:
+    choice = choose_call_format(Renderer(small_tokenizer(made, tags=TAGS)), [Add.definition])
+    assert choice.call_format.name == "in_thought" and reason in choice.reason
