@@ -23,6 +23,13 @@ def template(call: str, end: str, result: str = "<result>{{ m.content }}", answe
     )
 
 
+def tagged(value: str) -> str:
+    """A call with each argument between tags."""
+    pair = f"<key>{{{{ key }}}}</key><value>{value}</value>"
+    pairs = f"{{% for key, value in call.function.arguments.items() %}}{pair}{{% endfor %}}"
+    return f"<call>{{{{ call.function.name }}}}{pairs}</call>"
+
+
 @pytest.mark.parametrize(
     ("made", "ends"),
     [
@@ -54,19 +61,24 @@ def test_a_turn_with_a_call_ends_where_its_result_follows(made: str, ends: str) 
     ("made", "reason"),
     [
         (template("<call>{{ call.id }}: " + ARGUMENTS + "</call>", "<|im_end|>"), "in a form that is not supported"),
-        (
-            template(
-                "<call>{{ call.function.name }}{% for key, value in call.function.arguments.items() %}<key>{{ key }}</key>"
-                "<value>{% if '<' in value | string %}<![CDATA[{{ value }}]]>{% else %}{{ value }}{% endif %}</value>"
-                "{% endfor %}</call>",
-                "<|im_end|>",
-            ),
-            "in a form that is not supported",
-        ),
+        (template(tagged("{{ value | e }}"), "<|im_end|>"), "in a form that is not supported"),
         (template(f"[CALL]{ARGUMENTS}[END]", "", "[RESULT]{{ m.content }}"), "does not mark the end of a call"),
     ],
-    ids=["an id before the object", "values that are escaped in another way", "no control token after a call"],
+    ids=["an id before the object", "escaped values", "no control token after a call"],
 )
 def test_calls_that_would_be_read_or_continued_wrongly_are_refused_with_the_reason(made: str, reason: str) -> None:
     choice = choose_call_format(Renderer(small_tokenizer(made, tags=TAGS)), [Add.definition])
     assert choice.call_format.name == "in_thought" and reason in choice.reason
+
+
+def test_a_text_that_is_character_data_of_xml_is_written_and_read_as_the_template_does() -> None:
+    is_escaped = "value is string and ('<' in value or '&' in value or '\\n' in value)"
+    value = f"{{% if {is_escaped} %}}<![CDATA[{{{{ value }}}}]]>{{% else %}}{{{{ value }}}}{{% endif %}}"
+    choice = choose_call_format(Renderer(small_tokenizer(template(tagged(value), "<|im_end|>"), tags=TAGS)), [])
+    written = choice.call_format.render_call("look", {"word": "a\n<b> </value>", "other": "c"})
+    assert (
+        written
+        == "<call>look<key>word</key><value><![CDATA[a\n<b> </value>]]></value><key>other</key><value>c</value></call>"
+    )
+    (call,) = choice.call_format.parse_all(written)
+    assert call.parameters == {"word": "a\n<b> </value>", "other": "c"}

@@ -74,6 +74,8 @@ class CallSyntax:
     """`name_then_tags`: the text after the name of a call without arguments, up to the end of the call."""
     has_python_words: bool = False
     """`name_then_tags`, `keywords`: whether true and null are written True and None."""
+    has_cdata: bool = False
+    """`name_then_tags`: whether a text with `<`, `&` or a line end is XML's character data, `<![CDATA[…]]>` (MiniCPM5)."""
     has_python_objects: bool = False
     """`name_then_tags`: whether lists and objects are written as Python's (Seed-OSS), not as JSON."""
     quote: str = ""
@@ -127,7 +129,7 @@ class CallSyntax:
 
     def _value(self, value: Any) -> str:
         if isinstance(value, str):
-            return value
+            return f"<![CDATA[{value}]]>" if self.has_cdata and re.search(r"[<&\n]", value) else value
         if self.has_python_objects if isinstance(value, list | dict) else self.has_python_words:
             return str(value)
         return json.dumps(value, ensure_ascii=False)
@@ -255,10 +257,13 @@ class CallSyntax:
             return malformed(f"no tool is named; {self._remedy()}", raw)
         others = f"|({_flexible(self.after_key_of_others)})" if self.after_key_of_others else "()"
         middle = f"(?:{_flexible(self.after_key)}{others})"
-        pair = f"{_flexible(self.before_key)}(.*?){middle}(.*?){_flexible(self.after_value)}"
+        inner = r"(<!\[CDATA\[.*?\]\]>|.*?)" if self.has_cdata else "(.*?)"
+        pair = f"{_flexible(self.before_key)}(.*?){middle}{inner}{_flexible(self.after_value)}"
         arguments: dict[str, Any] = {}
         for key, is_other, value in re.findall(pair, block, flags=re.DOTALL):
             is_string = bool(self.after_key_of_others) and not is_other
+            if self.has_cdata and value.startswith("<![CDATA["):
+                is_string, value = True, value.removeprefix("<![CDATA[").removesuffix("]]>")
             arguments[key.strip()] = self._read_value(value, ("string",) if is_string else types(name, key.strip()))
         if len(arguments) != block.count(self.before_key.strip()):
             return malformed(f"an argument is not closed or occurs twice; {self._remedy()}", raw, name)

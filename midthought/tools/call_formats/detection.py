@@ -238,6 +238,7 @@ class _Probe:
             after_value=after_value,
             without_arguments=self._turn({}).partition(_TOOL)[2],
             has_python_words=other is not None and other[2] == "True",
+            has_cdata="<![CDATA[" in self._turn({key_a: "<"}),
             has_python_objects="{'probekey': True}" in self._turn({key_a: {"probekey": True}}),
         )
 
