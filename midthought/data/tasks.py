@@ -38,6 +38,7 @@ DATASET_LABEL = "dataset"
 ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
 _OF_RECORDS = ("aliases", "before", "evidence", "data_source")
+_OPTIONS = ("choices", "options")
 _OTHERS = (*_OF_RECORDS, "context", "system", "labels")
 
 _log = logging.getLogger(__name__)
@@ -210,6 +211,9 @@ class _TaskReader:
         tops = {(key if key in value else key.partition(".")[0]).casefold() for key in read}
         left_out = [*(key for key in value if str(key).casefold() not in tops), *(replaced - self.columns.keys())]
         self.unread |= dict.fromkeys(map(str, left_out))
+        for name in left_out:
+            if str(name).casefold() in _OPTIONS:
+                _require_shown(str(name), plain(value.get(name)), prompt)
         return Task(
             task_id=_place(row) if id_key is None else _text(_at(value, id_key), id_key),
             prompt=prompt,
@@ -233,6 +237,16 @@ class _TaskReader:
             )
         self.prompt_key, self.answer_key, self.id_key = prompt, answer, self.id_key or _first_of(ID_KEYS, value)
         return prompt, answer, self.id_key
+
+
+def _require_shown(name: str, options: Any, prompt: str) -> None:
+    """Raises RowError if the prompt of a question with options (a list, or ARC's mapping) does not show them."""
+    listed = plain(options.get("text")) if isinstance(options, Mapping) else options
+    if isinstance(listed, list | tuple) and not all(str(option) in prompt for option in listed):
+        raise RowError(
+            f"the question does not show the options in {name!r}: write them into it, or load the rows with "
+            f"load_problems('mmlu', rows); if they are no options, name them: load_tasks(…, label_keys=[{name!r}])"
+        )
 
 
 def with_system(text: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -92,3 +92,16 @@ def test_a_user_maps_columns_to_ours_and_unknown_names_are_refused_with_near_one
         with pytest.raises(DataError) as raised:
             load_tasks([{"problem_text": "Q", "answer": "A"}], columns=columns)
         assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "options", [["ice", "fire"], {"text": ["ice", "fire"], "label": ["A", "B"]}], ids=["MMLU", "ARC"]
+)
+def test_a_question_that_does_not_show_its_options_is_refused(options):
+    row = {"question": "Which is hot?", "choices": options, "answer": "B"}
+    with pytest.raises(
+        DataError, match=r"row 1: .* does not show the options in 'choices': .*load_problems\('mmlu', rows\)"
+    ):
+        load_tasks([row])
+    (task,) = load_tasks([row | {"question": "Which is hot? (A) ice (B) fire"}])
+    assert task.answer == "B" and load_tasks([row], label_keys=["choices"])
