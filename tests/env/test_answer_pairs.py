@@ -281,6 +281,13 @@ def test_a_sentence_is_right_if_its_last_number_is_the_truth():
         assert task_is_right(task(truth), text) is expected, (text, truth)
 
 
+@pytest.mark.parametrize("dataset", ["", "mmlu", "trivia_qa"])
+def test_the_answer_is_what_the_last_answer_tags_hold(dataset):
+    task = Task(task_id="t", prompt="", answer="B", labels={"dataset": dataset} if dataset else {})
+    assert task_is_right(task, "A, no. <answer>A</answer> So <answer> B\n</answer>\nDone, C.")
+    assert not task_is_right(task, "<answer>A</answer> B") and not task_is_right(task, "B <answer></answer>")
+
+
 def test_without_math_verify_only_a_formula_is_refused_before_the_start(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
     plain = [*pairs(SAME_TEXTS), *pairs(SAME_NUMBERS)]

@@ -29,6 +29,7 @@ HOSTILE = [
 
 EXTRACTED = {
     "math": [
+        ("5 <answer>\n\\(\\frac{1}{2}\\)\n</answer> 6", "\\frac{1}{2}"),
         ("so \\boxed{5}, no: \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
         ("\\boxed{−3}", "-3"),
         ("\\boxed{1\\,000}", "1000"),
@@ -42,6 +43,8 @@ EXTRACTED = {
         ("", None),
     ],
     "gsm8k": [
+        ("<answer>4</answer>, no: <answer>5</answer> or 6", "5"),
+        ("<answer>5", "5"),
         ("A: 1,234 dollars", "1234"),
         ("He owes -$5.50", "-11/2"),
         ("18 m^2", "18"),
