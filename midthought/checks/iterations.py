@@ -52,7 +52,8 @@ def episodes_fail(history: History) -> Iterator[Finding]:
     is_engine = str(history.error).startswith("EngineError")
     if rows and (len(rows) >= NUM_FEW or is_engine or not had_rewards):
         observation = f"all {value(rows[-1], 'episode/count'):.0f} episodes of iteration {history.step} failed, {error}"
-        remedy = "see that the servers answer (inference.base_url), and resume" if is_engine else CORRECT
+        is_server = is_engine and history.setting("inference.backend") != "local"
+        remedy = "see that the servers answer (inference.base_url), and resume" if is_server else CORRECT
         yield _since(rows[0], observation, remedy, policy="stop")
     rows = history.streak(lambda row: LOST_SHARE <= value(row, "episode/failed") < 1)
     if len(rows) >= NUM_ITERS:

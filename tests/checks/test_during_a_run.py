@@ -95,6 +95,14 @@ def test_a_failure_is_found_with_its_number_its_start_and_a_remedy():
         assert {each.check for each in found} == {expected}, name
 
 
+@pytest.mark.parametrize(("backend", "remedy"), [("local", "correct what the error names"), ("vllm", "servers answer")])
+def test_a_failed_engine_stops_the_run_at_once_and_only_servers_are_to_be_looked_at(backend, remedy):
+    monitor = Monitor({"inference": {"backend": backend}})
+    row = {"stage": "ppo", "step": 1, **HEALTHY, "reward/mean": None, "episode/failed": 1.0}
+    (finding,) = monitor.add(row, error="EngineError: episode 0: the model failed")
+    assert finding.policy == "stop" and remedy in finding.action and "the model failed" in finding.observation
+
+
 def test_what_looks_like_a_failure_is_none():
     for rows, settings in (
         ([{"episode/max_steps": 1.0}] * 5, {}),  # learned: it was not so from the start
