@@ -110,7 +110,8 @@ class ChatTemplate:
         """Returns the rendered conversation. If the template has no system role, the system message and an empty line are put
         before the user's first message. Raises `SettingsError` if the template refuses the conversation."""
         as_text = any(message.get("tool_calls") for message in messages) and self._takes_arguments_as_text
-        plain = [_plain(message, as_text) for message in messages]
+        as_blocks = any(message.get("reasoning_content") for message in messages) and self._takes_thoughts_as_blocks
+        plain = [_plain(message, as_text, as_blocks) for message in messages]
         if [message["role"] for message in plain[:2]] == ["system", "user"] and not self._takes_system:
             plain[:2] = [{**plain[1], "content": f"{plain[0]['content']}\n\n{plain[1]['content']}"}]
         return self._render(plain, add_generation_prompt)
@@ -169,6 +170,21 @@ class ChatTemplate:
         except SettingsError:
             return True
 
+    @functools.cached_property
+    def _takes_thoughts_as_blocks(self) -> bool:
+        """Whether the template expects the thought of an answer as a block of its content (Mistral)."""
+        user, answer = (
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "reasoning_content": "probethought"},
+        )
+        try:
+            if "probethought" in self._render([user, _plain(answer, False, False)]):
+                return False
+            written = self._render([user, _plain(answer, False, True)])
+        except SettingsError:
+            return False
+        return "probethought" in written and "'thinking'" not in written  # a list that was written as it is
+
     def parts(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[str | Content]:
         """Returns the template's own text (str) and the contents, in order.
 
@@ -216,11 +232,14 @@ def as_tool_calls(calls: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[d
     ]
 
 
-def _plain(message: Message, arguments_as_text: bool) -> dict[str, Any]:
-    """Returns the message with the arguments of its calls as the template expects them, and its thought also under the name
-    that gpt-oss reads."""
+def _plain(message: Message, arguments_as_text: bool, thought_as_block: bool) -> dict[str, Any]:
+    """Returns the message with the arguments of its calls and its thought as the template expects them; the thought also under
+    the name that gpt-oss reads."""
     if thought := message.get("reasoning_content"):
         message = {"thinking": thought, **message}
+        if thought_as_block:
+            blocks = [{"type": "thinking", "thinking": thought}, {"type": "text", "text": message["content"]}]
+            message = {**_without_thought(message), "content": blocks}
     if not message.get("tool_calls"):
         return dict(message)
     calls = []

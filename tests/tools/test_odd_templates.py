@@ -4,21 +4,29 @@ import pytest
 from playing import Add, play_turns
 from small_tokenizer import small_tokenizer
 
+from midthought.rollout.demonstration import demonstration
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import choose_call_format
+from midthought.types import Task
 
 ARGUMENTS = '{{ {"name": call.function.name, "arguments": call.function.arguments} | tojson }}'
-TAGS = ("<call>", "</call>", "<result>", "<assistant>")
+TAGS = ("<call>", "</call>", "<result>", "<assistant>", "[THINK]", "[/THINK]")
 USER = {"role": "user", "content": "Add."}
 
 
-def template(call: str, end: str, result: str = "<result>{{ m.content }}", answer_end: str = "<|im_end|>") -> str:
+def template(
+    call: str,
+    end: str,
+    result: str = "<result>{{ m.content }}",
+    answer_end: str = "<|im_end|>",
+    answer: str = "{{ m.content }}",
+) -> str:
     """`call`: one call; `end`: of a turn with calls."""
     calls = "{% for call in m.tool_calls %}" + call + "{% endfor %}" + end
     return (
         "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>"
         f"{{% elif m.role == 'tool' %}}{result}{{% elif m.tool_calls %}}<assistant>{calls}"
-        f"{{% else %}}<assistant>{{{{ m.content }}}}{answer_end}{{% endif %}}{{% endfor %}}"
+        f"{{% else %}}<assistant>{answer}{answer_end}{{% endif %}}{{% endfor %}}"
         "{% if add_generation_prompt and messages[-1].role == 'user' %}<assistant>{% endif %}"
     )
 
@@ -82,3 +90,17 @@ def test_a_text_that_is_character_data_of_xml_is_written_and_read_as_the_templat
     )
     (call,) = choice.call_format.parse_all(written)
     assert call.parameters == {"word": "a\n<b> </value>", "other": "c"}
+
+
+def test_a_thought_that_is_a_block_of_the_content_is_written_and_read_as_the_template_does() -> None:
+    thought = "{% if each.type == 'thinking' %}[THINK]{{ each.thinking }}[/THINK]{% else %}{{ each.text }}{% endif %}"
+    blocks = f"{{% for each in m.content %}}{thought}{{% endfor %}}"  # as Mistral
+    answer = f"{{% if m.content is string %}}{{{{ m.content }}}}{{% else %}}{blocks}{{% endif %}}"
+    made = template(f"<call>{ARGUMENTS}</call>", "<|im_end|>", answer=answer)
+    choice = choose_call_format(Renderer(small_tokenizer(made, tags=TAGS)), [])
+    said = [USER, {"role": "assistant", "content": "3.", "reasoning_content": "Hm."}]
+    shown = demonstration(Task(task_id="t", prompt="", answer=""), said, choice.renderer, choice.call_format)
+    (run,) = shown.sampled_runs()
+    assert choice.renderer.decode(run) == "[THINK]Hm.[/THINK]3.<|im_end|>"
+    played = play_turns([run], choice.renderer, call_format=choice.call_format, messages=lambda _: [USER])
+    assert played.turns[-1].answer == "3." and played.token_ids == shown.token_ids

@@ -24,7 +24,7 @@ _ANSWER = "probeanswer"
 _TOOL = "probetool"
 _ARGUMENTS: dict[str, Any] = {"probekeya": "probevaluea", "probekeyb": "probevalueb"}
 _PROBE = ToolDefinition(_TOOL, "probedescription", [ToolParameter(key, "string", "text") for key in _ARGUMENTS])
-_THOUGHT = re.compile(r"(<[^<>]+>\w*)\s*probethought\s*(<[^<>]+>)")
+_THOUGHT = re.compile(r"(<[^<>]+>\w*|\[[A-Z]+\])\s*probethought\s*(<[^<>]+>|\[/[A-Z]+\])")
 _UNSUPPORTED = "the chat template writes calls in a form that is not supported"
 
 
