@@ -214,7 +214,9 @@ def _difference(model: Any, config: Any, num_shared: int = 0) -> str:
         )
     if num_shared and any(window is not None for window in windows):
         return "it has layers that see only a window"
-    num_sliding = (getattr(config, "layer_types", None) or []).count("sliding_attention")
+    has_window = getattr(config, "sliding_window", None) is not None
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * (config.num_hidden_layers * has_window)
+    num_sliding = kinds.count("sliding_attention")
     if sum(window is not None for window in windows) < num_sliding:
         return "its layers do not tell their attention how far it sees"
     difference = float((together[0, num_shared:] - alone).abs().max() / alone.abs().max())
