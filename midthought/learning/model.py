@@ -203,7 +203,7 @@ def _head_for(policy: Any) -> ValueHead:
 
 def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
     """Adds adapters to all linear layers of the policy but the output layer. Only they learn; they change no output yet.
-    In Mamba models `out_proj` is also left out: its fused kernels read the weight without calling the layer.
+    In models with Mamba layers `out_proj` is also left out: fused kernels read its weight without calling the layer.
 
     `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] initialized to 0. Source: Hu et al. 2021 (arXiv
     2106.09685), section 4.1. The layers of `policy` itself are replaced, so it also computes with the adapters.
@@ -215,13 +215,17 @@ def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
         r=rank,
         lora_alpha=alpha,
         target_modules="all-linear",
-        exclude_modules=["out_proj"] if "mamba" in policy.config.model_type else None,
+        exclude_modules=["out_proj"] if any(map(_is_mamba_mixer, policy.modules())) else None,
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return peft.get_peft_model(policy, config)
+
+
+def _is_mamba_mixer(module: Any) -> bool:
+    return all(hasattr(module, name) for name in ("in_proj", "conv1d", "out_proj"))
 
 
 def has_adapters(policy: Any) -> bool:

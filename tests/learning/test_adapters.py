@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import transformers
 from peft import LoraConfig
 from training_settings import training
 
@@ -94,16 +95,21 @@ def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, 
         adapted.restore(plain)
 
 
-def test_a_mamba_model_gets_adapters_where_they_take_effect():
-    from transformers import AutoModelForCausalLM, Mamba2Config
+MAMBA = {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8, "chunk_size": 8}
+HYBRID = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
 
-    sizes = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "chunk_size": 8}
-    config = Mamba2Config(**sizes, num_heads=8, head_dim=8, n_groups=1, pad_token_id=None, eos_token_id=None)
-    adapted = add_adapters(AutoModelForCausalLM.from_config(config), rank=2, alpha=4)
-    names = {
-        name.rpartition(".lora_A")[0].rpartition(".")[2] for name, _ in adapted.named_parameters() if "lora_A" in name
+
+@pytest.mark.parametrize(("name", "options"), [("Mamba2", MAMBA), ("FalconH1", HYBRID)], ids=["Mamba2", "FalconH1"])
+def test_mamba_layers_get_adapters_where_they_take_effect(name, options):
+    config_class = getattr(transformers, f"{name}Config")
+    config = config_class(
+        vocab_size=61, hidden_size=32, num_hidden_layers=2, pad_token_id=None, eos_token_id=None, **options
+    )
+    adapted = add_adapters(transformers.AutoModelForCausalLM.from_config(config), rank=2, alpha=4)
+    found = {
+        each.rpartition(".lora_A")[0].rpartition(".")[2] for each, _ in adapted.named_parameters() if "lora_A" in each
     }
-    assert names == {"in_proj"}
+    assert "in_proj" in found and "out_proj" not in found
 
 
 def test_the_seed_alone_decides_how_adapters_start(make_policy):

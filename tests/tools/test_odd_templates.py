@@ -88,8 +88,9 @@ def test_a_text_that_is_character_data_of_xml_is_written_and_read_as_the_templat
         written
         == "<call>look<key>word</key><value><![CDATA[a\n<b> </value>]]></value><key>other</key><value>c</value></call>"
     )
-    (call,) = choice.call_format.parse_all(written)
-    assert call.parameters == {"word": "a\n<b> </value>", "other": "c"}
+    for text in (written, written.replace("</key><value>", "</key>\n<value>").replace("look<key>", "look\n<key>")):
+        (call,) = choice.call_format.parse_all(text)
+        assert (call.tool_name, call.parameters) == ("look", {"word": "a\n<b> </value>", "other": "c"})
 
 
 def test_a_thought_that_is_a_block_of_the_content_is_written_and_read_as_the_template_does() -> None:

@@ -306,6 +306,6 @@ def _marker(text: str) -> str:
 
 
 def _flexible(literal: str) -> str:
-    """Returns a pattern for the literal in which line ends and blanks may be missing."""
-    middle = r"\s*".join(map(re.escape, literal.split()))
+    """Returns a pattern for the literal in which line ends and blanks may be missing, or stand between two tags."""
+    middle = r"\s*".join(map(re.escape, literal.replace("><", "> <").split()))
     return ("\n?" if literal[:1] == "\n" else "") + middle + ("\n?" if literal[-1:] == "\n" else "")

@@ -109,6 +109,7 @@ class _Probe:
         """Returns what the template writes for an answer with these calls, by arguments, without the end of the turn."""
         named = [(_TOOL, arguments, call_id) for arguments, call_id in zip(calls, self._ids, strict=False)]
         message = {"role": "assistant", "content": content, "tool_calls": as_tool_calls(named)}
+        prompt = self._template.text([_USER], add_generation_prompt=True)
         plain = self._template.text([_USER, {"role": "assistant", "content": _ANSWER}]).partition(_ANSWER)[0]
         try:
             text = self._template.text([_USER, message])
@@ -118,6 +119,8 @@ class _Probe:
         cut = plain[:start]
         if start < len(plain) and cut.rfind("<") > cut.rfind(">"):  # inside a tag
             start = cut.rfind("<")
+        if text.startswith(prompt):
+            start = max(start, len(prompt))
         return self._own_turn(text[start:])
 
     def _own_turn(self, turn: str) -> str:
