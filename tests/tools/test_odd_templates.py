@@ -14,19 +14,13 @@ TAGS = ("<call>", "</call>", "<result>", "<assistant>", "[THINK]", "[/THINK]")
 USER = {"role": "user", "content": "Add."}
 
 
-def template(
-    call: str,
-    end: str,
-    result: str = "<result>{{ m.content }}",
-    answer_end: str = "<|im_end|>",
-    answer: str = "{{ m.content }}",
-) -> str:
+def template(call: str, end: str, result: str = "<result>{{ m.content }}", answer_end: str = "<|im_end|>") -> str:
     """`call`: one call; `end`: of a turn with calls."""
     calls = "{% for call in m.tool_calls %}" + call + "{% endfor %}" + end
     return (
         "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>"
         f"{{% elif m.role == 'tool' %}}{result}{{% elif m.tool_calls %}}<assistant>{calls}"
-        f"{{% else %}}<assistant>{answer}{answer_end}{{% endif %}}{{% endfor %}}"
+        f"{{% else %}}<assistant>{{{{ m.content }}}}{answer_end}{{% endif %}}{{% endfor %}}"
         "{% if add_generation_prompt and messages[-1].role == 'user' %}<assistant>{% endif %}"
     )
 
@@ -38,13 +32,17 @@ def tagged(value: str) -> str:
     return f"<call>{{{{ call.function.name }}}}{pairs}</call>"
 
 
+BARE = template(f"<call>{ARGUMENTS}</call>", "<|im_end|>")
+
+
 @pytest.mark.parametrize(
     ("made", "ends"),
     [
         (template(f"<call>{ARGUMENTS}</call>", "", "[{{ m.content }}]", ""), "</call><|im_start|>"),  # as Apertus
         (template(f"<call>{ARGUMENTS}</call>", "<|im_end|><|im_start|>"), "<|im_end|>"),
+        (BARE.replace("{% else %}<assistant>", "{% else %}\n<assistant>"), "<|im_end|>"),
     ],
-    ids=["no end of a turn", "the beginning of the next turn"],
+    ids=["no end of a turn", "the beginning of the next turn", "answers begin in another way"],
 )
 def test_a_turn_with_a_call_ends_where_its_result_follows(made: str, ends: str) -> None:
     tokenizer = small_tokenizer(made, tags=TAGS)
@@ -97,7 +95,7 @@ def test_a_thought_that_is_a_block_of_the_content_is_written_and_read_as_the_tem
     thought = "{% if each.type == 'thinking' %}[THINK]{{ each.thinking }}[/THINK]{% else %}{{ each.text }}{% endif %}"
     blocks = f"{{% for each in m.content %}}{thought}{{% endfor %}}"  # as Mistral
     answer = f"{{% if m.content is string %}}{{{{ m.content }}}}{{% else %}}{blocks}{{% endif %}}"
-    made = template(f"<call>{ARGUMENTS}</call>", "<|im_end|>", answer=answer)
+    made = BARE.replace("<assistant>{{ m.content }}", f"<assistant>{answer}")
     choice = choose_call_format(Renderer(small_tokenizer(made, tags=TAGS)), [])
     said = [USER, {"role": "assistant", "content": "3.", "reasoning_content": "Hm."}]
     shown = demonstration(Task(task_id="t", prompt="", answer=""), said, choice.renderer, choice.call_format)
