@@ -40,7 +40,7 @@ BARE = template(f"<call>{ARGUMENTS}</call>", "<|im_end|>")
     [
         (template(f"<call>{ARGUMENTS}</call>", "", "[{{ m.content }}]", ""), "</call><|im_start|>"),  # as Apertus
         (template(f"<call>{ARGUMENTS}</call>", "<|im_end|><|im_start|>"), "<|im_end|>"),
-        (BARE.replace("%}<assistant>", "%}\n<assistant>").replace("else %}\n", "else %}"), "<|im_end|>"),
+        (BARE.replace("<assistant>", "{{ '\\n' }}<assistant>").replace("else %}{{ '\\n' }}", "else %}"), "<|im_end|>"),
     ],
     ids=["no end of a turn", "the beginning of the next turn", "answers begin in another way"],
 )
