@@ -318,9 +318,8 @@ class Renderer:
         eos_id = self.tokenizer.eos_token_id
         answered = self._controls_after_answer([])
         written = self._controls_after_answer([], is_call=True) if is_call else answered
-        if (
-            not answered
-        ):  # the first token of the next message, or the last one of a call that its result follows at once (Apertus)
+        if not answered:
+            # The first token of the next message, or the last one of a call that its result follows at once (Apertus).
             later = self._controls_after_answer([_RESULT if is_call else _USER], is_call=is_call)
             return later[len(written) :][:1] or written[-1:]
         if eos_id in written:

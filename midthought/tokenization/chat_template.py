@@ -173,10 +173,8 @@ class ChatTemplate:
     @functools.cached_property
     def _takes_thoughts_as_blocks(self) -> bool:
         """Whether the template expects the thought of an answer as a block of its content (Mistral)."""
-        user, answer = (
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": "b", "reasoning_content": "probethought"},
-        )
+        user = {"role": "user", "content": "a"}
+        answer = {"role": "assistant", "content": "b", "reasoning_content": "probethought"}
         try:
             if "probethought" in self._render([user, _plain(answer, False, False)]):
                 return False
