@@ -61,6 +61,8 @@ def test_rows_that_are_left_out_are_told(tmp_path):
     assert told[0].startswith("rows.jsonl, line 2: ") and told[0].endswith("; skipped")
     with pytest.raises(DataError, match="line 2"):
         write_problems("gsm8k", tmp_path / "out.jsonl", source=source, strict=True, tell=told.append)
+    with pytest.raises(DataError, match=r"use \.parquet .* or \.jsonl"):
+        write_problems("gsm8k", tmp_path / "out.csv", tell=told.append)
 
 
 # -- check -----------------------------------------------------------------------------------------------------------

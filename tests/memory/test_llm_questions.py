@@ -267,6 +267,7 @@ def test_the_command_writes_json_lines_and_rows_for_verl(scholar, tmp_path, monk
     assert row["prompt"] == [{"role": "user", "content": task.prompt}]
     assert row["reward_model"] == {"style": "rule", "ground_truth": task.answer}
     assert json.loads(row["extra_info"]["task"])["labels"]["verdict"]["accepted"] is True
+    assert CliRunner().invoke(app, words).exit_code == 0, "its own files are replaced"
     num_asked = len(scholar.requests)
     for name in ("questions.refused.jsonl", "questions.report.json"):
         written = Path(name).read_bytes()
