@@ -29,7 +29,6 @@ settings.load_profile("house")
 RAY_TESTS = "tests/cluster/ray/"
 FORKED = (
     "tests/recipes/test_run_path.py",
-    "tests/memory/test_build_killed.py",
     "tests/memory/test_llm_questions.py",
     "tests/memory/test_memory_growth.py",
     "tests/memory/test_serve_command.py",

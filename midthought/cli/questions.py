@@ -153,10 +153,11 @@ def _questions_by_model(
 ) -> list[Task]:
     from midthought.errors import NoReplyError
     from midthought.memory.embedding import load_embedder
-    from midthought.memory.llm_questions.generate import generate_questions
+    from midthought.memory.llm_questions.generate import generate_questions, require_our_files
     from midthought.memory.llm_questions.structured_output import StructuredOutputModel
     from midthought.memory.store import MemoryStore
 
+    require_our_files(out)
     asked = StructuredOutputModel(model, endpoint, out.with_suffix(".replies.sqlite"))
     embedder = load_embedder(embedding_model)
     store = MemoryStore.open(str(chunks), embedder=embedder)

@@ -47,12 +47,10 @@ _LINE_BREAK = re.compile("[\t\n\r\x85\u2028\u2029]")
 def open_memory(
     path: str | Path, table: str = "transcripts", embedding_model: str = "minilm", token_env: str | None = None
 ) -> MemoryStore | RemoteMemory:
-    """Returns the memory at `path`: a folder, a URI that LanceDB accepts, or `http://HOST:PORT` of `midthought memory
-    serve`.
+    """Returns the memory at `path`: a folder, a URI that LanceDB accepts, or `http://HOST:PORT` of `midthought memory serve`.
 
-    A service is contacted at once and embeds with its own model.
-    Raises MemoryStoreError if the service cannot be reached, refuses the token or serves
-    another table.
+    A service is contacted at once and embeds with its own model. Raises MemoryStoreError if the service cannot be reached,
+    refuses the token or serves another table.
     """
     if not str(path).lower().startswith(("http://", "https://")):
         return MemoryStore.open(path, table, load_embedder(embedding_model))

@@ -44,13 +44,8 @@ def rows_of(
     """
     pa = optional("pyarrow", "memory")
     dimension = vectors.shape[1]
-    texts = {
-        "id": [chunk.chunk_id for chunk in chunks],
-        "episode": [chunk.episode for chunk in chunks],
-        "speaker": [chunk.speaker for chunk in chunks],
-        "transcript": [chunk.transcript for chunk in chunks],
-        "time": [chunk.time for chunk in chunks],
-    }
+    texts = {"id": [chunk.chunk_id for chunk in chunks]}
+    texts |= {name: [getattr(chunk, name) for chunk in chunks] for name in CHUNK_COLUMNS[1:-1]}
     has_windows = are_windows(chunks) if has_windows is None else has_windows
     columns = {
         **{name: pa.array(column, pa.string()) for name, column in texts.items()},

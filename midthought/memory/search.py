@@ -1,5 +1,4 @@
-"""Full-text, vector and hybrid search in a LanceDB table, with filters. Does not depend on an embedding model and
-writes nothing."""
+"""Full-text, vector and hybrid search in a LanceDB table, with filters. Depends on no embedding model and writes nothing."""
 
 from __future__ import annotations
 

@@ -102,8 +102,7 @@ class Chunking:
 
 
 def windows_of(weights: Sequence[int], size: int, overlap: int) -> list[tuple[int, int]]:
-    """Returns (first, after the last) of windows of total weight at most `size`, or of one item; the last reaches the
-    end.
+    """Returns (first, after the last) of windows of total weight at most `size`, or of one item; the last reaches the end.
 
     A window starts with as many of the previous window's last items as weigh at most `overlap`.
     """
@@ -166,8 +165,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def num_tokens(words: Sequence[str]) -> list[int]:
-    """Returns the number of MiniLM tokens of each word, at least 1. As MiniLM splits at blanks first, a text has their
-    sum.
+    """Returns the number of MiniLM tokens of each word, at least 1. As MiniLM splits at blanks first, a text has their sum.
 
     Raises MissingExtraError if its package is not installed.
     """

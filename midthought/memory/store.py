@@ -103,11 +103,10 @@ class MemoryStore:
             Changes.between(KnownRows.read(self._open_table().table), chunks).require_kept(self.uri)
 
     def build(self, chunks: Sequence[Chunk], progress: Progress | None = None, *, replace: bool = True) -> BuildReport:
-        """Makes the memory hold exactly these chunks. Only new texts are embedded. Without `replace`, raises as
-        `require_kept`.
+        """Makes the memory hold exactly these chunks. Only new texts are embedded. Without `replace`, raises as `require_kept`.
 
-        The table is rewritten in one step, or updated in place if it is large and few rows change. Readers keep the
-        version that they opened. After an interruption the next build resumes.
+        The table is rewritten in one step, or updated in place if it is large and few rows change. Readers keep the version
+        that they opened. After an interruption the next build resumes.
         """
         return self._embed_and_replace(chunks, progress, replace, None)
 
@@ -218,11 +217,10 @@ class MemoryStore:
         return self._read(lambda opened: [find(opened, query, vector, k, mode, within) for query, vector in asked])
 
     def warm(self) -> None:
-        """Loads the embedding model and the vector index into memory, so that the first search is as fast as later
-        ones.
+        """Loads the embedding model and the vector index into memory, so that the first search is as fast as later ones.
 
-        For a million MiniLM chunks that is 400 MB, which searches would load piece by piece. Raises MemoryStoreError if
-        the memory is not built.
+        For a million MiniLM chunks that is 400 MB, which searches would load piece by piece. Raises MemoryStoreError if the
+        memory is not built.
         """
         with self._location.errors():
             warm_vector_index(self._open_table().table)

@@ -20,8 +20,7 @@ NOTHING_FOUND = "Nothing found."
 class MemoryRetrievalTool(Tool):
     """`memory_retrieval(query, k)`: returns one line per chunk found; `metadata["chunk_ids"]` has their ids.
 
-    The memory is local or a service (`RemoteMemory`); results are the same. `k` is the default number of results (1 to
-    10).
+    The memory is local or a service (`RemoteMemory`); results are the same. `k` is the default number of results (1 to 10).
     """
 
     max_concurrency = 16  # searches are CPU-bound: more at once would only slow each one down

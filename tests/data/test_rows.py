@@ -1,8 +1,15 @@
 """Rows of files: their positions, problems of single rows, and errors that end a file."""
 
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
 import pytest
 
-from midthought.data.rows import DataError, rows_of
+from midthought import DataError, load_tasks
+from midthought.data import rows
+from midthought.data.rows import rows_of
 
 
 def problems_and_values(path):
@@ -48,9 +55,7 @@ def test_a_bad_csv_row_does_not_end_the_file(tmp_path):
 
 
 def test_parquet_rows_are_mappings(tmp_path):
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
+    pa, parquet = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
     path = tmp_path / "a.parquet"
     rows = [{"question": f"q{n}", "extra": {"truth": n}, "tags": ["x"]} for n in range(600)]
     parquet.write_table(pa.Table.from_pylist(rows), path)
@@ -61,10 +66,8 @@ def test_parquet_rows_are_mappings(tmp_path):
 def test_a_json_file_is_a_list_of_rows(tmp_path):
     file = tmp_path / "a.json"
     file.write_text('\ufeff[{"question": "a?"},\n {"question": "b?"}]', "utf-8")
-    assert [(row.where, row.value["question"]) for row in rows_of(file)] == [
-        ("a.json, row 1", "a?"),
-        ("a.json, row 2", "b?"),
-    ]
+    found = [(row.where, row.value["question"]) for row in rows_of(file)]
+    assert found == [("a.json, row 1", "a?"), ("a.json, row 2", "b?")]
     for text, message in (
         ('{"rows": []}', "a dict, not a list"),
         ('{"a": 1}\n{"a": 2}', r"JSON lines.*\.jsonl"),
@@ -91,19 +94,78 @@ def test_what_is_no_source_or_of_another_form_is_refused_with_the_remedy(tmp_pat
     ):
         with pytest.raises(DataError, match=message):
             rows_of(source)
+    heads = (b"", b"\n1", b"a,a\n1,2", b"\xff,a\n", b",\n")
+    long_field = b"question,answer\na,1\n" + b"x" * 200_000 + b",1\n"
     for name, content, message in (
         ("a.xlsx", b"x", r"\.xlsx is not a known format; known: \.jsonl"),
         ("a.parquet", b'{"question": "?"}', r"a\.parquet: it cannot be read as Parquet"),
-        *(
-            ("a.csv", head, r"a\.csv: the first line must name the columns")
-            for head in (b"", b"\n1", b"a,a\n1,2", b"\xff,a\n", b",\n")
-        ),
-        (
-            "a.csv",
-            b"question,answer\na,1\n" + b"x" * 200_000 + b",1\n",
-            r"a\.csv, line 3: field larger .* as JSON lines",
-        ),
+        *(("a.csv", head, r"a\.csv: the first line must name the columns") for head in heads),
+        ("a.csv", long_field, r"a\.csv, line 3: field larger .* as JSON lines"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=message):
             list(rows_of(tmp_path / name))
+
+
+# -- data sets of the package datasets -------------------------------------------------------------------------------
+
+
+ROWS = [{"question": f"{n} + {n}?", "answer": str(2 * n)} for n in range(1, 5)]
+PROMPTS = [row["question"] for row in ROWS]
+
+
+def prompts_of(source: Any) -> list[str]:
+    return [task.prompt for task in load_tasks(source)]
+
+
+@pytest.fixture
+def datasets() -> Any:
+    """Imported here: it takes more than a second, in each process that collects tests."""
+    return pytest.importorskip("datasets")
+
+
+@pytest.fixture
+def dataset(datasets: Any) -> Any:
+    return datasets.Dataset.from_list(ROWS)
+
+
+def test_a_data_set_and_its_selections_are_read(datasets: Any, dataset: Any) -> None:
+    assert prompts_of(dataset) == PROMPTS
+    assert prompts_of(dataset.select(range(2))) == PROMPTS[:2]
+    assert sorted(prompts_of(dataset.shuffle(seed=0))) == sorted(PROMPTS)
+    assert prompts_of(datasets.concatenate_datasets([dataset, dataset])) == PROMPTS * 2
+    for name in (None, "numpy", "torch", "pandas", "arrow"):
+        assert prompts_of(dataset.with_format(name)) == PROMPTS
+    image = pytest.importorskip("PIL.Image").new("RGB", (4, 4))
+    pictures = datasets.Dataset.from_dict({"question": [image], "answer": ["a"]})
+    with pytest.raises(DataError, match=r"row 1: the prompt is <PIL.*it must be a text or a list of messages"):
+        load_tasks(pictures)
+
+
+def test_a_transform_of_the_user_is_kept(dataset: Any) -> None:
+    upper = dataset.with_transform(lambda batch: {**batch, "question": [each.upper() for each in batch["question"]]})
+    assert prompts_of(dataset.map(lambda row: {"question": row["question"] + "!"}))[0] == "1 + 1?!"
+    assert prompts_of(upper) == [prompt.upper() for prompt in PROMPTS]
+
+
+def test_a_stream_is_read_up_to_a_limit(datasets: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prompts_of(dataset.to_iterable_dataset()) == PROMPTS
+    endless = datasets.IterableDataset.from_generator(
+        lambda: ({"question": "?", "answer": "1"} for _ in itertools.count())
+    )
+    assert prompts_of(endless.take(3)) == ["?"] * 3
+    monkeypatch.setattr(rows, "MAX_STREAMED_ROWS", 50)
+    with pytest.raises(DataError, match=r"a stream \(IterableDataset\) of more than 50 rows; .*dataset\.take"):
+        load_tasks(endless)
+    assert len(load_tasks(dataset.select([0] * 60))) == 60, "a data set with a length has no limit"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_mapping_of_splits_names_them(datasets: Any, dataset: Any, is_stream: bool) -> None:
+    splits = datasets.DatasetDict(test=dataset, validation=dataset)
+    if is_stream:
+        splits = datasets.IterableDatasetDict(
+            test=dataset.to_iterable_dataset(), validation=dataset.to_iterable_dataset()
+        )
+    with pytest.raises(DataError, match=r"mapping of test, validation, .*one of its splits, such as dataset\['test'\]"):
+        load_tasks(splits)

@@ -59,49 +59,38 @@ class Converted:
         return [each["messages"][1]["content"].partition("\n")[0] for each in self.rows]
 
 
+def messages(problem: str, num_feedbacks: int) -> list[dict]:
+    """The conversation about a problem that was right after so many feedbacks."""
+
+    def message(role: str, content: str, *calls: dict) -> dict:
+        return {"role": role, "content": content, "tool_calls": [*calls] or None}
+
+    found = [message("system", SYSTEM_PROMPT), message("user", prompt_of("math", f"Question {problem}?"))]
+    for number in range(num_feedbacks):
+        said = f"{problem} try {number}: \\boxed{{{number}}}"
+        function = {"name": "get_feedback", "arguments": {"current_answer": said, "reasoning": ""}}
+        found.append(message("assistant", said, {"type": "function", "function": function}))
+        found.append(message("tool", f"{problem} hint {number}\n\n{SOLVE_AGAIN}"))
+    return [*found, message("assistant", f"{problem} try {num_feedbacks}: \\boxed{{5}}")]
+
+
 def test_the_three_kinds_of_conversations(tmp_path):
     done = Converted(tmp_path, by_round(rounds("a", True), rounds("b", False, True), rounds("c", False, False, True)))
-    call = {"type": "function", "function": {"name": "get_feedback"}}
-
-    def asked(problem: str, iteration: int) -> dict:
-        said = f"{problem} try {iteration}: \\boxed{{{iteration}}}"
-        function = {**call["function"], "arguments": {"current_answer": said, "reasoning": ""}}
-        return {"role": "assistant", "content": said, "tool_calls": [{**call, "function": function}]}
-
-    def plain(role: str, content: str) -> dict:
-        return {"role": role, "content": content, "tool_calls": None}
-
-    def begin(problem: str) -> list[dict]:
-        return [plain("system", SYSTEM_PROMPT), plain("user", prompt_of("math", f"Question {problem}?"))]
-
-    assert [each["messages"] for each in done.rows] == [
-        [*begin("a"), plain("assistant", "a try 0: \\boxed{5}")],
-        [
-            *begin("b"),
-            asked("b", 0),
-            plain("tool", f"b hint 0\n\n{SOLVE_AGAIN}"),
-            plain("assistant", "b try 1: \\boxed{5}"),
-        ],
-        [
-            *begin("c"),
-            asked("c", 0),
-            plain("tool", f"c hint 0\n\n{SOLVE_AGAIN}"),
-            asked("c", 1),
-            plain("tool", f"c hint 1\n\n{SOLVE_AGAIN}"),
-            plain("assistant", "c try 2: \\boxed{5}"),
-        ],
-    ]
+    assert [each["messages"] for each in done.rows] == [messages("a", 0), messages("b", 1), messages("c", 2)]
     assert all(each["tools"] == [DEFINITION.json_schema()] for each in done.rows)
     assert done.report.conversations == dict.fromkeys(KINDS, 1)
     assert done.told == [] and not done.report.skipped
 
 
 def test_counts_are_those_of_the_log_to_the_row(tmp_path):
-    problems = [rounds(f"a{number}", True) for number in range(374)]
-    problems += [rounds(f"b{number}", False, True) for number in range(41)]
-    problems += [rounds(f"c{number}", False, False, True) for number in range(13)]
-    problems += [rounds(f"d{number}", *[False] * 10) for number in range(62)]
-    problems += [rounds(f"e{number}", *[False] * 3, True) for number in range(10)]
+    kinds = (
+        (374, [True]),
+        (41, [False, True]),
+        (13, [False, False, True]),
+        (62, [False] * 10),
+        (10, [*[False] * 3, True]),
+    )
+    problems = [rounds(f"{kind}-{n}", *right) for kind, (num, right) in enumerate(kinds) for n in range(num)]
     done = Converted(tmp_path, by_round(*problems), strict=True)
     assert report_lines(done.report) == [
         "428 conversations = 374 right at once + 41 one feedback + 13 two feedbacks",
@@ -121,48 +110,47 @@ def test_the_published_math_log(real_data, tmp_path):
     assert parquet.read_metadata(tmp_path / "sft.parquet").num_rows == 15
 
 
-SKIPPED = (
-    (rounds("a", False), "wrong, and not tried again"),
-    (rounds("a", False, False, False), "wrong after two feedbacks"),
-    (rounds("a", True, True), "went on after being right"),
-    (rounds("a", False, True)[1:], "a round is missing"),
-    (rounds("a", False, False, True)[::2], "a round is missing"),
-    (rounds("a", False, True, feedback=[" \n", None]), "without feedback"),
-    (rounds("a", False, True, full_response=[" "]), "an answer is empty"),
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (rounds("a", False), "wrong, and not tried again"),
+        (rounds("a", False, False, False), "wrong after two feedbacks"),
+        (rounds("a", True, True), "went on after being right"),
+        (rounds("a", False, True)[1:], "a round is missing"),
+        (rounds("a", False, False, True)[::2], "a round is missing"),
+        (rounds("a", False, True, feedback=[" \n", None]), "without feedback"),
+        (rounds("a", False, True, full_response=[" "]), "an answer is empty"),
+    ],
 )
+def test_why_a_problem_gives_no_conversation(tmp_path, rows, reason):
+    done = Converted(tmp_path, [*rows, row("right", 0, True)])
+    assert done.report.skipped == {reason: 1} and done.questions == ["Question right?"]
 
 
-def test_why_a_problem_gives_no_conversation(tmp_path):
-    for rows, reason in SKIPPED:
-        done = Converted(tmp_path, [*rows, row("right", 0, True)])
-        assert done.report.skipped == {reason: 1}
-        assert done.questions == ["Question right?"]
-
-
-BAD = (
-    (b"{\n", "it is not JSON"),
-    (b"[" * 100_000 + b"\n", "it is not JSON"),
-    (row("x", -1, True), "iteration is -1; input should be greater than or equal to 0"),
-    (row("x", 0, True, is_correct=1), "is_correct is 1; input should be a valid boolean"),
-    (row("x", 0, False, feedback=3), "feedback is 3; input should be a valid string"),
-    (row("x", 0, False, original_question=None), "it has no original_question"),
-    (row("x", 0, True, unique_id=None, original_question=None), "it does not name its problem"),
-    (row("x", 0, True, full_response=["\ud800"]), "half of a character"),
-    (row("a", 0, True), "round 0 of 'a' is already in line 1"),
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{\n", "it is not JSON"),
+        (b"[" * 100_000 + b"\n", "it is not JSON"),
+        (row("x", -1, True), "iteration is -1; input should be greater than or equal to 0"),
+        (row("x", 0, True, is_correct=1), "is_correct is 1; input should be a valid boolean"),
+        (row("x", 0, False, feedback=3), "feedback is 3; input should be a valid string"),
+        (row("x", 0, False, original_question=None), "it has no original_question"),
+        (row("x", 0, True, unique_id=None, original_question=None), "it does not name its problem"),
+        (row("x", 0, True, full_response=["\ud800"]), "half of a character"),
+        (row("a", 0, True), "round 0 of 'a' is already in line 1"),
+    ],
+    ids=range(9),
 )
-
-
-def test_a_bad_row_is_told_by_its_line_and_left_out_or_fails(tmp_path):
-    for line, why in BAD:
-        lines = [row("a", 0, True), b"\n", line, row("b", 0, True)]
-        done = Converted(tmp_path, lines)
-        assert done.questions == ["Question a?", "Question b?"]
-        assert done.report.num_bad_rows == len(done.told) == 1
-        assert done.told[0].startswith("log.jsonl, line 3: ") and why in done.told[0]
-        done.out.unlink()
-        with pytest.raises(DataError, match="line 3: "):
-            Converted(tmp_path, lines, strict=True)
-        assert os.listdir(tmp_path) == ["log.jsonl"]
+def test_a_bad_row_is_told_by_its_line_and_left_out_or_fails(tmp_path, line, why):
+    lines = [row("a", 0, True), b"\n", line, row("b", 0, True)]
+    done = Converted(tmp_path, lines)
+    assert done.questions == ["Question a?", "Question b?"] and done.report.num_bad_rows == len(done.told) == 1
+    assert done.told[0].startswith("log.jsonl, line 3: ") and why in done.told[0]
+    done.out.unlink()
+    with pytest.raises(DataError, match="line 3: "):
+        Converted(tmp_path, lines, strict=True)
+    assert os.listdir(tmp_path) == ["log.jsonl"]
 
 
 def test_what_other_data_sets_logs_look_like(tmp_path):
@@ -183,14 +171,9 @@ def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path):
     assert done.report.conversations == {"one feedback": 1}
 
 
-@given(st.lists(st.text(max_size=20), min_size=3, max_size=3))
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=20), min_size=3, max_size=3))
 def test_texts_come_through_unchanged(tmp_path_factory, texts):
-    question, said, feedback = (f"x{text}x" for text in texts)
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        return
-    question, said, feedback = map(without_control_tokens, (question, said, feedback))
+    question, said, feedback = (without_control_tokens(f"x{text}x") for text in texts)
     first = row("a", 0, False, original_question=question, full_response=[said], feedback=[feedback, None])
     done = Converted(tmp_path_factory.mktemp("texts"), [first, row("a", 1, True)])
     _, user, asked, told, _ = done.rows[0]["messages"]
@@ -242,11 +225,12 @@ def test_the_output_appears_whole_or_not_at_all(tmp_path):
 
 
 def test_what_cannot_be_converted_is_said_before_anything_is_read(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
-        convert(tmp_path / "none.jsonl", tmp_path / "out.parquet")
     (tmp_path / "log.jsonl").write_text("{}")
-    with pytest.raises(DataError, match="is the log itself"):
-        convert(tmp_path / "log.jsonl", tmp_path / "log.jsonl")
-    with pytest.raises(DataError, match=r"unknown data set 'maths'.*math"):
-        convert(tmp_path / "log.jsonl", tmp_path / "out.parquet", dataset="maths")
+    for source, out, options, message in (
+        ("none.jsonl", "out.parquet", {}, "no such file"),
+        ("log.jsonl", "log.jsonl", {}, "is the log itself"),
+        ("log.jsonl", "out.parquet", {"dataset": "maths"}, r"unknown data set 'maths'.*math"),
+    ):
+        with pytest.raises(DataError, match=message):
+            convert(tmp_path / source, tmp_path / out, **options)
     assert (tmp_path / "log.jsonl").read_text() == "{}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,11 @@ TASK = Task(task_id="p", prompt="What is 123 * 45?", answer="5535", labels={"dat
 class Counting:
     """A critic that keeps what it was asked."""
 
-    def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.asked: list[tuple[str, str, str]] = []
-        self.seconds, self.error = seconds, error
 
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
         self.asked.append((task.task_id, answer, reasoning))
-        await asyncio.sleep(self.seconds)
-        if self.error is not None:
-            raise self.error
         return f"Not {answer}; the answer is {task.answer}."
 
 
@@ -48,42 +45,29 @@ def execute(tool: FeedbackTool, answer: str, reasoning: str = "", task: Task = T
     return asyncio.run(tool.for_task(task).execute(current_answer=answer, reasoning=reasoning))
 
 
-def test_a_right_answer_is_told_so_and_costs_no_critic() -> None:
+def test_a_right_answer_costs_no_critic_and_a_wrong_one_gets_its_words_masked_and_the_request_to_solve_it_again() -> (
+    None
+):
     critic = Counting()
-    output = execute(FeedbackTool(critic, name="counting"), "So it is \\boxed{5,535}.")
-    assert output == ToolOutput(RIGHT_ANSWER, {"is_right": True, "critic": "counting"})
-    assert critic.asked == []
+    tool = FeedbackTool(critic, name="counting")
+    right = execute(tool, "So it is \\boxed{5,535}.")
+    assert right == ToolOutput(RIGHT_ANSWER, {"is_right": True, "critic": "counting"}) and critic.asked == []
+    wrong = execute(tool, "5525", "a carry")
+    assert wrong.text == f"Not 5525; the answer is {MASK}.\n\n{SOLVE_AGAIN}"
+    assert wrong.metadata == {"is_right": False, "critic": "counting"} and critic.asked == [("p", "5525", "a carry")]
 
 
-def test_a_wrong_answer_gets_the_critics_words_masked_and_the_request_to_solve_it_again() -> None:
-    output = execute(FeedbackTool(Counting(), name="counting"), "5525", "a carry")
-    assert output.text == f"Not 5525; the answer is {MASK}.\n\n{SOLVE_AGAIN}"
-    assert output.metadata == {"is_right": False, "critic": "counting"}
-
-
-def test_two_tasks_of_one_tool_are_judged_by_their_own_answers() -> None:
+def test_each_task_of_a_tool_is_judged_by_its_answer_and_the_settings_data_set_counts_where_it_names_none() -> None:
     tool = FeedbackTool(Counting())
     other = Task(task_id="q", prompt="What is 2 * 3?", answer="6", labels=TASK.labels)
     assert execute(tool, "6", task=other).metadata["is_right"] is True
     assert execute(tool, "6").metadata["is_right"] is False
-
-
-def test_the_settings_data_set_counts_where_the_task_names_none() -> None:
     bare = Task(task_id="b", prompt="Which?\n(A) red\n(B) blue", answer="B")
-    tool = FeedbackTool.from_settings(FeedbackSettings(critic="none", dataset="mmlu"))
-    assert execute(tool, "The answer is (B)", task=bare).text == RIGHT_ANSWER
-    judged_by_its_truth = FeedbackTool.from_settings(FeedbackSettings(critic="none"))
-    assert execute(judged_by_its_truth, "b.", task=bare).text == RIGHT_ANSWER
+    for dataset, answer in (("mmlu", "The answer is (B)"), ("", "b.")):  # without a data set by its truth
+        tool = FeedbackTool.from_settings(FeedbackSettings(critic="none", dataset=dataset))
+        assert execute(tool, answer, task=bare).text == RIGHT_ANSWER
     with pytest.raises(SettingsError, match=r"unknown data set 'mmul'.*mmlu"):
         FeedbackTool.from_settings(FeedbackSettings(critic="none", dataset="mmul"))
-
-
-def test_a_tool_that_travels_to_another_process_answers_there() -> None:
-    with ChatServer() as server:
-        tool = FeedbackTool.from_settings(FeedbackSettings(servers=[server.url], model="critic"))
-        execute(tool, "5525")
-        travelled = pickle.loads(pickle.dumps(tool))  # noqa: S301
-        assert execute(travelled, "5525").text.startswith(FEEDBACK) and len(server.requests) == 2
 
 
 def test_without_a_task_or_an_answer_it_says_what_is_missing() -> None:
@@ -97,22 +81,15 @@ def test_without_a_task_or_an_answer_it_says_what_is_missing() -> None:
 # -- in the tool executor ----------------------------------------------------------------------------------------------
 
 
-def asking(**parameters: Any) -> ParsedAction:
-    return ParsedAction(tool_name=TOOL_NAME, parameters=parameters, raw_text="", success=True)
-
-
 def call(tool: FeedbackTool, **parameters: Any) -> ToolEvent:
-    executor = ToolExecutor(ToolRegistry([tool]), timeout_seconds=5)
-    return asyncio.run(executor.run([asking(**parameters)], TASK))[0]
+    action = ParsedAction(tool_name=TOOL_NAME, parameters=parameters, raw_text="", success=True)
+    return asyncio.run(ToolExecutor(ToolRegistry([tool]), timeout_seconds=5).run([action], TASK))[0]
 
 
-def test_a_call_through_the_executor_is_an_event_that_rewards_can_read() -> None:
+def test_a_call_is_an_event_that_rewards_can_read_and_an_error_of_the_critic_one_that_the_policy_reads() -> None:
     event = call(FeedbackTool(Counting(), name="counting"), current_answer="1")
     assert event.outcome is ToolOutcome.OK and event.metadata == {"is_right": False, "critic": "counting"}
     assert call(FeedbackTool(Counting())).outcome is ToolOutcome.BAD_ARGUMENTS
-
-
-def test_a_model_that_cannot_be_reached_is_an_error_that_the_policy_reads() -> None:
     with ChatServer() as server:
         server.always = 500
         tool = FeedbackTool.from_settings(FeedbackSettings(servers=[server.url], model="critic", timeout_seconds=0.3))
@@ -128,29 +105,7 @@ def test_the_deadline_leaves_every_server_its_time() -> None:
 
 # -- YAML --------------------------------------------------------------------------------------------------------
 
-SEED_LAYOUT = """
-tools:
-  - class_name: "recipe.feedback_rl.feedback_tool.SelfInPerfectFeedbackTool"
-    config:
-      vllm_url:
-        - "http://h03:1233/v1/chat/completions"
-        - "http://h02:1233/v1/chat/completions"
-      feedback_model: "meta-llama/Llama-4-Scout-17B-16E-Instruct"
-      temperature: 0.0
-      max_tokens: 8192
-      timeout: 600
-      n: 1
-      type: native
-      best_of: 1
-      seed: 14
-      dataset: "math"
-      use_process_feedback: true
-      shuffle: false
-    tool_schema:
-      type: "function"
-      function:
-        name: "get_feedback"
-"""
+SEED_LAYOUT = Path(__file__).with_name("feedback_tool_config.yaml").read_text()
 
 
 def test_verls_tool_configuration_is_read_as_it_is(tmp_path: Path) -> None:
@@ -186,10 +141,7 @@ def test_plain_settings_stand_at_the_top_or_under_feedback(section: bool) -> Non
         ("{", "is not YAML"),
         ("tools: []", "names no tool 'get_feedback'"),
         ("tools: [{tool_schema: {function: {name: get_feedbck}}}]", "Did you mean 'get_feedbck'"),
-        (
-            "tools: [{tool_schema: {function: {name: get_feedback}}}]",
-            "'get_feedback' has no `config` of keys and values",
-        ),
+        ("tools: [{tool_schema: {function: {name: get_feedback}}}]", "has no `config` of keys and values"),
         (SEED_LAYOUT.replace("n: 1", "n: 2"), "n=2: the only supported value is 1"),
         (SEED_LAYOUT.replace("feedback_model", "feedback_modle"), "unknown key 'feedback_modle'"),
     ],
@@ -202,9 +154,11 @@ def test_a_file_that_cannot_be_meant_is_refused_with_its_name(content: str, mess
     assert str(path) in str(raised.value)
 
 
-def test_a_tool_made_of_a_file_asks_the_server_in_it(tmp_path: Path) -> None:
+def test_a_tool_made_of_a_file_asks_the_server_in_it_also_in_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.yaml"
     with ChatServer() as server:
-        path = tmp_path / "feedback.yaml"
-        path.write_text(SEED_LAYOUT.replace("http://h03:1233/v1", server.url).replace("http://h02:1233/v1", server.url))
-        output = execute(FeedbackTool.from_file(path), "1")
-    assert output.text.startswith(FEEDBACK) and server.requests[0]["max_tokens"] == 8192
+        path.write_text(re.sub("http://h0.:1233/v1", server.url, SEED_LAYOUT))
+        tool = FeedbackTool.from_file(path)
+        for each in (tool, tool, pickle.loads(pickle.dumps(tool))):  # noqa: S301
+            assert execute(each, "1").text.startswith(FEEDBACK)
+    assert [body["max_tokens"] for body in server.requests] == [8192] * 3

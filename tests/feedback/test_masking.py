@@ -47,7 +47,14 @@ TOLD = (
     ("3, 5, 7", ["3,5,7", "3, 5,  7"]),
 )
 """Answer -> forms that are masked."""
-KEPT = (
+WITHIN = (
+    ("\\$18.90", "\\$‹18.9›, $42$, 10 cm, 90^\\circ"),
+    ("42", "so $‹42›$ and \\(‹42›\\)"),
+    ("10 \\text{ cm}", "‹10› cm or ‹10›cm"),
+    ("42", "_‹42›_, __‹42›__ is the answer; it is _‹42›_. ‹42›m long, ‹42›s."),
+    ("42", "$‹42›m$, ‹42›m/s, **‹42›m** \\[ x = ‹42›m \\]"),
+    ("\\text{(C)}", "(‹c›)"),
+    ("B", "It is ‹B›."),  # not an option
     ("3", "Step 3: look at $x^3 + 3x$, $x_3$ and $x^{3}$, at 13, 3.5 and the 3rd line (part 3), three times."),
     ("3", "1. Read it.\n2. Write it down.\n3. Solve it."),
     ("42", "42x, 42m + 1, 42s^2, 42m_1, x_42, x__42, )_42, }_42 and 42_5"),
@@ -59,46 +66,25 @@ KEPT = (
     ("", "Nothing is masked."),
     ("x=" * 900 + "5", "5 is x=5."),
 )
-"""Answer -> text without it."""
+"""Answer -> a text, in which what is masked is between ‹ and ›."""
 NOT_MASKED = (("42", "forty-two"), ("1450000", "1.45 million"), ("1/3", "0.333"), ("3, 5", "3 and 5"), ("x+1", "1+x"))
 """Answer -> a form that is documented as not masked."""
 
 
+def check(text: str, answer: str, options: dict[str, str] | None = None) -> None:
+    assert mask(re.sub("[‹›]", "", text), answer, (), options) == re.sub("‹[^›]*›", MASK, text), answer
+
+
 def test_documented_forms_are_masked_whole_wherever_they_are_told() -> None:
-    wrong = [
-        (answer, sentence.format(form), found)
-        for answer, forms in TOLD
-        for form in forms
-        for sentence in TELLING
-        if (found := mask(sentence.format(form), answer)) != sentence.format(MASK)
-    ]
-    assert wrong == []
+    for answer, forms in TOLD:
+        for form in forms:
+            for sentence in TELLING:
+                check(sentence.format(f"‹{form}›"), answer)
 
 
-def test_what_is_no_form_of_the_answer_stays() -> None:
-    for answer, text in (*KEPT, *NOT_MASKED):
-        assert mask(text, answer) == text, answer
-
-
-def test_currency_units_and_signs_around_a_number_stay() -> None:
-    assert mask("\\$18.9, $42$, 10 cm, 90^\\circ", "\\$18.90") == f"\\${MASK}, $42$, 10 cm, 90^\\circ"
-    assert mask("so $42$ and \\(42\\)", "42") == f"so ${MASK}$ and \\({MASK}\\)"
-    assert mask("10 cm or 10cm", "10 \\text{ cm}") == f"{MASK} cm or {MASK}cm"
-
-
-def test_emphasis_and_unit_letters_around_a_number_stay() -> None:
-    for text in (
-        "_{}_",
-        "__{}__ is the answer",
-        "It is _{}_.",
-        "{}m long",
-        "It takes {}s.",
-        "${}m$",
-        "{}m/s",
-        "**{}m**",
-        "\\[ x = {}m \\]",
-    ):
-        assert mask(text.format(42), "42") == text.format(MASK)
+@pytest.mark.parametrize(("answer", "text"), (*WITHIN, *NOT_MASKED), ids=range(len(WITHIN + NOT_MASKED)))
+def test_what_is_no_form_of_the_answer_and_units_and_signs_around_one_stay(answer: str, text: str) -> None:
+    check(text, answer)
 
 
 def test_every_alias_is_masked_the_longest_first() -> None:
@@ -110,55 +96,40 @@ def test_an_option_is_masked_by_its_letter_and_its_words() -> None:
     task = Task(task_id="t", prompt="Which?\n(A) Plasma membrane\n(B) Lysosome\n(C) Cytosol", answer="B")
     assert choices_of(task) == {letter: OPTIONS[letter] for letter in "ABC"} and is_multiple_choice(task)
     assert mask_answer("B, the lysosome; not A", task) == f"{MASK}, the {MASK}; not A"
+    assert not is_multiple_choice(Task(task_id="t", prompt="Which letter?", answer="B"))
     for letter in "AD":
-        for written in (
-            "The answer is {}.",
-            "({}) is right",
-            "option {} fits",
-            "Choice {}",
-            "**{}**",
-            "\\boxed{{{}}}",
-            '"{}"',
-        ):
-            for each in (letter, letter.lower()):
-                assert mask(written.format(each), letter, (), OPTIONS) == written.format(MASK)
-        assert (
-            mask(f"{letter} is right, choose {letter}, not C", letter, (), OPTIONS)
-            == f"{MASK} is right, choose {MASK}, not C"
-        )
-    kept = "A mistake is a mistake, I think: f(a) and vitamin-C. The answer is a colour."
+        for each in (letter, letter.lower()):
+            for text in (
+                "The answer is {}.",
+                "({}) is right",
+                "option {} fits",
+                "Choice {}",
+                "**{}**",
+                "\\boxed{{{}}}",
+                '"{}"',
+            ):
+                check(text.format(f"‹{each}›"), letter, OPTIONS)
+        check(f"‹{letter}› is right, choose ‹{letter}›, not C", letter, OPTIONS)
     for letter in "AC":
-        assert mask(kept, letter, (), OPTIONS) == kept
-    assert mask("(c)", "\\text{(C)}") == f"({MASK})"
+        check("A mistake is a mistake, I think: f(a) and vitamin-C. The answer is a colour.", letter, OPTIONS)
 
 
 def test_an_option_is_masked_in_quotes_in_emphasis_and_within_a_sentence() -> None:
     telling = (
-        "The answer is '{}' because it digests.",
-        "Option '{}' is right.",
-        "'{}' is correct.",
-        "‘{}’ or “{}”",
-        "_{}_ is right",
-        "__{}__ is right",
-        "option-{}",
-        "{}) is correct",
-        "I think {}) is correct",
-        "the answer is {} because",
-    )
+        "The answer is '{}' because it digests.", "Option '{}' is right.", "'{}' is correct.", "‘{}’ or “{}”", "_{}_ is right",
+        "__{}__ is right", "option-{}", "{}) is correct", "I think {}) is correct", "the answer is {} because",
+    )  # fmt: skip
     for letter in "BDbd":
         for text in telling:
-            assert mask(text.format(letter, letter), letter.upper(), (), OPTIONS) == text.format(MASK, MASK)
+            check(text.replace("{}", f"‹{letter}›"), letter.upper(), OPTIONS)
     for text in telling[:-1]:
-        assert mask(text.format("a", "a"), "A", (), OPTIONS) == text.format(MASK, MASK)
-    kept = "Vitamin B-12, B', f(a, b), (a + b), x_b, it's b's. The answer is b + c, or b's, or b-flat; b is a side."
-    assert mask(kept, "B", (), OPTIONS) == kept
-    kept = "The answer is a colour because a cell isn't a wall, and it's 'a cell' (a)nyway; f(x, a) and x_a_1."
-    assert mask(kept.replace("(a)nyway", ""), "A", (), OPTIONS) == kept.replace("(a)nyway", "")
-
-
-def test_a_letter_that_is_no_option_is_an_option_of_the_problem() -> None:
-    assert not is_multiple_choice(Task(task_id="t", prompt="Which letter?", answer="B"))
-    assert mask("It is B.", "B") == f"It is {MASK}."
+        check(text.replace("{}", "‹a›"), "A", OPTIONS)
+    check(
+        "Vitamin B-12, B', f(a, b), (a + b), x_b, it's b's. The answer is b + c, or b's, or b-flat; b is a side.",
+        "B",
+        OPTIONS,
+    )
+    check("The answer is a colour because a cell isn't a wall, and it's 'a cell' ; f(x, a) and x_a_1.", "A", OPTIONS)
 
 
 @pytest.mark.parametrize(

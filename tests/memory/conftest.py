@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
+from episodes import episode
 from scholar import SAID, Scholar
 from word_embedder import WordEmbedder
 
@@ -52,11 +53,12 @@ def scholar() -> Iterator[Scholar]:
 def talks(tmp_path, embedder) -> MemoryStore:
     """A memory of the two episodes that the scholar is asked about."""
     store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    store.build(
-        [
-            Chunk(f"{stem}_{n}", f"The {stem.title()}", stem, "Ann", text, f"00:00:0{n}", n)
-            for stem, texts in SAID.items()
-            for n, text in enumerate(texts)
-        ]
-    )
+    store.build([chunk for stem, texts in SAID.items() for chunk in episode(stem, texts)])
     return store
+
+
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def is_large(request, monkeypatch) -> bool:
+    """Whether memories of 7 rows have the indices of large ones."""
+    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7 if request.param else 1_000)
+    return request.param

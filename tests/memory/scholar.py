@@ -34,17 +34,13 @@ class Scholar(ChatServer):
     def __init__(self) -> None:
         super().__init__(lambda body: json.dumps(self.answer(body)))
         self.upsets: list = []
-        self.takes_schema = True
         self.knows_all = False
         self.changes: dict = {}
         """Of every pair that it writes."""
 
     def next_reply(self, body: dict):
         with self.lock:
-            upset = self.upsets.pop(0) if self.upsets else None
-        if "response_format" in body and not self.takes_schema:
-            upset = (400, {}, b'{"error": {"message": "response_format is not supported"}}')
-        return upset
+            return self.upsets.pop(0) if self.upsets else None
 
     def pairs(self, material: dict) -> list[dict]:
         """Of each kind as many as requested, about the first and the last part."""

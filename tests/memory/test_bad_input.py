@@ -5,10 +5,10 @@ import os
 import resource
 import subprocess
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from episodes import episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from representatives import representatives
@@ -55,29 +55,23 @@ def test_a_file_of_two_gigabytes_is_refused_unread_and_the_others_are_built(fold
         tracemalloc.stop()
 
 
-BINARY = {
-    "picture.txt": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 8,
-    "packed.json": b"\x1f\x8b\x08\0" + bytes(range(256)) * 8,
-    "zeros.vtt": bytes(4_000),
-}
-
-
 def test_binary_files_are_named_one_by_one_and_nothing_is_built(folder, tmp_path, embedder):
-    for name, content in BINARY.items():
-        (folder / name).write_bytes(content)
+    binary = {"picture.txt": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "packed.json": b"\x1f\x8b\x08\0", "zeros.vtt": bytes(4)}
+    for name, head in binary.items():
+        (folder / name).write_bytes(head * 1000)
     with pytest.raises(TranscriptError, match=r"and 2 more files that cannot be read"):
         build_memory(folder, tmp_path / "memory", embedder=embedder)
     assert not (tmp_path / "memory").exists() and embedder.embedded == []
     (folder / "tide.txt").write_text("Ann (00:01): A clock.\n")
     found = read_transcripts(folder)
+    assert sorted(path.name for path, _ in found.failures) == sorted(binary)
+    assert all("\n" not in reason and ";" in reason for _, reason in found.failures)
+    assert [each.stem for each in found.transcripts] == ["tide"]
     for number in range(30):
         (folder / f"{number:02}.json").write_text("{")
     lines = notices(read_transcripts(folder))
     assert len([line for line in lines if line.startswith("not read: ")]) == 20, "the first are named, the rest counted"
     assert "13 more files cannot be read (--json lists all)" in lines
-    assert sorted(path.name for path, _ in found.failures) == sorted(BINARY)
-    assert all("\n" not in reason and ";" in reason for _, reason in found.failures)
-    assert [each.stem for each in found.transcripts] == ["tide"]
 
 
 names = st.lists(
@@ -114,30 +108,29 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def more_of(chunks, num_chunks: int):
-    texts = (f"{number} {number**7 + 11:o} {number**9 + 5:x}" for number in range(num_chunks))
-    return [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=text) for n, text in enumerate(texts)]
+def numbers(num_texts: int) -> list[str]:
+    """Texts that do not repeat each other."""
+    return [f"{number} {number**7 + 11:o} {number**9 + 5:x}" for number in range(num_texts)]
 
 
-def test_a_full_disk_leaves_the_memory_as_it_was_and_a_new_one_unbuilt(small_disk, chunks, new_embedder):
-    store = MemoryStore.open(small_disk / "memory", embedder=new_embedder())
+def test_a_full_disk_leaves_the_memory_as_it_was_and_a_new_one_unbuilt(small_disk, chunks, embedder):
+    store, new = (MemoryStore.open(small_disk / name, embedder=embedder) for name in ("memory", "new"))
     store.build(chunks)
-    new = MemoryStore.open(small_disk / "new", embedder=new_embedder())
     for act in (store.add, new.build):
         with pytest.raises(StorageError, match=r"no space is left on the device; free some space there"):
-            act(more_of(chunks, 5_000))
-    again = MemoryStore.open(small_disk / "memory", embedder=new_embedder())
+            act(episode("x", numbers(5_000)))
+    again = MemoryStore.open(small_disk / "memory", embedder=embedder)
     assert again.chunks() == chunks and not new.is_built
     assert [again.search("herring scales", 1, mode)[0].chunk_id for mode in MODES] == ["tide_3"] * 3
-    assert again.add(more_of(chunks, 20)).num_added == 20 and again.delete(["tide"]) == 6
+    assert again.add(episode("x", numbers(20))).num_added == 20 and again.delete(["tide"]) == 6
 
 
-def test_a_memory_on_a_read_only_disk_is_searched_and_found_complete_but_not_changed(small_disk, chunks, new_embedder):
-    MemoryStore.open(small_disk / "memory", embedder=new_embedder()).build(chunks)
+def test_a_memory_on_a_read_only_disk_is_searched_and_found_complete_but_not_changed(small_disk, chunks, embedder):
+    store = MemoryStore.open(small_disk / "memory", embedder=embedder)
+    store.build(chunks)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    store = MemoryStore.open(small_disk / "memory", embedder=new_embedder())
     assert not store.build(chunks).changes and store.search("herring", 1)[0].chunk_id == "tide_3"
-    for act in (lambda: store.add(more_of(chunks, 3)), lambda: store.delete(["tide"])):
+    for act in (lambda: store.add(episode("x", numbers(3))), lambda: store.delete(["tide"])):
         with pytest.raises(StorageError, match="the file system is read-only"):
             act()
     assert store.chunks() == chunks
@@ -154,31 +147,34 @@ def files_of_at_most(max_bytes: int):
 
 
 @pytest.mark.parametrize("is_large", representatives([False, True], True))
-def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, chunks, new_embedder, monkeypatch, is_large):
+def test_a_write_that_fails_anywhere_leaves_the_memory_as_it_was(tmp_path, embedder, monkeypatch, is_large):
     """The limit on the size of files stops the build at another file each time."""
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 300 if is_large else 10_000)
-    first, cache = more_of(chunks, 400), tmp_path / "cache"
-    added = [replace(one, chunk_id=f"y_{one.number}", stem="y", transcript=f"y {one.transcript}") for one in first[:50]]
-    MemoryStore.open(tmp_path / "memory", embedder=new_embedder()).build(first)
-    MemoryStore.open(tmp_path / "other", embedder=new_embedder(), embedding_cache=cache).build([*first, *added])
+    first, added = episode("x", numbers(400)), episode("y", (f"y {text}" for text in numbers(50)))
+
+    def opened(name: str) -> MemoryStore:
+        return MemoryStore.open(tmp_path / name, embedder=embedder, embedding_cache=tmp_path / "cache")
+
+    opened("memory").build(first)
+    opened("other").build([*first, *added])  # nothing is left to embed
     num_failed = 0
     for max_bytes in (0, 700, 2_000, 5_000, 20_000, 60_000):
-        store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder(), embedding_cache=cache)
+        store = opened("memory")
         try:
             with files_of_at_most(max_bytes):
                 is_added = store.add(added).changes
         except MidthoughtError as error:
             is_added, num_failed = False, num_failed + 1
             assert isinstance(error, StorageError) and "larger than allowed" in str(error), error
-        reader = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+        reader = opened("memory")
         assert len(reader) == (450 if is_added else 400), max_bytes
         assert [reader.search(first[7].transcript, 1, mode)[0].chunk_id for mode in MODES] == ["x_7"] * 3
         reader.build(first)
     assert num_failed >= 3
 
 
-def test_a_cache_on_a_full_disk_is_named(tmp_path, chunks, new_embedder):
-    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder(), embedding_cache=tmp_path / "cache")
+def test_a_cache_on_a_full_disk_is_named(tmp_path, chunks, embedder):
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder, embedding_cache=tmp_path / "cache")
     full = pytest.raises(StorageError, match=r"cache.*: the file would be larger than allowed here")
     with files_of_at_most(100), full:
         store.build(chunks)

@@ -1,6 +1,6 @@
 import itertools
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -44,52 +44,45 @@ def test_a_turn_is_never_left_with_a_crumb_of_one_or_two_words(words, max_words)
 
 
 def test_turns_are_cut_at_sentences_then_at_commas_then_into_pieces_of_like_length():
-    first = "One two three four. Five six seven."
-    for text, max_words, expected in (
-        (f"{first} Eight nine ten eleven.", 7, [first, "Eight nine ten eleven."]),
-        ("a b c d e f, g h i j", 8, ["a b c d e f,", "g h i j"]),
-        ("a b c d e f g h i j k l m n o p q r s t", 18, ["a b c d e f g h i j", "k l m n o p q r s t"]),
-        ("Yes.", 18, ["Yes."]),
-    ):  # fmt: skip
-        chunks = chunk_transcript(transcript_of(Turn("Ann", text), Turn("Bob", "No.")), max_words)
+    for max_words, *expected in (
+        (7, "One two three four. Five six seven.", "Eight nine ten eleven."),
+        (8, "a b c d e f,", "g h i j"),
+        (18, "a b c d e f g h i j", "k l m n o p q r s t"),
+        (18, "Yes."),
+    ):
+        chunks = chunk_transcript(transcript_of(Turn("Ann", " ".join(expected)), Turn("Bob", "No.")), max_words)
         assert [chunk.transcript for chunk in chunks] == [*expected, "No."]
 
 
 def test_a_sentence_ends_by_its_signs_and_by_what_follows_in_every_script():
-    for word, following, ends in (
-        ("done.", "So", True),
-        ('done."', "“So", True),
-        ("done...", "so", False),
-        ("Dr.", "Who", False),
-        ("B.", "Reece", False),
-        ("done,", "So", False),
-        ("what?!", "Élan", True),
-    ):
-        assert ends_sentence(word, following) is ends, word
+    for word, following in (("done.", "So"), ('done."', "“So"), ("what?!", "Élan")):
+        assert ends_sentence(word, following), word
+    for word, following in (("done...", "so"), ("Dr.", "Who"), ("B.", "Reece"), ("done,", "So")):
+        assert not ends_sentence(word, following), word
     for text in ("שלום לכולם. נכון מאוד.", "ما رأيك؟ نعم هذا.", "कैसे हो। ठीक हूँ।", "Где он? Там он."):
         assert sentence_ends(text.split()) == [2, 4]
     assert sentence_ends(["word"] * 150) == [50, 100, 150], "one without an end counts as several"
 
 
 def test_a_chunk_has_the_last_time_at_or_before_its_first_word():
-    turns = [
-        Turn("Ann", "a b c d."),
-        Turn("Bob", "A b c d. E f g h.", "00:00:10", ((4, "00:00:20"), (7, "00:00:30"))),
-        Turn("Ann", "Yes."),
-    ]
-    times = [chunk.time for chunk in chunk_transcript(transcript_of(*turns), 4)]
+    bob = Turn("Bob", "A b c d. E f g h.", "00:00:10", ((4, "00:00:20"), (7, "00:00:30")))
+    turns = transcript_of(Turn("Ann", "a b c d."), bob, Turn("Ann", "Yes."))
+    times = [chunk.time for chunk in chunk_transcript(turns, 4)]
     assert times == ["00:00:00", "00:00:10", "00:00:20", "00:00:30"]
 
 
-def test_values_that_cannot_work_are_settings_errors():
-    with pytest.raises(SettingsError, match="size must be at least 1, not 0"):
-        chunk_transcript(transcript_of(Turn("Ann", "Yes.")), 0)
-    with pytest.raises(SettingsError, match="do not overlap"):
-        Chunking("turns", 18, 2)
-    with pytest.raises(SettingsError, match="less than the size, 3"):
-        Chunking("windows", 3, 3)
-    with pytest.raises(SettingsError, match="Did you mean 'windows'"):
-        Chunking("window")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("chunking", "message"),
+    [
+        (("turns", 0), "size must be at least 1, not 0"),
+        (("turns", 18, 2), "do not overlap"),
+        (("windows", 3, 3), "less than the size, 3"),
+        (("window",), "Did you mean 'windows'"),
+    ],
+)
+def test_values_that_cannot_work_are_settings_errors(chunking, message):
+    with pytest.raises(SettingsError, match=message):
+        chunk_transcript(transcript_of(Turn("Ann", "Yes.")), Chunking(*chunking))
 
 
 @given(st.lists(st.integers(1, 4)), st.integers(2, 12), st.integers(0, 6))
@@ -106,19 +99,13 @@ def test_tokens_are_those_of_minilm():
     assert num_tokens(["The", "tide-clock,", "\u200b"]) == [1, 4, 1]
 
 
-def test_chunks_come_back_from_their_file_as_they_were(tmp_path):
-    chunks = [Chunk("é_0", "The “Bell”", "é", "Ann", "Line\u2028two\u0085.", "00:00:01", 0)]
-    write_chunks(chunks, tmp_path / "new" / "chunks.jsonl")
-    assert read_chunks(tmp_path / "new" / "chunks.jsonl") == chunks
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["chunks.jsonl"]
-
-    def failing():
-        yield chunks[0]
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        write_chunks(failing(), tmp_path / "chunks.jsonl")
-    assert [path.name for path in tmp_path.iterdir()] == ["new"], "no file is begun"
+def test_chunks_come_back_from_their_file_as_they_were_and_no_file_is_begun_if_one_fails(tmp_path):
+    chunk = Chunk("é_0", "The “Bell”", "é", "Ann", "Line\u2028two\u0085.", "00:00:01", 0)
+    write_chunks([chunk], tmp_path / "new" / "chunks.jsonl")
+    assert read_chunks(tmp_path / "new" / "chunks.jsonl") == [chunk]
+    with pytest.raises(ZeroDivisionError):
+        write_chunks((replace(chunk, number=1 // n) for n in (1, 0)), tmp_path / "chunks.jsonl")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "chunks.jsonl"]
 
 
 def test_a_line_that_is_no_chunk_is_named(tmp_path):

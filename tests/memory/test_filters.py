@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from episodes import episode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving import served
@@ -64,8 +65,7 @@ def store_of_two(tmp_path, embedder, chunks):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_best_among_those_that_pass_are_found_however_many_better_ones_do_not(store_of_two, chunks, mode):
-    more = [replace(chunks[2], chunk_id=f"x_{row}", stem="x", episode="Many", number=row) for row in range(60)]
-    store_of_two.add(more)
+    store_of_two.add(episode("x", [chunks[2].transcript] * 60))
     (hit,) = store_of_two.search(chunks[2].transcript, 1, mode, episodes=["The Bell"])
     assert hit.chunk_id == "bell_2"
 
@@ -75,9 +75,8 @@ def test_a_text_in_place_of_a_list_is_refused_and_half_a_letter_matches_nothing(
         store_of_two.search("yes", episodes="The Bell")
     for mode in MODES:
         assert store_of_two.search("yes \ud800", mode=mode, speakers=["\ud800"]) == []
-        assert {hit.speaker for hit in store_of_two.search("yes \ud800", mode=mode, speakers=["\udc00", "Bob"])} == {
-            "Bob"
-        }
+        found = store_of_two.search("yes \ud800", mode=mode, speakers=["\udc00", "Bob"])
+        assert {hit.speaker for hit in found} == {"Bob"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -91,15 +90,12 @@ def test_a_batch_finds_what_its_queries_find_one_by_one(store_of_two, embedder, 
     assert len(store_of_two.search("yes the of and in it a no", 10**6, mode)) == 12
 
 
-# -- the command
-
-
-def test_a_filter_that_no_chunk_passes_gives_a_sentence_and_no_error(store, monkeypatch, call, embedder):
+@pytest.mark.parametrize("is_served", [False, True])
+def test_the_command_says_if_no_chunk_passes_a_filter(store, monkeypatch, call, embedder, is_served):
     monkeypatch.setattr("midthought.memory.remote.load_embedder", lambda *_, **__: embedder)
     with served(store.uri, embedder) as service:
-        for path in (store.uri, service.url):
-            code, said, _ = call("memory", "search", "copper hand", "--path", path, "--speaker", "Nobody")
-            assert code == 0
-            assert said.strip() == "Nothing found; the names of episodes and speakers must be exact."
-            code, said, _ = call("memory", "search", "copper hand", "--path", path, "--speaker", "Ann")
-            assert code == 0 and "copper hand" in said
+        words = ["memory", "search", "copper hand", "--path", service.url if is_served else store.uri, "--speaker"]
+        code, said, _ = call(*words, "Nobody")
+        assert (code, said.strip()) == (0, "Nothing found; the names of episodes and speakers must be exact.")
+        code, said, _ = call(*words, "Ann")
+        assert code == 0 and "copper hand" in said

@@ -6,7 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from midthought.cli.memory import app
-from midthought.errors import TranscriptError
+from midthought.errors import MemoryStoreError, TranscriptError
+from midthought.memory.build import build_memory, chunk_all
+from midthought.memory.inspection import summary_rows
+from midthought.memory.store import MemoryStore
 from midthought.memory.transcripts import read_transcript, read_transcripts
 
 TURNS = (
@@ -57,39 +60,81 @@ def test_inspect_shows_how_each_file_was_understood(folder):
         assert words in lines
 
 
-def test_inspect_prints_json(folder):
+def test_inspect_prints_json_and_a_build_lists_doubtful_files(folder):
     found = json.loads(CliRunner().invoke(app, ["inspect", str(folder), "--json"]).output)
     file = next(each for each in found["files"] if each["path"] == "a.txt")
     assert file["header"] == [["Title", "The Bell"], ["Date", "2021"]] and file["style"] == "Name (time): text"
     assert [(each["name"], each["turns"]) for each in file["speakers"]] == [("SPEAKER_00", 2), ("SPEAKER_01", 1)]
     assert found["num_doubtful"] == 1 and found["failed"][0]["path"] == "bad.json"
-
-
-def test_a_build_lists_doubtful_files(folder):
-    result = CliRunner().invoke(app, ["chunk", str(folder), str(folder / "out.jsonl"), "--json"])
-    assert json.loads(result.stdout)["num_doubtful"] == 1
-    shown = CliRunner().invoke(app, ["chunk", str(folder), str(folder / "out.jsonl")])
-    assert "doubtful: days.txt: 'Ann' is the only speaker in 11 turns" in shown.output
+    words = ["chunk", str(folder), str(folder / "out.jsonl")]
+    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["num_doubtful"] == 1
+    shown = CliRunner().invoke(app, words).output
+    assert "doubtful: days.txt: 'Ann' is the only speaker in 11 turns" in shown
 
 
 def test_times_outside_of_speech_are_shown_as_they_are(tmp_path):
-    text = (
-        "Recorded at [10:30] in Rome\n\nAnn (0:10): The tide rises.\n\nBob (0:20): It falls.\n\nAnn (0:30): It rises.\n"
-    )
-    (tmp_path / "a.txt").write_text(text)
+    turns = "".join(f"Ann (0:{n}0): The tide rises.\n\nBob (0:{n}5): It falls.\n\n" for n in range(1, 4))
+    (tmp_path / "a.txt").write_text(f"Recorded at [10:30] in Rome\n\n{turns}")
     read = read_transcript(tmp_path / "a.txt")
-    assert "\ue100" not in f"{read.episode} {read.header} {read.skipped}" and "10:30" in f"{read.header} {read.skipped}"
+    shown = f"{read.episode} {read.header} {read.skipped}"
+    assert "\ue100" not in shown and "10:30" in shown
 
 
 def test_inspect_shows_every_file_if_none_can_be_read(tmp_path):
     for name, content in (("a.txt", b""), ("b.md", b"\xef\xbb\xbf \n"), ("c.json", b"{"), ("d.srt", b"# Heading\n")):
         (tmp_path / name).write_bytes(content)
-    result = CliRunner().invoke(app, ["inspect", str(tmp_path)])
-    assert result.exit_code == 2
-    for words in ("a.txt: not read", "b.md: not read", "c.json: not read", "d.srt: not read", "0 files read"):
-        assert words in result.output
-    assert "say in notation.yaml how turns start" in result.output
+    names = [f"{name}: not read" for name in ("a.txt", "b.md", "c.json", "d.srt")]
+    for path, told in ((tmp_path, [*names, "0 files read"]), (tmp_path / "d.srt", names[3:])):
+        result = CliRunner().invoke(app, ["inspect", str(path)])
+        assert result.exit_code == 2 and "say in notation.yaml how turns start" in result.output
+        assert all(words in result.output for words in told), result.output
     found = CliRunner().invoke(app, ["inspect", str(tmp_path), "--json"])
     assert found.exit_code == 2 and len(json.loads(found.output)["failed"]) == 4
-    single = CliRunner().invoke(app, ["inspect", str(tmp_path / "d.srt")])
-    assert single.exit_code == 2 and "notation.yaml" in single.output and "d.srt: not read" in single.output
+
+
+# -- build -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def episodes(tmp_path):
+    folder = tmp_path / "episodes"
+    folder.mkdir()
+    (folder / "tide.md").write_text(
+        "# The Tide Clock\n\n**Ann:** \\[00:07\\] One copper hand.\n\n**Bob:** No numerals.\n"
+    )
+    (folder / "bell.txt").write_text("Ann (00:01): A bell of bronze.\n")
+    return folder
+
+
+def counts(report):
+    return report.num_added, report.num_kept, report.num_removed
+
+
+def test_a_folder_becomes_a_memory(tmp_path, episodes, embedder):
+    assert counts(build_memory(episodes, tmp_path / "memory", embedder=embedder)) == (3, 0, 0)
+    (hit,) = MemoryStore.open(tmp_path / "memory").search("copper hand", k=1, mode="full_text")
+    assert (hit.chunk_id, hit.speaker, hit.episode, hit.time) == ("tide_0", "Ann", "The Tide Clock", "00:00:07")
+
+
+def test_what_is_gone_leaves_the_memory_only_on_request_and_files_are_added_and_changed_without_a_word(
+    tmp_path, episodes, embedder
+):
+    build_memory(episodes, tmp_path / "memory", embedder=embedder)
+    (episodes / "bell.txt").rename(episodes / "mill.txt")
+    (episodes / "mill.txt").write_text("Cid (00:01): A mill without a wheel.\n")
+    embedder.embedded.clear()
+    with pytest.raises(MemoryStoreError, match=r"1 chunks of 1 other transcripts \(bell\) would be removed.*--replace"):
+        build_memory(episodes, tmp_path / "memory", embedder=embedder)
+    assert embedder.embedded == [] and len(MemoryStore.open(tmp_path / "memory")) == 3
+    assert counts(build_memory(episodes, tmp_path / "memory", embedder=embedder, replace=True)) == (1, 2, 1)
+    (episodes / "quay.txt").write_text("Eve (00:01): A quay of stone.\n")
+    (episodes / "tide.md").write_text("# The Tide Clock\n\n**Ann:** One copper hand.\n")
+    assert counts(build_memory(episodes, tmp_path / "memory", embedder=embedder)) == (2, 1, 2)
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path, episodes, embedder, caplog):
+    (episodes / "zero.json").write_text("{")
+    assert build_memory(episodes, tmp_path / "memory", embedder=embedder).num_added == 3
+    assert "zero.json: it is not valid JSON" in caplog.text
+    folder = read_transcripts(episodes)
+    assert summary_rows(folder, chunk_all(folder.transcripts))[-1] == ("all", 2, 2, 2, 3, 9, 3)

@@ -32,8 +32,9 @@ def test_a_memory_in_the_folder_of_its_transcripts_is_not_read(memory, tmp_path)
 
 def test_a_memory_of_another_embedding_model_is_searched_with_it(memory, monkeypatch):
     for module in (build, embedding, remote):
-        sizes = {"minilm": 64, "mine": 32}
-        monkeypatch.setattr(module, "load_embedder", lambda name="minilm", sizes=sizes: WordEmbedder(sizes[str(name)]))
+        monkeypatch.setattr(
+            module, "load_embedder", lambda name="minilm": WordEmbedder({"minilm": 64, "mine": 32}[name])
+        )
     assert memory("build", ".", "--path", "other", "--embedding-model", "mine")[0] == 0
     assert "give the same embedding model" in memory("search", "hand", "--path", "other")[2]
     assert "tide clock" in memory("search", "hand", "--path", "other", "--embedding-model", "mine")[1]
@@ -50,15 +51,9 @@ def test_a_memory_of_another_embedding_model_is_searched_with_it(memory, monkeyp
         (["search", "hand", "--k", "0"], "k must be at least 1, not 0"),
         (["questions", ".", "--num-questions", "0"], "--num-questions 0: give 1 or more"),
         (["questions", "nowhere"], "nowhere: there is no such file or folder; give a memory, a folder of transcripts"),
-        (
-            ["questions", ".", "--kinds", "speaker,next"],
-            "unknown kind of question 'next'. Known: continuation, episode",
-        ),
+        (["questions", ".", "--kinds", "next"], "unknown kind of question 'next'. Known: continuation, episode"),
         (["questions", ".", "--no-memory-share", "0.5", "--from-model", "http://h/v1"], "--no-memory-share 0.5 is an"),
-        (
-            ["questions", ".", "--no-memory-share", "1.5"],
-            "needless_share (--no-memory-share) must be from 0 to 1, not 1.5",
-        ),
+        (["questions", ".", "--no-memory-share", "1.5"], "(--no-memory-share) must be from 0 to 1, not 1.5"),
         (["questions", ".", "--episodes", "Ada"], "--episodes Ada is an option of questions by a model; leave it out"),
     ],
 )
@@ -93,7 +88,7 @@ def test_only_a_file_of_the_same_command_or_an_empty_one_is_replaced(memory, tmp
         assert code == 2 and f"{name} was not written by" in error and "give another path" in error
         assert (tmp_path / name).read_bytes() == content
     for name, content in (("new", None), ("new", None), ("empty", ""), ("blank", " \r\n\n")):
-        if content is not None and (content == "" or words.endswith(". OUT")):
+        if content == "" or (content and words.endswith(". OUT")):
             (tmp_path / name).write_text(content)
         code, _, error = write(name)
         assert code == 0 and (tmp_path / name).read_bytes().strip(), error

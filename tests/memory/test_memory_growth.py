@@ -1,4 +1,5 @@
-"""Adding to and deleting from a memory: other processes go on searching, a killed process damages nothing."""
+"""Building, adding to and deleting from a memory: other processes go on searching, a killed process damages nothing, and a build
+that is started again gives the same table as an uninterrupted one."""
 
 import contextlib
 import random
@@ -12,6 +13,7 @@ from pathlib import Path
 import lancedb
 import pytest
 from command_process import FORKS, run_and_kill
+from episodes import episode
 from representatives import representatives
 from word_embedder import WordEmbedder
 
@@ -23,17 +25,12 @@ NUM_KILLS = 3
 SECRET = "Xylotheque keepers whisper about quarzbruch lanterns every leap winter."
 
 
-def episode(stem: str, num_chunks: int) -> list[Chunk]:
-    return [
-        Chunk(
-            f"{stem}_{n}", f"Title {stem}", stem, f"Voice of {stem}", f"Line {n} of the episode {stem}.", "00:00:00", n
-        )
-        for n in range(num_chunks)
-    ]
+def told(stem: str, num_chunks: int) -> list[Chunk]:
+    return episode(stem, (f"Line {n} of the episode {stem}." for n in range(num_chunks)))
 
 
-def secret_episode() -> list[Chunk]:
-    return [replace(one, transcript=SECRET) if one.number == 3 else one for one in episode("zephyrine", 12)]
+SECRET_EPISODE = told("zephyrine", 12)
+SECRET_EPISODE[3] = replace(SECRET_EPISODE[3], transcript=SECRET)
 
 
 @pytest.fixture(params=representatives([False, True], False), ids=["small", "large"])
@@ -42,8 +39,8 @@ def memory(tmp_path, monkeypatch, request):
     if request.param:
         monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 20)
     store = MemoryStore.open(tmp_path / "memory", embedder=WordEmbedder())
-    store.build([chunk for stem in ("a", "b", "zephyrin", "zephyrin_e") for chunk in episode(stem, 12)])
-    store.add(secret_episode())
+    store.build([chunk for stem in ("a", "b", "zephyrin", "zephyrin_e") for chunk in told(stem, 12)])
+    store.add(SECRET_EPISODE)
     return store
 
 
@@ -56,7 +53,7 @@ def test_a_deleted_transcript_is_not_found_and_all_others_are(memory, call):
     assert memory.chunks() == kept
     for mode in ("full_text", "vector", "hybrid"):
         assert all(hit.chunk_id.startswith(("a_", "b_", "zephyrin_")) for hit in memory.search(SECRET, 60, mode))
-    assert memory.add(secret_episode()).num_added == 12
+    assert memory.add(SECRET_EPISODE).num_added == 12
     assert memory.search(SECRET, 1)[0].chunk_id == "zephyrine_3"
 
 
@@ -67,7 +64,7 @@ def test_a_name_that_is_not_there_changes_nothing(memory):
     assert lancedb.connect(memory.uri).open_table("transcripts").list_versions() == versions and len(memory) == 60
     assert memory.delete(["a", "b"]) == 24 and len(memory) == 36
     assert memory.delete(["zephyrin", "zephyrin_e", "zephyrine"]) == 36
-    assert memory.search("line", mode="full_text") == [] and memory.add(episode("a", 3)).num_added == 3
+    assert memory.search("line", mode="full_text") == [] and memory.add(told("a", 3)).num_added == 3
 
 
 def test_a_second_writer_waits_until_the_first_has_finished(memory, caplog):
@@ -81,9 +78,9 @@ def test_a_second_writer_waits_until_the_first_has_finished(memory, caplog):
 
     slow = MemoryStore.open(memory.uri, embedder=Waiting())
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(slow.add, episode("y", 2))
+        first = pool.submit(slow.add, told("y", 2))
         assert inside.wait(60)
-        second = pool.submit(MemoryStore.open(memory.uri, embedder=WordEmbedder()).add, episode("z", 3))
+        second = pool.submit(MemoryStore.open(memory.uri, embedder=WordEmbedder()).add, told("z", 3))
         while "another process is writing this memory; waiting" not in caplog.text:
             assert not second.done()
             time.sleep(0.01)
@@ -117,7 +114,7 @@ def test_another_process_searches_without_errors_while_episodes_are_added_and_de
     process.start()
     assert started.wait(60)
     for number in range(4):
-        memory.add(episode(f"new{number}", 5))
+        memory.add(told(f"new{number}", 5))
         assert memory.search(f"Line 4 of the episode new{number}.", 1, "full_text")[0].chunk_id == f"new{number}_4"
     memory.delete(["new0", "new1"])
     time.sleep(0.2)
@@ -134,7 +131,7 @@ def change(uri: str, min_rows: int, what: str, started) -> None:
     store = MemoryStore.open(uri, embedder=WordEmbedder())
     started.set()
     if what == "add":
-        store.add([*episode("new", 40), *episode("b", 3)])
+        store.add([*told("new", 40), *told("b", 3)])
     else:
         store.delete(["zephyrine"])
 
@@ -147,15 +144,15 @@ def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_o
 ):
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", min_rows)
     rng, uri = random.Random(3), str(tmp_path / "memory")
-    first = [chunk for stem in ("a", "b") for chunk in episode(stem, 12)] + secret_episode()
-    after = [*first[:12], *episode("b", 3), *episode("new", 40), *secret_episode()] if what == "add" else first[:24]
-    seconds = 0.5
-    for number in range(NUM_KILLS + 1):
-        store = MemoryStore.open(uri, embedder=WordEmbedder())
-        store.build(first)
-        kill_after = rng.uniform(0, seconds) if number else None
+    first = [chunk for stem in ("a", "b") for chunk in told(stem, 12)] + SECRET_EPISODE
+    after = [*first[:12], *told("b", 3), *told("new", 40), *SECRET_EPISODE] if what == "add" else first[:24]
+    kill_after = None
+    for _ in range(NUM_KILLS + 1):
+        MemoryStore.open(uri, embedder=WordEmbedder()).build(first)
         _, passed = run_and_kill(change, uri, min_rows, what, kill_after=kill_after)
-        seconds = seconds if number else passed
+        if kill_after is None:
+            seconds = passed
+        kill_after = rng.uniform(0, seconds)
         again = MemoryStore.open(uri, embedder=WordEmbedder())
         chunks = again.chunks()
         assert chunks in (first, after), f"{len(chunks)} chunks"
@@ -167,3 +164,61 @@ def test_a_process_killed_while_it_adds_or_deletes_leaves_the_memory_as_before_o
             with contextlib.suppress(MemoryStoreError):  # if the killed process had finished
                 again.delete(["zephyrine"])
             assert again.chunks() == after
+
+
+# -- builds ----------------------------------------------------------------------------------------------------------
+
+
+class SlowEmbedder(WordEmbedder):
+    """Writes down what it is asked to embed, before it does; a part takes 10 ms."""
+
+    texts_per_call = 16
+
+    def __init__(self, log: Path) -> None:
+        super().__init__()
+        self._log = log
+
+    def embed(self, texts):
+        with self._log.open("a") as file:
+            file.write("".join(f"{text}\n" for text in texts))
+        time.sleep(0.01)
+        return super().embed(texts)
+
+
+def build(folder: Path, seed: int, started) -> None:
+    folder.mkdir(exist_ok=True)
+    store = MemoryStore.open(folder / "memory", embedder=SlowEmbedder(folder / "log"))
+    started.set()
+    # each text twice; the seeds share half of them
+    store.build(episode("e", (f"Words of {number // 2 + seed * 100}." for number in range(400))))
+
+
+def rows_at(folder: Path):
+    table = lancedb.connect(folder / "memory").open_table("transcripts")
+    (index,) = table.list_indices()
+    assert (index.columns, index.num_unindexed_rows) == (["transcript"], 0)
+    return table.to_arrow()
+
+
+@pytest.mark.parametrize("over_another", representatives([False, True], False))
+def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_path, over_another):
+    random_moment, whole = random.Random(7), tmp_path / "whole"
+    if over_another:
+        run_and_kill(build, whole, 0)
+    _, seconds = run_and_kill(build, whole, 1)
+    num_killed = 0
+    for number in range(NUM_KILLS):
+        folder = tmp_path / str(number)
+        if over_another:
+            run_and_kill(build, folder, 0)
+            (folder / "log").unlink()
+        was_killed, _ = run_and_kill(build, folder, 1, kill_after=random_moment.uniform(0, seconds))
+        num_killed += was_killed
+        assert not run_and_kill(build, folder, 1)[0]
+        assert rows_at(folder).equals(rows_at(whole))
+        assert not (folder / "memory" / "embeddings").exists()
+        embedded = (folder / "log").read_text().splitlines()
+        assert len(embedded) - len(set(embedded)) <= SlowEmbedder.texts_per_call
+        hit = MemoryStore.open(folder / "memory").search("words of 150", 1, "full_text")[0]
+        assert hit.transcript == "Words of 150."
+    assert num_killed >= NUM_KILLS // 2

@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any
 
 import pytest
+from episodes import episode
 
 from midthought.data.final_answers import NO_ANSWER
 from midthought.env.answers import task_is_right
@@ -37,8 +38,8 @@ SAMPLE = str(resources.files("midthought.recipes.podcast") / "sample")
 
 
 def plan_of(num_questions: int, **changes: Any) -> QuestionPlan:
-    shares = {"needless_share": 0.3, "distractor_share": 0.5}
-    return QuestionPlan(num_questions, **shares | {"min_quote_words": 8, "max_quote_words": 10} | changes)
+    values = {"needless_share": 0.3, "distractor_share": 0.5, "min_quote_words": 8, "max_quote_words": 10}
+    return QuestionPlan(num_questions, **values | changes)
 
 
 PLAN = plan_of(600)
@@ -85,26 +86,21 @@ def test_each_quote_occurs_once_and_its_chunk_proves_the_answer(memory, tasks):
 def test_answers_are_balanced_so_that_a_constant_guess_is_poor(part, tasks):
     for kind, possible in (("episode", {c.episode for c in part}), ("speaker", {c.speaker for c in part})):
         counts = Counter(task.answer for task in tasks if task.labels["kind"] == kind)
-        fair = counts.total() / len(possible)
-        assert counts.keys() == possible and max(counts.values()) <= 1.5 * fair
+        assert counts.keys() == possible and max(counts.values()) <= 1.5 * counts.total() / len(possible)
 
 
-def test_the_asked_for_share_needs_no_memory_and_these_prompts_hold_the_proof(memory, tasks):
+def test_the_prompts_of_a_share_hold_the_proof_and_notes_of_the_others_do_not_help(memory, tasks):
     by_id = {chunk.chunk_id: chunk for chunk in memory}
-    needless = [task for task in tasks if not task.labels["needs_memory"]]
-    assert len(needless) == 180
-    for task in needless:
-        note = task.prompt.partition("\n")[0]
-        assert note == f"Note: {format_chunk(by_id[task.evidence[0]])}" and task.answer in note
-
-
-def test_questions_that_need_the_memory_come_without_a_note_or_with_one_that_does_not_help(tasks):
     needed = [task for task in tasks if task.labels["needs_memory"]]
-    notes = [task.prompt.partition("\n")[0] for task in needed if task.prompt.startswith("Note: ")]
-    assert 0.4 < len(notes) / len(needed) < 0.6
-    for task in needed:
-        assert task.answer not in task.prompt
-        assert words(task.prompt).count(words(task.labels["quote"])[:-1]) == 1
+    assert len(needed) == 420
+    assert 0.4 < sum(task.prompt.startswith("Note: ") for task in needed) / len(needed) < 0.6
+    for task in tasks:
+        if task.labels["needs_memory"]:
+            assert task.answer not in task.prompt
+            assert words(task.prompt).count(words(task.labels["quote"])[:-1]) == 1
+        else:
+            note = task.prompt.partition("\n")[0]
+            assert note == f"Note: {format_chunk(by_id[task.evidence[0]])}" and task.answer in note
 
 
 def test_the_same_seed_gives_the_same_questions_and_another_seed_others(memory, part, tasks):
@@ -125,11 +121,10 @@ def test_a_plan_chooses_the_kinds_and_how_many_need_the_memory(memory, part):
 
 
 def test_a_quote_that_the_memory_holds_twice_or_a_chunk_that_is_too_short_is_not_asked_about():
-    text = "the tide clock has one copper hand and no numerals at all on it"
-    twins = [Chunk(f"e_{number}", "E", "e", "Ann", text, "00:00:00", number) for number in range(2)]
+    twins = episode("e", ["the tide clock has one copper hand and no numerals at all on it"] * 2)
     assert make_questions(twins, plan_of(9), 0, memory=twins) == []
     assert make_questions(twins[:1], plan_of(9), 0, memory=twins[:1]) != []
-    short = [Chunk("e_0", "E", "e", "Ann", "seven words are not enough for it", "00:00:00", 0)]
+    short = episode("e", ["seven words are not enough for it"])
     assert make_questions(short, plan_of(9), 0, memory=short) == []
     assert all(quote_and_answer(short[0], kind, PLAN, random.Random(0)) is None for kind in WORDINGS)
 
@@ -151,8 +146,8 @@ def test_quotes_of_windows_are_of_one_speaker_and_every_word_is_taken_once():
     turns = chunk_all(transcripts, 18)
     assert one_speaker_chunks(turns) == turns
     window = Chunk("e_0", "E", "e", "A, B", "One. Two.", "00:00:01", 0, ((0, "A"), (1, "B")), "", ((1, "00:01:00"),))
-    said = [(piece.speaker, piece.transcript, piece.time) for piece in one_speaker_chunks([window])]
-    assert said == [("A", "One.", "00:00:01"), ("B", "Two.", "00:01:00")]
+    found = [(piece.speaker, piece.transcript, piece.time) for piece in one_speaker_chunks([window])]
+    assert found == [("A", "One.", "00:00:01"), ("B", "Two.", "00:01:00")]
     made = with_windows(make_questions(pieces, plan_of(200), 0, memory=pieces), windows)
     shown = {window.chunk_id: window for window in windows}
     assert len(made) > 190
@@ -164,42 +159,50 @@ def test_an_episode_is_wholly_in_one_part_and_no_chunk_is_lost(memory):
     stems = {name: {chunk.stem for chunk in chunks} for name, chunks in parts.items()}
     assert [len(stems[name]) for name in ("train", "validation", "test")] == [6, 2, 4]
     assert len(set().union(*stems.values())) == 12
-    assert sorted(chunk.chunk_id for chunks in parts.values() for chunk in chunks) == sorted(
-        chunk.chunk_id for chunk in memory
-    )
-    assert split_episodes(memory, 4, 2, seed=3) == parts
-    assert split_episodes(memory, 4, 2, seed=4) != parts
+    kept = [chunk.chunk_id for chunks in parts.values() for chunk in chunks]
+    assert sorted(kept) == sorted(chunk.chunk_id for chunk in memory)
+    assert split_episodes(memory, 4, 2, seed=3) == parts != split_episodes(memory, 4, 2, seed=4)
     with pytest.raises(SettingsError, match=r"12 episodes cannot be split into 10 .*2 .*add transcripts"):
         split_episodes(memory, 10, 2, seed=0)
 
 
-def test_questions_are_read_back_as_they_were_written_and_others_are_named_with_line_and_remedy(tmp_path, tasks):
-    path = tmp_path / "mine.jsonl"
+def test_questions_are_read_back_as_they_were_written(tmp_path, tasks):
     asked = [*tasks, Task(task_id="t", prompt="Who\u2028said\u0085this?", answer="Ada")]
-    write_questions(asked, path)
-    assert read_questions(path) == asked
-    for line in (
+    write_questions(asked, tmp_path / "mine.jsonl")
+    assert read_questions(tmp_path / "mine.jsonl") == asked
+    with pytest.raises(TranscriptError, match=r"nothing\.jsonl cannot be read"):
+        read_questions(tmp_path / "nothing.jsonl")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "{", "[]", "3", '{"question": "Who?"}', '{"answer": "Ada"}', '{"question": 3, "answer": "x"}',
         '{"question": "Who?", "answer": 3}', '{"question": "Who?", "answer": "Ada", "labels": [1]}',
         '{"question": "Who?", "answer": "Ada", "evidence": "t_0"}', '{"question": "Who?", "answer": "Ada", "aliases": [1]}',
-    ):  # fmt: skip
-        path.write_text(json.dumps({"question": "Who?", "answer": "Ada"}) + "\n" + line + "\n")
-        with pytest.raises(
-            TranscriptError, match=r'mine\.jsonl, line 2: not a question .*write \{"question"'
-        ) as caught:
-            read_questions(path)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(TranscriptError, match=r"nothing\.jsonl cannot be read"):
-        read_questions(tmp_path / "nothing.jsonl")
-    for row in (
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_question_is_named_with_the_remedy(tmp_path, line):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"question": "Who?", "answer": "Ada"}\n' + line + "\n")
+    with pytest.raises(TranscriptError, match=r'mine\.jsonl, line 2: not a question .*write \{"question"') as caught:
+        read_questions(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
         {"answer": "The memory does not say"},
         {"answer": "N/A", "labels": {"kind": "unanswerable"}},
         {"answer": "I don't know.", "labels": {"kind": "unanswerable"}, "aliases": ["Who knows?"]},
-    ):
-        path.write_text(json.dumps({"question": "Who rang?", **row}))
-        (task,) = read_questions(path)
-        assert task.answer == NO_ANSWER and task.labels["kind"] == "unanswerable"
-        assert all(task_is_right(task, said) for said in (row["answer"], "I do not know.", *row.get("aliases", ())))
+    ],
+)
+def test_a_question_without_an_answer_is_answered_by_saying_so_in_any_words(tmp_path, row):
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"question": "Who rang?", **row}))
+    (task,) = read_questions(tmp_path / "mine.jsonl")
+    assert task.answer == NO_ANSWER and task.labels["kind"] == "unanswerable"
+    assert all(task_is_right(task, said) for said in (row["answer"], "I do not know.", *row.get("aliases", ())))
 
 
 def test_a_users_questions_need_a_question_and_an_answer_only(tmp_path):
@@ -215,21 +218,17 @@ def test_a_users_questions_need_a_question_and_an_answer_only(tmp_path):
     ]
 
 
+def question_about(chunk: Chunk) -> Task:
+    labels = {"evidence_digest": words_digest([chunk])}
+    return Task(task_id=chunk.chunk_id, prompt="Who?", answer=chunk.speaker, labels=labels, evidence=(chunk.chunk_id,))
+
+
 def test_evidence_of_another_splitting_is_not_used(tmp_path):
     """The ids `STEM_0`, `STEM_1`, … exist in both."""
     transcripts = read_transcripts(SAMPLE).require_all()[:4]
     path = tmp_path / "own.jsonl"
     for chunking, num_used in ((Chunking("turns", 9), 0), (18, 40)):
-        made = [
-            Task(
-                task_id=f"t:{chunk.chunk_id}",
-                prompt="Who said so?",
-                answer=chunk.speaker,
-                labels={"evidence_digest": words_digest([chunk])},
-                evidence=(chunk.chunk_id,),
-            )
-            for chunk in chunk_all(transcripts, chunking)[10:50]
-        ]
+        made = [question_about(chunk) for chunk in chunk_all(transcripts, chunking)[10:50]]
         write_questions(made, path)
         config = PodcastConfig(questions={"path": str(path)})
         data = prepare_data(config, transcripts, tmp_path / "run")

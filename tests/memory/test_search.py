@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midthought.errors import SettingsError
 from midthought.memory.search import Hit, fuse, spaced_words, words_in_a_row
+from midthought.memory.tool import NOTHING_FOUND, MemoryRetrievalTool, format_chunk
 
 
 def hit(name: str, text: str = "other words") -> Hit:
@@ -13,9 +15,7 @@ def hit(name: str, text: str = "other words") -> Hit:
 
 
 def test_the_longest_run_of_words_in_order_is_counted():
-    assert words_in_a_row("A copper hand", "the single copper hand, a hand") == (2, 3)
     assert words_in_a_row("“Copper HAND!”", "a copper—hand") == (2, 2)
-    assert words_in_a_row("hand copper", "copper hand") == (1, 2)
     assert words_in_a_row("and", "hand") == words_in_a_row("x", "") == (0, 1)
     assert words_in_a_row("?!", "hand") == (0, 0)
     assert spaced_words("Café don't 3rd_x") == spaced_words("“café—don’t” 3RD…X\u00a0") == " cafe don t 3rd x "
@@ -50,11 +50,8 @@ def test_a_quote_comes_in_the_order_of_words_and_a_question_in_that_of_meaning()
     assert [each.chunk_id for each in question][:2] == ["c", "b"]
     weight = 1 / 36  # one of six words, "the", squared
     assert question[0].score == pytest.approx(weight / 23 + (1 - weight) / 21)
-
-
-def test_one_way_may_find_nothing():
-    assert [each.chunk_id for each in fuse("x", [], [hit("b"), hit("a")])] == ["b", "a"]
-    assert [each.chunk_id for each in fuse("x", [hit("b"), hit("a")], [])] == ["b", "a"]
+    for one_way in (fuse("x", [], by_meaning), fuse("x", by_meaning, [])):
+        assert [each.chunk_id for each in one_way] == ["c", "b", "d"]
     assert fuse("x", [], []) == []
 
 
@@ -64,3 +61,27 @@ def test_a_question_that_holds_a_quote_goes_by_its_words_the_longer_that_is(num_
     query = " ".join([*quote, *(f"other{number}" for number in range(12 - num_in_a_row))])
     found = {each.chunk_id: each.score for each in fuse(query, [hit("a", " ".join(quote))], [hit("b")])}
     assert found == pytest.approx({"a": weight / 21, "b": (1 - weight) / 21})
+
+
+# -- the tool --------------------------------------------------------------------------------------------------------
+
+
+def test_the_result_is_one_numbered_line_for_each_chunk(store, chunks):
+    output = MemoryRetrievalTool(store, mode="full_text").execute(query="the wheel, in the café, and a mitten", k=2)
+    assert output.text == f"[1] {format_chunk(chunks[3])}\n[2] {format_chunk(chunks[2])}"
+    assert output.metadata == {"chunk_ids": ["tide_3", "tide_2"]}
+    output = MemoryRetrievalTool(store, mode="full_text").execute(query="xylophone")
+    assert (output.text, output.metadata) == (NOTHING_FOUND, {"chunk_ids": []})
+
+
+def test_k_is_the_constructors_unless_the_call_says_otherwise(store):
+    tool = MemoryRetrievalTool(store, k=2, mode="vector")
+    assert len(tool.execute(query="yes").metadata["chunk_ids"]) == 2
+    assert len(tool.execute(query="yes", k=4).metadata["chunk_ids"]) == 4
+    schema = tool.definition.parameters_schema()
+    assert schema["required"] == ["query"] and schema["properties"]["k"]["default"] == 2
+    for parameters, words in (({"query": " "}, "empty"), ({"query": "x", "k": 11}, "1 to 10")):
+        with pytest.raises(ValueError, match=words):
+            tool.execute(**parameters)
+    with pytest.raises(SettingsError, match="from 1 to 10, not 0"):
+        MemoryRetrievalTool(store, k=0)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 from command_process import CommandProcess
+from episodes import episode
 
-from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.store import MemoryStore
 
@@ -16,10 +16,7 @@ from midthought.memory.store import MemoryStore
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory):
     path = tmp_path_factory.mktemp("serve") / "memory"
-    chunks = [
-        Chunk(f"t_{number}", "T", "t", "Ann", f"the tide is {number} hours late", "00:00:01", number)
-        for number in range(3)
-    ]
+    chunks = episode("t", (f"the tide is {number} hours late" for number in range(3)))
     MemoryStore.open(path, embedder=MiniLMEmbedder()).build(chunks)
     return path
 
@@ -49,8 +46,8 @@ def test_it_answers_what_is_in_flight_before_it_ends(memory):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.putrequest("POST", "/search")
         body = b'{"query": "tide", "k": 1}'
-        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(body)))):
-            connection.putheader(name, value)
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(len(body)))
         connection.putheader("Authorization", f"Bearer {environment['MEMORY_TOKEN']}")
         connection.endheaders(body[:10])
         time.sleep(0.5)  # the service reads the body

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from episodes import episode, lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lancedb.index import FTS
@@ -21,8 +22,12 @@ from midthought.memory.store import MemoryStore
 MODES = ["full_text", "vector", "hybrid"]
 
 
+def table_of(store):
+    return lancedb.connect(store.uri).open_table("transcripts")
+
+
 def test_the_table_has_the_columns_of_the_original_and_any_client_can_search_it(store, chunks):
-    table = lancedb.connect(store.uri).open_table("transcripts")
+    table = table_of(store)
     assert tuple(table.schema.names) == COLUMNS
     assert table.schema.field("vector").type == pa.list_(pa.float32(), 64)
     row = table.to_arrow().to_pylist()[2]
@@ -31,20 +36,11 @@ def test_the_table_has_the_columns_of_the_original_and_any_client_can_search_it(
         "id": "tide_2", "episode": "The Tide Clock", "speaker": "Ann", "transcript": chunks[2].transcript,
         "time": "00:00:02", "chunk_id": 2, "embedding_model": "words", "embedding_dimension": 64,
     }  # fmt: skip
-    found = table.search("a boy's mitten", query_type="fts").limit(1).to_list()
-    assert found[0]["id"] == "tide_2"
+    assert table.search("a boy's mitten", query_type="fts").limit(1).to_list()[0]["id"] == "tide_2"
     stored = np.asarray(table.to_arrow()["vector"].to_pylist(), np.float32)
     np.testing.assert_array_equal(stored, store.embedder.embed([chunk.transcript for chunk in chunks]))
     assert store.get(["tide_3", "none", "tide_0", "x' OR 1=1"]) == {"tide_0": chunks[0], "tide_3": chunks[3]}
     assert store.get([]) == {}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_exact_quote_is_found_and_equal_scores_come_in_the_order_of_ids(store, mode):
-    (hit,) = store.search("used a boy's mitten to quieten the beat", k=1, mode=mode)
-    assert (hit.chunk_id, hit.speaker, hit.episode, hit.time) == ("tide_2", "Ann", "The Tide Clock", "00:00:02")
-    assert hit.transcript.startswith("Somebody had") and hit.score > 0
-    assert [hit.chunk_id for hit in store.search("yes.", k=2, mode=mode)] == ["tide_4", "tide_5"]
 
 
 def test_a_query_is_plain_words_whatever_signs_it_holds_and_needs_no_embedding_model(store, monkeypatch):
@@ -63,51 +59,48 @@ def test_any_text_can_be_asked_for(store, query):
     assert len(store.search(query, mode="hybrid")) == 3
 
 
-def test_the_score_is_the_cosine_or_the_sum_of_weighted_reciprocal_ranks(store, chunks, embedder):
-    query, text = "a single copper hand", chunks[0].transcript
-    first, second = embedder.embed([query, text])
+def test_the_score_is_the_cosine_or_the_sum_of_weighted_reciprocal_ranks_and_equal_ones_come_by_id(
+    store, chunks, embedder
+):
+    query = "a single copper hand"
+    first, second = embedder.embed([query, chunks[0].transcript])
     assert store.search(query, k=1, mode="vector")[0].score == pytest.approx(float(first @ second), abs=1e-5)
     assert store.search(query, k=1, mode="hybrid")[0].score == pytest.approx(1 / 21)
     best, second = store.search("yes a boy's mitten", k=2, mode="hybrid")
-    assert best.chunk_id == "tide_2" and best.score == pytest.approx(1 / 21)
-    assert second.score < best.score
+    assert best.chunk_id == "tide_2" and second.score < best.score == pytest.approx(1 / 21)
+    for mode in MODES:
+        assert [hit.chunk_id for hit in store.search("yes.", k=2, mode=mode)] == ["tide_4", "tide_5"], "equal scores"
 
 
-def test_building_again_adds_nothing_and_embeds_nothing(tmp_path, store, chunks, embedder):
+def test_building_again_adds_nothing_and_embeds_nothing(store, chunks, embedder):
     assert len(embedder.embedded) == 5  # "Yes." once
     embedder.embedded.clear()
-    again = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    version = lancedb.connect(store.uri).open_table("transcripts").version
+    again, version = MemoryStore.open(store.uri, embedder=embedder), table_of(store).version
     report = again.build(chunks)
     assert (report.num_added, report.num_kept, report.num_removed, report.num_embedded) == (0, 6, 0, 0)
     assert not again.add(chunks).changes and embedder.embedded == [] and len(again) == 6
-    assert lancedb.connect(store.uri).open_table("transcripts").version == version
+    assert table_of(store).version == version
 
 
 def test_a_build_removes_what_is_gone_and_embeds_only_new_words(store, chunks, embedder):
     embedder.embedded.clear()
-    other = replace(chunks[0], chunk_id="bell_0", stem="bell", transcript="New words.")
     changed = [replace(chunks[1], transcript="Changed words."), replace(chunks[2], speaker="Ann Lee")]
-    report = store.build([chunks[0], *changed, other])
+    report = store.build([chunks[0], *changed, *episode("bell", ["New words."])])
     assert (report.num_added, report.num_kept, report.num_removed) == (3, 1, 5)
     assert sorted(embedder.embedded) == ["Changed words.", "New words."]
     assert [chunk.chunk_id for chunk in store.chunks()] == ["bell_0", "tide_0", "tide_1", "tide_2"]
     assert store.search("mitten", k=1, mode="full_text")[0].speaker == "Ann Lee"
 
 
-@pytest.mark.parametrize("is_large", [False, True])
 def test_adding_a_transcript_keeps_the_others_and_replaces_one_of_its_name(
     store, chunks, is_large, embedder, monkeypatch
 ):
-    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
-    many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)]
-    near = replace(chunks[0], chunk_id="tide_x_0", stem="tide_x", transcript="Another name.")
-    store.build([*chunks, *many, near])
+    many = episode("x", lines(50))
+    store.build([*chunks, *many, *episode("tide_x", ["Another name."])])
     if is_large:
         monkeypatch.setattr("midthought.memory.table.TableLocation.write", lambda *_: pytest.fail("written anew"))
     embedder.embedded.clear()
-    shorter = [chunks[0], replace(chunks[1], transcript="Changed words.")]
-    report = store.add([*shorter, replace(chunks[0], chunk_id="y_0", stem="y", transcript="New words.")])
+    report = store.add([chunks[0], replace(chunks[1], transcript="Changed words."), *episode("y", ["New words."])])
     assert (report.num_added, report.num_kept, report.num_removed, report.num_embedded) == (2, 1, 5, 2)
     assert sorted(embedder.embedded) == ["Changed words.", "New words."]
     wanted = ["tide_0", "tide_1", "tide_x_0", *(chunk.chunk_id for chunk in many), "y_0"]
@@ -118,10 +111,9 @@ def test_adding_a_transcript_keeps_the_others_and_replaces_one_of_its_name(
         assert all(hit.chunk_id != "tide_2" for hit in store.search("a boy's mitten", 60, mode))
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_transcript_does_not_take_the_place_of_another_one_of_its_name(store, chunks, is_large, monkeypatch):
-    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
-    store.add([replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)])
+@pytest.mark.usefixtures("is_large")
+def test_a_transcript_does_not_take_the_place_of_another_one_of_its_name(store, chunks):
+    store.add(episode("x", lines(50)))
     other = replace(chunks[0], transcript="A clock of another episode.")
     refusal = r"the memory has other contents of the transcript 'tide'; if it was corrected, replace it: --replace"
     with pytest.raises(MemoryStoreError, match=refusal):
@@ -130,51 +122,34 @@ def test_a_transcript_does_not_take_the_place_of_another_one_of_its_name(store, 
     assert store.add([other]).num_removed == 6 and len(store) == 51
 
 
-def test_a_memory_opens_as_before_while_its_next_version_is_not_indexed(store, embedder, chunks):
-    """The state that a build leaves if it is killed after the rows were written."""
-    rows = lancedb.connect(store.uri).open_table("transcripts").to_arrow()
-    lancedb.connect(store.uri).create_table("transcripts", rows.slice(0, 2), mode="overwrite")
-    again = MemoryStore.open(store.uri, embedder=embedder)
-    for mode in MODES:
-        assert again.search("herring scales", 1, mode)[0].chunk_id == "tide_3"
-    assert len(again) == 6
-    report = again.build(chunks[:2])
-    assert (report.num_added, report.num_kept, report.num_embedded) == (0, 2, 0)
-    assert again.search("herring", mode="full_text") == [] and len(again) == 2
-
-
 def test_vectors_are_indexed_from_a_number_of_rows_on(store, chunks, monkeypatch):
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
-    expected = store.search(chunks[2].transcript, mode="vector")
-    store.add([replace(chunks[3], chunk_id="x_0", stem="x", transcript="Something else.")])
-    indices = lancedb.connect(store.uri).open_table("transcripts").list_indices()
-    assert sorted(column for index in indices for column in index.columns) == [
-        "episode", "id", "speaker", "transcript", "vector",
-    ]  # fmt: skip
-    assert store.search(chunks[2].transcript, k=1, mode="vector") == [
-        replace(expected[0], score=pytest.approx(expected[0].score, abs=1e-5))
-    ]
+    (expected,) = store.search(chunks[2].transcript, 1, "vector")
+    store.add(episode("x", ["Something else."]))
+    indexed = {column for index in table_of(store).list_indices() for column in index.columns}
+    assert indexed == {"episode", "id", "speaker", "transcript", "vector"}
+    found = store.search(chunks[2].transcript, k=1, mode="vector")
+    assert found == [replace(expected, score=pytest.approx(expected.score, abs=1e-5))]
 
 
-def test_many_threads_search_a_fresh_store_at_once_and_find_the_same(tmp_path, new_embedder, store, chunks):
-    fresh = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+def test_many_threads_search_a_fresh_store_at_once_and_find_the_same(new_embedder, store, chunks):
+    fresh = MemoryStore.open(store.uri, embedder=new_embedder())
     queries = [(chunk.transcript, mode) for chunk in chunks[:5] for mode in MODES] * 8
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda query: fresh.search(query[0], 3, query[1]), queries))
     assert found == [store.search(text, 3, mode) for text, mode in queries]
 
 
-def test_another_embedding_model_is_refused_with_both_names(tmp_path, new_embedder, store, chunks, monkeypatch):
+def test_another_embedding_model_is_refused_with_both_names(new_embedder, store, chunks, monkeypatch):
     with pytest.raises(MemoryStoreError, match=r"words \(64 dimensions\), not with words \(32 dimensions\)"):
-        MemoryStore.open(tmp_path / "memory", embedder=new_embedder(32))
-    late = MemoryStore.open(tmp_path / "memory")
+        MemoryStore.open(store.uri, embedder=new_embedder(32))
+    late = MemoryStore.open(store.uri)
     monkeypatch.setattr("midthought.memory.store.load_embedder", lambda: new_embedder(32))
     for act in (lambda: late.search("x", mode="vector"), lambda: late.build(chunks)):
         with pytest.raises(MemoryStoreError, match="give the same embedding model"):
             act()
-    rows = rows_of(chunks, new_embedder(32).embed(["x"] * 6), "other")
     with pytest.raises(MemoryStoreError, match=r"not with other \(32"):
-        late.ingest(rows)
+        late.ingest(rows_of(chunks, new_embedder(32).embed(["x"] * 6), "other"))
 
 
 def test_a_failing_build_leaves_its_vectors_only_and_an_old_memory_as_it_was(
@@ -184,11 +159,10 @@ def test_a_failing_build_leaves_its_vectors_only_and_an_old_memory_as_it_was(
         def embed(self, texts):
             raise RuntimeError("no")
 
-    with pytest.raises(RuntimeError):
-        MemoryStore.open(tmp_path / "new", embedder=Failing()).build(chunks)
+    for name, wanted in (("new", chunks), ("memory", [replace(chunks[0], transcript="New.")])):
+        with pytest.raises(RuntimeError, match=r"^no$"):
+            MemoryStore.open(tmp_path / name, embedder=Failing()).build(wanted)
     assert not (tmp_path / "new").exists()
-    with pytest.raises(RuntimeError):
-        MemoryStore.open(tmp_path / "memory", embedder=Failing()).build([replace(chunks[0], transcript="New.")])
     monkeypatch.setattr("lancedb.table.LanceTable.create_index", lambda *_, **__: 1 / 0)
     for name in ("new", "memory"):
         with pytest.raises(ZeroDivisionError):
@@ -198,31 +172,38 @@ def test_a_failing_build_leaves_its_vectors_only_and_an_old_memory_as_it_was(
     with pytest.raises(MemoryStoreError, match="are not indexed; build it with"):
         MemoryStore.open(tmp_path / "new").search("herring", mode="full_text")
     assert MemoryStore.open(tmp_path / "new", embedder=new_embedder()).build(chunks[:3]).num_embedded == 0
-    memory = MemoryStore.open(tmp_path / "memory")
-    assert memory.chunks() == chunks and memory.search("herring", mode="full_text")[0].chunk_id == "tide_3"
+    memory = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
+    assert memory.chunks() == chunks and len(memory) == 6
+    for mode in MODES:
+        assert memory.search("herring scales", 1, mode)[0].chunk_id == "tide_3"
+    report = memory.build(chunks[:3])
+    assert (report.num_added, report.num_kept, report.num_embedded) == (0, 3, 0)
+    assert memory.search("herring", mode="full_text") == [] and len(memory) == 3
 
 
 def test_what_cannot_be_searched_or_built_is_refused_with_the_remedy(tmp_path, store, embedder, chunks):
-    with pytest.raises(SettingsError, match="Did you mean 'full_text'"):
-        store.search("x", mode="fulltext")
-    with pytest.raises(SettingsError, match="k must be at least 1, not 0"):
-        store.search("x", k=0)
-    with pytest.raises(MemoryStoreError, match="two different chunks have the id 'tide_0'"):
-        MemoryStore.open(tmp_path / "m", embedder=embedder).build([chunks[0], replace(chunks[0], speaker="X")])
-    none = MemoryStore.open(tmp_path / "none", embedder=embedder)
-    assert not none.is_built and len(none) == 0
-    with pytest.raises(MemoryStoreError, match=r"none: there is no memory .*build it with 'midthought memory build'"):
-        none.search("x")
-    assert not (tmp_path / "m").exists() and not (tmp_path / "none").exists(), "they are not begun"
-    for number in range(15):
-        lancedb.connect(tmp_path / "db").create_table(f"t{number:02}", pa.table({"id": ["x"]}))
-    lancedb.connect(tmp_path / "db").create_table("transcripts", pa.table({"id": ["x"], "text": ["y"]}))
-    with pytest.raises(MemoryStoreError, match="it lacks episode, speaker"):
-        MemoryStore.open(tmp_path / "db", embedder=embedder)
-    assert MemoryStore.open(tmp_path / "db", table="mine", embedder=embedder).add(chunks).num_added == 6
+    def at(name: str, **options) -> MemoryStore:
+        return MemoryStore.open(tmp_path / name, embedder=embedder, **options)
+
+    assert not at("none").is_built and len(at("none")) == 0
     (tmp_path / "file").write_text("x")
-    with pytest.raises(MemoryStoreError, match="this path is a file"):
-        MemoryStore.open(tmp_path / "file", embedder=embedder).build(chunks)
+    for number in range(15):
+        lancedb.connect(tmp_path / "db").create_table(f"t{number:02}", [{"id": "x"}])
+    lancedb.connect(tmp_path / "db").create_table("transcripts", [{"id": "x", "text": "y"}])
+    for kind, message, act in (
+        (SettingsError, "Did you mean 'full_text'", lambda: store.search("x", mode="fulltext")),
+        (SettingsError, "k must be at least 1, not 0", lambda: store.search("x", k=0)),
+        (MemoryStoreError, "two different chunks have the id 'tide_0'",
+         lambda: at("m").build([chunks[0], replace(chunks[0], speaker="X")])),
+        (MemoryStoreError, r"none: there is no memory .*build it with 'midthought memory build'",
+         lambda: at("none").search("x")),
+        (MemoryStoreError, "it lacks episode, speaker", lambda: at("db")),
+        (MemoryStoreError, "this path is a file", lambda: at("file").build(chunks)),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=message):
+            act()
+    assert not (tmp_path / "m").exists() and not (tmp_path / "none").exists(), "they are not begun"
+    assert at("db", table="mine").add(chunks).num_added == 6
 
 
 def test_a_file_that_holds_no_rows_or_rows_without_a_value_is_refused(tmp_path, chunks, embedder):
@@ -239,58 +220,48 @@ def test_a_file_that_holds_no_rows_or_rows_without_a_value_is_refused(tmp_path, 
         read_rows(tmp_path / "y.parquet")
 
 
-def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp_path, chunks, monkeypatch):
+def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp_path, monkeypatch):
     """LanceDB's `optimize` merges partitions below the configured size: of a thousand, 31 were left for a million rows."""
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     monkeypatch.setattr("midthought.memory.indices.ROWS_PER_PARTITION", 50)
-    many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(1_050)]
+    many = episode("x", lines(1_050))
     vectors = np.random.default_rng(0).standard_normal((len(many), 32)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     store = MemoryStore.open(tmp_path / "large")
 
     def num_partitions() -> int:
-        table = lancedb.connect(store.uri).open_table("transcripts")
-        plan = table.search(vectors[0], vector_column_name="vector").distance_type("cosine").nprobes(1).analyze_plan()
-        return int(re.search(r"partitions_ranked=(\d+)", plan)[1])
+        search = table_of(store).search(vectors[0], vector_column_name="vector").distance_type("cosine").nprobes(1)
+        return int(re.search(r"partitions_ranked=(\d+)", search.analyze_plan())[1])
 
-    store.ingest(rows_of(many[:1_000], vectors[:1_000], "drawn"))
-    assert num_partitions() >= 15
-    store.ingest(rows_of(many[1:], vectors[1:], "drawn"))
-    assert num_partitions() >= 15
+    for part in (slice(1_000), slice(1, None)):
+        store.ingest(rows_of(many[part], vectors[part], "drawn"))
+        assert num_partitions() >= 15
 
 
-def test_a_build_that_failed_between_its_indices_is_finished_by_the_next_one(store, chunks, embedder, monkeypatch):
+def test_a_build_that_failed_between_its_indices_is_finished_by_the_next_one(store, embedder, monkeypatch):
     monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 300)
-
-    def told(word):
-        return [
-            replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"{word} {n}.") for n in range(300)
-        ]
 
     def full_after_the_words(table):
         table.create_index("transcript", config=FTS(**WORD_INDEX))
         raise OSError(28, "No space left on device")
 
-    store.build(told("kiln"))
+    loom = episode("x", lines(300, "loom"))
+    store.build(episode("x", lines(300, "kiln")))
     with monkeypatch.context() as broken, pytest.raises(StorageError, match="no space"):
         broken.setattr("midthought.memory.table.index_table", full_after_the_words)
-        store.build(told("loom"))
+        store.build(loom)
     assert MemoryStore.open(store.uri, embedder=embedder).search("3", 1)[0].transcript == "kiln 3."
-    MemoryStore.open(store.uri, embedder=embedder).build(told("loom"))
+    MemoryStore.open(store.uri, embedder=embedder).build(loom)
     assert MemoryStore.open(store.uri, embedder=embedder).search("3", 1)[0].transcript == "loom 3."
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_quote_comes_before_the_same_words_elsewhere_in_small_and_large_memories(
-    store, chunks, is_large, monkeypatch
-):
-    monkeypatch.setattr("midthought.memory.indices.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
+@pytest.mark.usefixtures("is_large")
+def test_a_quote_comes_before_the_same_words_elsewhere_in_small_and_large_memories(store):
     texts = ["hand copper single", "the single copper hand of it all", "copper single hand", *["hand hand"] * 90]
-    store.build([replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=t) for n, t in enumerate(texts)])
+    store.build(episode("x", texts))
     most = store.search("single, hand, the tide clock", k=10)
-    assert all(store.search("single, hand, the tide clock", k=k) == most[:k] for k in range(1, 10)), (
-        "k changes no order"
-    )
+    for k in range(1, 10):
+        assert store.search("single, hand, the tide clock", k=k) == most[:k], "k changes no order"
     for mode in ("full_text", "hybrid"):
         assert store.search("Single copper hand!", 1, mode)[0].chunk_id == "x_1"
 
@@ -298,7 +269,7 @@ def test_a_quote_comes_before_the_same_words_elsewhere_in_small_and_large_memori
 def test_versions_older_than_they_are_kept_are_dropped(store, chunks, monkeypatch):
     monkeypatch.setattr("midthought.memory.indices.VERSION_LIFETIME", timedelta(milliseconds=1))
     store.build(chunks[:3])
-    versions = lancedb.connect(store.uri).open_table("transcripts").list_versions()
+    versions = table_of(store).list_versions()
     assert {int(version["metadata"]["total_rows"]) for version in versions} == {3}
 
 
@@ -311,17 +282,13 @@ def test_a_memory_may_lie_in_any_object_store_that_lancedb_takes(scheme, tmp_pat
     assert store.search("a boy's mitten", 1)[0].chunk_id == "tide_2"
     assert store.build(chunks[:3]).num_embedded == 0 and len(store) == 3
     assert not list((tmp_path / "cache").rglob("*.npy"))
-
-
-def test_a_scheme_of_no_object_store_is_told():
     with pytest.raises(MemoryStoreError, match="No object store provider found for scheme: 'nix'"):
         MemoryStore.open("nix://bucket").search("x", mode="full_text")
 
 
 def test_vectors_in_a_cache_of_ones_own_outlive_the_memory(tmp_path, chunks, new_embedder):
-    first = new_embedder()
-    MemoryStore.open(tmp_path / "a", embedder=first, embedding_cache=tmp_path / "cache").build(chunks)
-    again = MemoryStore.open(tmp_path / "b", embedder=new_embedder(), embedding_cache=tmp_path / "cache")
-    assert len(first.embedded) == 5 and again.build(chunks).num_embedded == 0
-    rows = [lancedb.connect(tmp_path / name).open_table("transcripts").to_arrow() for name in "ab"]
+    cache = tmp_path / "cache"
+    stores = [MemoryStore.open(tmp_path / name, embedder=new_embedder(), embedding_cache=cache) for name in "ab"]
+    assert [store.build(chunks).num_embedded for store in stores] == [5, 0]
+    rows = [table_of(store).to_arrow() for store in stores]
     assert rows[0].equals(rows[1]) and not (tmp_path / "a" / "embeddings").exists()

@@ -1,17 +1,16 @@
-"""Each format with a small example written by hand, and with real files if they are available."""
+"""Values, folders and mistakes, and real files if they are available. `golden/` has an example of each form."""
 
 import csv
 import json
+import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from midthought.errors import TranscriptError
-from midthought.memory.transcripts import Transcript, Turn, read_transcript, read_transcripts, title_of
-
-REAL = Path(__file__).parents[2].parent / "shared/data/podcast"
+from midthought.memory.inspection import inspection_json, notices
+from midthought.memory.transcripts import Transcript, read_transcript, read_transcripts, title_of
 
 
 @pytest.fixture
@@ -24,92 +23,11 @@ def read(tmp_path):
     return read_text
 
 
-def said(transcript: Transcript) -> list[tuple[str, str, str | None]]:
-    return [(turn.speaker, turn.text, turn.time) for turn in transcript.turns]
-
-
-# -- Markdown ------------------------------------------------------------------------------------------------------
-
-
-MARKDOWN = {
-    "**Ann:** One.\n\nTwo\nthree.\n\n**Bob B. Reece, Psy.D:**\n\nFour.\n": "Ann: One. Two three. / Bob B. Reece, Psy.D: Four.",
-    "# The *Tide* Clock\n\nRecorded in May.\n\n**Ann:** One.\n\n## Part two\n\nTwo.\n": "Ann: One. Two.",
-    "**Ann:** One. \\[00:10\\]\n\n**Bob:** Two.\n\n**Break**: \\[37:58\\]\n\n**Ann:** Three.\n\n**Bob:** Four.": (
-        "Ann: One. / Bob 00:00:10: Two. / Ann 00:37:58: Three. / Bob: Four."  # a time is that of the next turn
-    ),
-    "**Ann:** One.\n\n**Break:** \\[19:02\\] to \\[20:00\\]\n\n**Bob:** Two.": "Ann: One. / Bob 00:20:00: Two.",
-    "**Jingle:**\n\n**Ann:** One.\n\n\\* \\* \\*\n\n**Clip from Elsewhere :**\n\n**Break:**\n": "Ann: One.",
-    "**Ann:** I read:\n\n> A line\n> goes on.\n\n- one\n- two\n": "Ann: I read: A line goes on. one two",
-    "**Ann:** We \\[unintelligible 00:04:48.27\\] go.": "Ann: We [unintelligible] go.",
-    "**Ann:** See [the *docs*](https://x.org/a_(b) 'T') and **bold _words_**, `snake_case *x*`, snake_case_name, "
-    "\\*literal\\*, 5 * 3 * 2, ~~gone~~ &amp; ![pic](a.png)<https://y.org> <b>b</b> x<y \\[laughter\\].": (
-        "Ann: See the docs and bold words, snake_case *x*, snake_case_name, "
-        "*literal*, 5 * 3 * 2, gone & https://y.org b x<y [laughter]."
-    ),
-}
-
-
-def test_markdown_gives_its_words_with_speakers_and_times(read):
-    for text, expected in MARKDOWN.items():
-        transcript = read("the-show-7.md", text)
-        turns = [f"{speaker}{f' {time}' if time else ''}: {words}" for speaker, words, time in said(transcript)]
-        assert " / ".join(turns) == expected
-        assert transcript.episode == ("The Tide Clock" if text.startswith("# The") else "The Show 7")
-
-
-def test_inline_times_are_taken_out_and_kept_with_the_word_that_follows(read):
-    turn, second = read("a.md", "**Ann:** \\[04:01.06\\] One two [1:05:09] three.\n\n**Bob:** \\[75:10\\] Yes.").turns
-    assert turn == Turn("Ann", "One two three.", "00:04:01", ((2, "01:05:09"),))
-    assert second.time == "01:15:10"
-
-
-# -- plain text ----------------------------------------------------------------------------------------------------
-
-
-def test_a_label_within_a_paragraph_counts_only_if_it_starts_another(read):
-    text = "Ann: I say this: one thing, and\nRemember: it holds.\n\nBob: Two.\nAnn: Three.\n\nDr. van Os Jr.: Four.\n"
-    assert said(read("a.txt", text)) == [
-        ("Ann", "I say this: one thing, and Remember: it holds.", None),
-        ("Bob", "Two.", None),
-        ("Ann", "Three.", None),
-        ("Dr. van Os Jr.", "Four.", None),
-    ]
-
-
-def test_a_line_in_another_style_is_a_turn_if_it_has_the_name_of_a_speaker(read):
-    text = "Ann (00:01): One.\n\nBob (00:02): Two.\n\nAnn: Three.\n\nRemember: it holds.\n"
-    assert said(read("a.txt", text)) == [
-        ("Ann", "One.", "00:00:01"),
-        ("Bob", "Two.", "00:00:02"),
-        ("Ann", "Three. Remember: it holds.", None),
-    ]
-
-
-def test_prose_is_read_from_fifty_words_on_and_lines_with_times_always(read):
-    words = (
-        "The tide rises slowly over the stones of the harbor. " * 3 + "\n\nIt falls again before the evening comes.\n"
-    )
+def test_prose_is_read_from_fifty_words_on(read):
+    words = "The tide rises slowly over the stones of the harbor. " * 3 + "\n\nIt falls again before the evening.\n"
     assert read("a.txt", words * 2).speakers == ()
     with pytest.raises(TranscriptError, match="no speaker turn"):
         read("b.txt", words)
-    timed = "[00:00:01.000 --> 00:00:04.000]   One two.\n[00:04] Three.\n[00:05] Yes\n"
-    marks = ((2, "00:00:04"), (3, "00:00:05"))
-    assert read("c.txt", timed).turns == (Turn("Unknown Speaker", "One two. Three. Yes", "00:00:01", marks),)
-
-
-# -- odd values ----------------------------------------------------------------------------------------------------
-
-
-def test_whisper_words_give_the_speakers_that_segments_lack(read):
-    words = [{"word": " One", "start": 1.0, "speaker": "A"}, {"word": " two.", "start": 2.0, "speaker": "A"}]
-    words += [{"word": " Three.", "start": 3.0, "speaker": "B"}, {"word": " Four."}]
-    document = {"segments": [{"start": 1.0, "text": " One two. Three. Four.", "words": words}]}
-    assert said(read("a.json", json.dumps(document))) == [
-        ("A", "One two.", "00:00:01"),
-        ("B", "Three. Four.", "00:00:03"),
-    ]
-    without_text = {"segments": [{"start": 1.0, "words": [{"word": "One"}, {"word": "two."}]}]}
-    assert said(read("b.json", json.dumps(without_text))) == [("Unknown Speaker", "One two.", "00:00:01")]
 
 
 def test_milliseconds_are_told_by_the_time_of_a_word(read):
@@ -123,34 +41,19 @@ def test_milliseconds_are_told_by_the_time_of_a_word(read):
         assert times == ["00:00:00", "00:00:04", "00:00:08", "00:00:12"], (factor, keys)
 
 
-def test_a_cell_may_have_all_the_words_of_an_episode(read):
-    transcript = read("a.csv", f"speaker,text\nAnn,{'The tide rises. ' * 10_000}\nBob,Yes.\n")
-    assert [len(turn.text.split()) for turn in transcript.turns] == [30_000, 1]
-
-
-def test_threads_may_read_large_and_small_cells_at_once(read):
+def test_a_cell_may_have_all_the_words_of_an_episode_and_threads_may_read_large_and_small_ones_at_once(read):
     texts = [f"speaker,text\nAnn,{'The tide rises. ' * number}\nBob,Yes.\n" for number in (1, 10_000)]
     limit, interval = csv.field_size_limit(), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
             read_at_once = list(pool.map(lambda number: read(f"{number}.csv", texts[number % 2]), range(100)))
-        assert {len(transcript.turns) for transcript in read_at_once} == {2} and csv.field_size_limit() == limit
+        assert csv.field_size_limit() == limit
     finally:
         sys.setswitchinterval(interval)
         csv.field_size_limit(limit)
-
-
-def test_values_of_wrong_types_and_odd_letters_do_not_stop_a_file(read):
-    entries = [
-        {"speaker": ["x"], "start": "soon", "text": "One\x00 \ud800two."},
-        {"start": float("nan"), "text": "Three.", "words": 5, "wdlist": {"a": 1}},
-        {"start": -1, "text": None, "body": 7},
-        {"start": 10**40, "text": "Four. \ue10000:01"},
-    ]
-    assert said(read("a.json", json.dumps({"segments": entries}))) == [
-        ("Unknown Speaker", "One two. Three. Four. 00:01", None)
-    ]
+    num_words = [[len(turn.text.split()) for turn in transcript.turns] for transcript in read_at_once]
+    assert num_words == [[3, 1], [30_000, 1]] * 50
 
 
 # -- folders and mistakes ------------------------------------------------------------------------------------------
@@ -179,28 +82,30 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
     assert stems == ["one-1", "two-1", "two-2.md", "two-2.txt"]
 
 
-UNREADABLE = [
-    ("a.md", b"Only prose.", "Only prose.; write each turn as '**Speaker:** text', or declare in notation.yaml"),
-    ("a.md", "**Ann:** café, naïve".encode().replace(b"\xaf", b"?"), "not UTF-8 text (byte 18)"),
-    ("a.md", b"\xff\xfe*\0*\0\xd8", "not whole UTF-16-LE text"),
-    ("a.txt", b"Ann: \0\0\1\2\0", "NUL bytes, so it is not text; export its words"),
-    ("a.json", b'{"episode": ', "not valid JSON"),
-    ("a.json", b"[1]", "no list of objects with a text"),
-    ("a.json", b'{"words": 1}', "no list of objects with a text"),
-    ("a.json", b'{"segments": [{"text": "x", "start": 1' + b"0" * 5000 + b"}]}", "not valid JSON"),
-    ("a.json", b'{"content": ["x"]}', "no list of objects with a text"),
-    ("a.vtt", b"WEBVTT\n", "no speaker turn found"),
-    ("a.csv", b"who,what\nAnn,Yes\n", "its columns are 'who, what'; name its columns speaker, text, start"),
-    ("a.pdf", b"x", "no speaker turn found"),
-    *(("a.txt", blank, "it is empty; give a file with words") for blank in (b"", b"\xef\xbb\xbf", b" \n\t\n", b"\xff\xfe")),
-]  # fmt: skip
+NO_LIST = "no list of objects with a text"
 
 
-def test_a_file_that_cannot_be_read_is_named_with_reason_and_remedy(read):
-    for name, content, words in UNREADABLE:
-        with pytest.raises(TranscriptError) as caught:
-            read(name, content)
-        assert name in str(caught.value) and words in str(caught.value)
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.md", b"Only prose.", "Only prose.; write each turn as '**Speaker:** text', or declare in notation.yaml"),
+        ("a.md", "**Ann:** café, naïve".encode().replace(b"\xaf", b"?"), "not UTF-8 text (byte 18)"),
+        ("a.md", b"\xff\xfe*\0*\0\xd8", "not whole UTF-16-LE text"),
+        ("a.txt", b"Ann: \0\0\1\2\0", "NUL bytes, so it is not text; export its words"),
+        ("a.json", b'{"episode": ', "not valid JSON"),
+        ("a.json", b'{"segments": [{"text": "x", "start": 1' + b"0" * 5000 + b"}]}", "not valid JSON"),
+        *(("a.json", content, NO_LIST) for content in (b"[1]", b'{"words": 1}', b'{"content": ["x"]}')),
+        ("a.vtt", b"WEBVTT\n", "no speaker turn found"),
+        ("a.csv", b"who,what\nAnn,Yes\n", "its columns are 'who, what'; name its columns speaker, text, start"),
+        ("a.pdf", b"x", "no speaker turn found"),
+        *(("a.txt", each, "it is empty; give a file with words") for each in (b"", b"\xef\xbb\xbf", b" \n\t\n", b"\xff\xfe")),
+    ],
+    ids=range(16),
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_named_with_reason_and_remedy(read, name, content, words):
+    with pytest.raises(TranscriptError) as caught:
+        read(name, content)
+    assert name in str(caught.value) and words in str(caught.value)
 
 
 def test_a_missing_path_and_a_folder_without_transcripts_are_told(tmp_path):
@@ -220,29 +125,104 @@ def test_a_title_is_made_of_the_files_name():
 
 # -- real files ----------------------------------------------------------------------------------------------------
 
-needs_real_files = pytest.mark.skipif(not REAL.is_dir(), reason="../shared/data/podcast is not here")
 
-
-@needs_real_files
-def test_every_real_markdown_episode_reads_sensibly():
-    folder = read_transcripts(REAL / "changelog_md")
+def test_every_real_markdown_episode_reads_sensibly(real_data):
+    folder = read_transcripts(real_data / "podcast/changelog_md")
     assert len(folder.transcripts) == 30 and not folder.failures
     turns = [turn for transcript in folder.transcripts for turn in transcript.turns]
     assert not {"Break", "Jingle", "Outro"} & {turn.speaker for turn in turns}
     assert not [turn.text for turn in turns if "**" in turn.text or "](" in turn.text or "\\[" in turn.text]
-    timed = {transcript.stem for transcript in folder.transcripts if any(turn.time for turn in transcript.turns)}
-    assert {transcript.stem for transcript in folder.transcripts} - timed == {
-        "changelog-news-22", "changelog-news-50", "changelog-news-59"
-    }  # fmt: skip
+    untimed = {each.stem for each in folder.transcripts if not any(turn.time for turn in each.turns)}
+    assert untimed == {f"changelog-news-{number}" for number in (22, 50, 59)}
 
 
-@needs_real_files
-def test_one_real_episode_reads_alike_from_each_format():
+def test_one_real_episode_reads_alike_from_each_format(real_data):
     names = ["66-business-of-apps.json", "metamuse-66-business-of-apps.srt", "metamuse-66-business-of-apps.vtt"]
-    read_ones = [read_transcript(REAL / "formats" / name) for name in names]
+    read_ones = [read_transcript(real_data / "podcast/formats" / name) for name in names]
     speakers = [[turn.speaker for turn in transcript.turns] for transcript in read_ones]
     assert speakers[0] == speakers[1] == speakers[2] and len(speakers[0]) == 103
     words = [" ".join(turn.text for turn in transcript.turns).split() for transcript in read_ones]
     assert words[0] == words[1] == words[2]
-    text = read_transcript(REAL / "formats" / "66-business-of-apps.txt")
+    text = read_transcript(real_data / "podcast/formats/66-business-of-apps.txt")
     assert {turn.speaker for turn in text.turns} == set(speakers[0])
+
+
+# -- files with the same words ---------------------------------------------------------------------------------------
+
+
+def words_of(seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return ["".join(rng.choices("bdfgklmnprstvaeiou", k=rng.randint(3, 8))) for _ in range(400)]
+
+
+def lines_of(words: list[str]) -> list[str]:
+    """Lines of ten words."""
+    return [" ".join(words[start : start + 10]) for start in range(0, len(words), 10)]
+
+
+def spoken(seed: int) -> list[str]:
+    return lines_of(words_of(seed))
+
+
+def whisper_files(folder, name: str, lines: list[str]) -> None:
+    """What Whisper writes of one recording, but for its table."""
+    cues = [f"00:00:{n:02d}.000 --> 00:00:{n + 1:02d}.000\n{line.capitalize()}.\n" for n, line in enumerate(lines)]
+    (folder / f"{name}.vtt").write_text("WEBVTT\n\n" + "\n".join(cues))
+    numbered = (f"{n}\n{cue.replace('.000', ',000')}" for n, cue in enumerate(cues, 1))
+    (folder / f"{name}.srt").write_text("\n".join(numbered))
+    (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    segments = [{"start": float(n), "text": f" {line}"} for n, line in enumerate(lines)]
+    (folder / f"{name}.json").write_text(json.dumps({"segments": segments}))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    whisper_files(tmp_path, "tide", spoken(1))
+    whisper_files(tmp_path, "bell", spoken(2))
+    (tmp_path / "quay.md").write_text("**Ann:** " + "\n\n**Bob:** ".join(spoken(3)))
+    return tmp_path
+
+
+def names(groups):
+    return [[path.name for path in group] for group in groups]
+
+
+def test_what_whisper_writes_of_one_recording_is_told_as_one(folder):
+    found = read_transcripts(folder)
+    assert len(found.transcripts) == 9
+    assert [sorted(group) for group in names(found.copies)] == [
+        [f"{name}.{suffix}" for suffix in ("json", "srt", "txt", "vtt")] for name in ("bell", "tide")
+    ]
+    assert [group[-1] for group in names(found.copies)] == ["bell.txt", "tide.txt"]  # has no timestamps
+    assert sum("the same words are all taken (--each-once: the first)" in line for line in notices(found)) == 2
+    assert inspection_json(found, [])["copies"] == names(found.copies)
+
+
+def test_each_is_taken_once_and_has_the_plain_stem(folder):
+    found = read_transcripts(folder, each_once=True)
+    assert [transcript.stem for transcript in found.transcripts] == ["bell", "quay", "tide"]
+    assert all(transcript.has_times for transcript in found.transcripts if transcript.stem != "quay")
+    assert names(found.copies) == names(read_transcripts(folder).copies)
+    assert sum("the same words are taken once, from the first" in line for line in notices(found)) == 2
+
+
+def test_the_one_that_names_speakers_comes_first(folder):
+    (folder / "by-hand.md").write_text("**Ann:** " + "\n\n**Bob:** ".join(spoken(1)))
+    (group,) = [group for group in names(read_transcripts(folder).copies) if "tide.vtt" in group]
+    assert group[0] == "by-hand.md" and len(group) == 5
+
+
+@pytest.mark.parametrize(("share", "is_copy"), [(0.02, True), (0.3, False)])
+def test_a_few_other_words_make_no_other_episode(tmp_path, share, is_copy):
+    rng, words = random.Random(0), words_of(1)
+    (tmp_path / "a.txt").write_text("\n".join(lines_of(words)))
+    others = [word if rng.random() > share else "other" for word in words]
+    (tmp_path / "b.txt").write_text("\n".join(lines_of(others)))
+    assert bool(read_transcripts(tmp_path).copies) == is_copy
+
+
+def test_episodes_of_one_show_with_the_same_opening_are_no_copies(tmp_path):
+    opening = spoken(0)[:8]
+    for seed in range(1, 6):
+        (tmp_path / f"{seed}.txt").write_text("\n".join(opening + spoken(seed)))
+    assert read_transcripts(tmp_path).copies == ()

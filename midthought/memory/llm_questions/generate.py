@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from midthought.config.references import optional
 from midthought.data.final_answers import as_unanswerable
 from midthought.errors import NoReplyError, SettingsError
-from midthought.files.regular import atomic_path
+from midthought.files.output_folder import not_ours, require_our_lines
+from midthought.files.regular import atomic_path, read_json_object
 from midthought.memory.chunks import Chunk, words_digest
 from midthought.memory.embedding import Embedder, embed_texts
 from midthought.memory.llm_questions.episodes import EpisodeQuestions, GenerationPlan, generate_for_episodes
@@ -96,6 +98,17 @@ def generate_questions(
     with atomic_path(out.with_suffix(".report.json")) as partial:
         partial.write_text(json.dumps({"model": model.name, **report.to_dict()}, indent=1, ensure_ascii=False), "utf-8")
     return report
+
+
+def require_our_files(out: Path) -> None:
+    """Raises `OutputPathError` if one of the files that `generate_questions` writes beside `out` would replace another file."""
+    require_our_lines(out.with_suffix(".refused.jsonl"), ("task_id", "prompt", "answer"))
+    report = out.with_suffix(".report.json")
+    with suppress(OSError, ValueError):
+        if read_json_object(report).keys() >= {"model", "questions"}:
+            return
+    if report.exists():
+        raise not_ours(report)
 
 
 def _first(asked: Sequence[EpisodeQuestions]) -> str:

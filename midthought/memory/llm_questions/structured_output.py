@@ -47,11 +47,9 @@ class StructuredOutputModel:
         temperature: float = 0.0,
         max_tokens: int | None = None,
     ) -> dict[str, Any]:
-        """Returns the model's JSON object, valid by the schema. `material` is untrusted text and is sent as one JSON
-        object.
+        """Returns the model's JSON object, valid by the schema. `material` is untrusted text and is sent as one JSON object.
 
-        A reply without a valid object is requested again with another seed, `NUM_ATTEMPTS` times in total. Raises
-        NoReplyError.
+        A reply without a valid object is requested again with another seed, `NUM_ATTEMPTS` times in total. Raises NoReplyError.
         """
         problem = ""
         for attempt in range(NUM_ATTEMPTS):
@@ -110,8 +108,7 @@ def strict(schema: Any) -> Any:
 
 
 def parse_object(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the first valid JSON object of a reply: alone, in a code fence, or within text, after the model's
-    reasoning.
+    """Returns the first valid JSON object of a reply: alone, in a code fence, or within text, after the model's reasoning.
 
     Raises ValueError with the problem.
     """
