@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from playing import chat_policy
 from published_templates import Published
 from representatives import representatives
 from test_chat_templates import (
@@ -30,9 +31,6 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.demonstration import demonstration
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import checked_messages
-from midthought.serve.chat_policy import ChatPolicy
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
 from midthought.types import Task, ToolOutcome, Trajectory
 
 FIRST = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
@@ -121,26 +119,20 @@ def between(published: Published, trajectory: Trajectory) -> str:
 def served(published: Published, case: Case, texts: Sequence[str]) -> str:
     """What follows the turn in a conversation with a client that has the tools."""
     choice, script = chosen(published), iter([turn(published, case), None, last_turn(published), None])
-    policy = ChatPolicy(
-        engine=ScriptedEngine(lambda episode, token_ids: next(script, None), choice.renderer),
-        renderer=choice.renderer,
-        call_format=choice.call_format,
-        executor=ToolExecutor(ToolRegistry([Look(), now])),
-        max_seq_len=100_000,
-        inference=InferenceConfig(max_tokens=4000),
-    )
+    engine = ScriptedEngine(lambda episode, token_ids: next(script, None), choice.renderer)
+    inference = InferenceConfig(max_tokens=4000)
+    policy = chat_policy(engine, choice.renderer, choice.call_format, [Look(), now], inference=inference)
     answers = ChatAnswers(policy)
 
     def ask(messages: Sequence[Any]) -> ChatAnswer:
         return asyncio.run(answers.answer(ChatRequest(messages=checked_messages(messages), tools=DEFINITIONS)))
 
     answer = ask(FIRST)
-    calls, replies = [], []
-    for call, text in zip(answer.calls, texts, strict=True):
-        function = {"name": call.name, "arguments": call.arguments}
-        calls.append({"id": call.id, "type": "function", "function": function})
-        replies.append({"role": "tool", "tool_call_id": call.id, "content": text})
-    second = ask([*FIRST, {"role": "assistant", "content": answer.content or None, "tool_calls": calls}, *replies])
+    replies = [
+        {"role": "tool", "tool_call_id": call.id, "content": text}
+        for call, text in zip(answer.calls, texts, strict=True)
+    ]
+    second = ask([*FIRST, answer.message(), *replies])
     (segment,) = second.trajectory.segments
     num_before = len(answer.trajectory.token_ids)
     assert segment.token_ids[:num_before] == answer.trajectory.token_ids

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from playing import chat_policy
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling, Stopper
@@ -23,9 +24,6 @@ from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.gateway import Gateway
 from midthought.serve.sessions import Session, SessionLimits
 from midthought.tokenization import Renderer
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.parsers import find_call_format
-from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Finish, Task, Trajectory
 
 ANSWER = "</think> The answer."
@@ -136,14 +134,8 @@ def place(
     renderer = Renderer(byte_tokenizer())
     core = HeldEngine(answers_with(ANSWER) if script is None else script, renderer)
     engine = BaseInferenceEngine(core, renderer)
-    policy = ChatPolicy(
-        engine=core,
-        renderer=renderer,
-        call_format=find_call_format("in_thought"),
-        executor=ToolExecutor(ToolRegistry([])),
-        max_seq_len=max_seq_len,
-        inference=inference or InferenceConfig(max_tokens=1000),
-    )
+    inference = inference or InferenceConfig(max_tokens=1000)
+    policy = chat_policy(core, renderer, max_seq_len=max_seq_len, inference=inference)
     gateway = Gateway(NAME, limits=SessionLimits(**limits))
     made = Place(engine=core, gateway=gateway, policy=policy, start=engine.start, engine_shutdown=engine.shutdown)
     try:

@@ -142,7 +142,16 @@ def test_a_response_format_is_text_of_the_system_message(dialect, fields):
 
 
 USE = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
+CALLS_IT = {"role": "assistant", "tool_calls": [CALLED]}
+RESULT = {"type": "tool_result", "tool_use_id": "b"}
 DEEP = json.loads('{"a":' * 150 + "1" + "}" * 150)
+
+
+def said(*messages: Any) -> dict[str, Any]:
+    """A conversation; a list is the content of a message of the user, a tuple that of an answer."""
+    roles = {list: "user", tuple: "assistant"}
+    given = [{"role": roles[type(m)], "content": m} if type(m) in roles else m for m in messages]
+    return {"messages": [HI, *given]}
 
 
 @pytest.mark.parametrize(
@@ -152,53 +161,34 @@ DEEP = json.loads('{"a":' * 150 + "1" + "}" * 150)
         (ANTHROPIC, {"max_tokens": "5"}, "max_tokens: Input should be a valid integer"),
         (ANTHROPIC, {"n": 2}, "'n' is not supported; leave it out"),
         (ANTHROPIC, {"container": "c"}, "'container' is not supported; leave it out"),
-        (ANTHROPIC, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'image'"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [{"type": "redacted_thinking"}]}]}, "redacted_thinking"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": "It is ("}]}, "the last message must be of the user"),
-        (ANTHROPIC, {"messages": [{"role": "user", "content": [USE]}]}, "in the role 'assistant' thinking and tool_use"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [USE]}, HI]}, "have no result before"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [{**USE, "input": DEEP}]}]}, "levels deep"),
+        (ANTHROPIC, {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role: Input should be 'system'"),
+        (ANTHROPIC, said([{"type": "image"}]), "'image'"),
+        (ANTHROPIC, said(({"type": "redacted_thinking"},)), "redacted_thinking"),
+        (ANTHROPIC, said({"role": "assistant", "content": "It is ("}), "the last message must be of the user"),
+        (ANTHROPIC, said([{"type": "text", "text": ""}, USE]), r"^messages\.1\.content\.1 is .*assistant' thinking and tool_use"),
+        (ANTHROPIC, said((USE,), HI), r"^the calls of messages\.1 have no result before messages\.2: \['a'\]"),
+        (ANTHROPIC, said((USE,), [RESULT]), r"^messages\.2\.content\.0 has the result of 'b'"),
+        (ANTHROPIC, said((USE,), [{**RESULT, "content": [USE]}]), r"^messages\.2\.content\.0\.content\.0 is \{'type'"),
+        (ANTHROPIC, said(({**USE, "name": "a b"},), [RESULT]), r"^messages\.1 calls the tool 'a b'"),
+        (ANTHROPIC, said(({**USE, "input": DEEP},)), "levels deep"),
         (ANTHROPIC, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type: Input should be 'custom'"),
         (ANTHROPIC, {"tools": [{"name": "a b", "input_schema": {}}]}, "'a b': a name has"),
         (ANTHROPIC, {"tool_choice": {"type": "all"}}, "tool_choice.type: Input should be 'auto'"),
         (ANTHROPIC, {"tool_choice": {"type": "tool"}}, "'tool_choice.name' is missing"),
-        (ANTHROPIC, {"system": "Be brief.", "messages": [HI, {"role": "user", "content": [USE]}]}, "in the role 'user'"),
         (ANTHROPIC, {"system": [{"type": "image"}]}, r"^system\.0 is "),
-        (ANTHROPIC, {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role: Input should be 'system'"),
         (CHAT, {"tool_choice": {"type": "function", "function": {"name": ""}}}, r"^tool_choice\."),
         (CHAT, {"audio": {}}, "'audio' is not supported; leave it out"),
         (CHAT, {"max_tokens": True}, "max_tokens: Input should be a valid integer"),
         (CHAT, {"modalities": ["audio"]}, "modalities.0"),
-        (CHAT, {"messages": [HI, {"role": "assistant", "tool_calls": [CALLED]}, HI]}, "have no result before"),
+        (CHAT, said(CALLS_IT, HI), r"^the calls of messages\.1 have no result before messages\.2: \['call_1'\]"),
+        (CHAT, said(HI, {**HI, "content": [{"type": "image_url"}], "place": "messages.0"}), r"^the content of messages\.2 is \["),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_refused_with_one_sentence(dialect, fields, told):
-    for training in (False, True):
-        with pytest.raises(DataError, match=told):
-            read(dialect, training=training, **fields)
-
-
-RESULTS = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "b"}]}
-USES, CALLS_IT = {"role": "assistant", "content": [USE]}, {"role": "assistant", "tool_calls": [CALLED]}
-
-
-@pytest.mark.parametrize(
-    ("dialect", "messages", "place"),
-    [
-        (ANTHROPIC, [HI, USES, HI], "the calls of messages.1 have no result before messages.2: ['a']"),
-        (ANTHROPIC, [HI, USES, RESULTS], "messages.2.content.0 has the result of 'b'"),
-        (ANTHROPIC, [HI, {"role": "user", "content": [{"type": "text", "text": ""}, USE]}], "messages.1.content.1 is {'type'"),
-        (ANTHROPIC, [HI, USES, {"role": "user", "content": [{**RESULTS["content"][0], "content": [USE]}]}],
-            "messages.2.content.0.content.0 is {'type'"),
-        (ANTHROPIC, [HI, {"role": "assistant", "content": [{**USE, "name": "a b"}]}, RESULTS], "messages.1 calls the tool 'a b'"),
-        (CHAT, [HI, CALLS_IT, HI], "the calls of messages.1 have no result before messages.2: ['call_1']"),
-        (CHAT, [HI, HI, {**HI, "content": [{"type": "image_url"}], "place": "messages.0"}], "the content of messages.2 is ["),
-    ],
-)  # fmt: skip
-def test_an_error_names_the_place_in_the_clients_own_list(dialect, messages, place):
-    with pytest.raises(DataError) as refused:
-        read(dialect, messages=messages, **({"system": "Be brief."} if dialect is ANTHROPIC else {}))
-    assert str(refused.value).startswith(place)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_wrong_request_is_refused_with_one_sentence_that_names_its_place(dialect, fields, told, training):
+    system = {"system": "Be brief."} if dialect is ANTHROPIC else {}
+    with pytest.raises(DataError, match=told):
+        read(dialect, training=training, **{**system, **fields})
 
 
 @BOTH

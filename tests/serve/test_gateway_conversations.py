@@ -262,27 +262,21 @@ def test_each_delivered_answer_is_trained_exactly_once(world):
         play(*world, seed)
 
 
-def retried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_same", lambda *_, **__: None)
+def lost_is_delivered(exchange: Exchange, leaving: Any, leave: Any = Exchange.leave) -> None:
+    exchange.is_delivered = True
+    leave(exchange, leaving)
 
 
-def lost_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave = Exchange.leave
-
-    def delivered(self: Exchange, *given: Any) -> None:
-        self.is_delivered = True
-        leave(self, *given)
-
-    monkeypatch.setattr(Exchange, "leave", delivered)
-
-
-def never_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Exchange, "deliver", lambda self: None)
-
-
-@pytest.mark.parametrize("mutate", [retried_twice, lost_is_delivered, never_delivered])
-def test_a_wrong_gateway_is_found(mutate, world, monkeypatch):
-    mutate(monkeypatch)
+@pytest.mark.parametrize(
+    ("where", "name", "wrong"),
+    [
+        (Session, "_same", lambda *_, **__: None),  # a retry is sampled again
+        (Exchange, "leave", lost_is_delivered),
+        (Exchange, "deliver", lambda exchange: None),  # nothing is delivered
+    ],
+)
+def test_a_wrong_gateway_is_found(where, name, wrong, world, monkeypatch):
+    monkeypatch.setattr(where, name, wrong)
     with pytest.raises(AssertionError):
         for seed in range(NUM_SESSIONS):
             play(*world, seed, patience=1.0)

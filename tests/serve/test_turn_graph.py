@@ -36,33 +36,23 @@ def test_two_thousand_trees(style):
 # -- mutants: each must fail the property ------------------------------------------------------------------------
 
 
-def aligned_again(node: TurnNode, *, original: Any) -> list[int]:
+def aligned_again(original: Any, node: TurnNode) -> list[int]:
     renderer = policy_of("tagged").renderer
     return renderer.control(renderer.decode(original(node)))
 
 
-def with_first_call(before: bytes, message: Any, *, original: Any) -> Any:
+def saying_also(of_message: Any) -> Any:
+    """A digest that depends on more of each message."""
+    return lambda original, before, message: original(
+        before, {**message, "content": f"{message['content']}{of_message(message)}"}
+    )
+
+
+def with_first_call(original: Any, before: bytes, message: Any) -> Any:
     return original(before, {**message, "tool_calls": (message.get("tool_calls") or [])[:1]})
 
 
-def with_ids(before: bytes, message: Any, *, original: Any) -> Any:
-    ids = [call["id"] for call in message.get("tool_calls") or ()]
-    return original(before, {**message, "content": f"{message['content']}{ids}"})
-
-
-def with_thoughts(before: bytes, message: Any, *, original: Any) -> Any:
-    return original(before, {**message, "content": f"{message['content']}{message.get('reasoning_content')}"})
-
-
-def without_tools(messages: Any, tools: Any, *, original: Any) -> Any:
-    return original(messages, ())
-
-
-def with_order_of_tools(messages: Any, tools: Any, *, original: Any) -> Any:
-    return original(messages, [f"{number} {tool}" for number, tool in enumerate(tools)])
-
-
-def without_older_messages(messages: Any, tools: Any, *, original: Any) -> Any:
+def without_older_messages(original: Any, messages: Any, tools: Any) -> Any:
     digests = original((), tools)
     for message in messages:
         before = digests[-1] if message["role"] == "assistant" else digests[0]
@@ -70,11 +60,7 @@ def without_older_messages(messages: Any, tools: Any, *, original: Any) -> Any:
     return digests
 
 
-def trained_in_every_path(leaves: Sequence[TurnNode], *, original: Any) -> dict[TurnNode, list[TurnNode]]:
-    return {leaf: leaf.path() for leaf in leaves}
-
-
-def trained_in_order_of_arrival(leaves: Sequence[TurnNode], *, original: Any) -> dict[TurnNode, list[TurnNode]]:
+def trained_in_order_of_arrival(original: Any, leaves: Sequence[TurnNode]) -> dict[TurnNode, list[TurnNode]]:
     seen: set[TurnNode] = set()
     fresh = {}
     for leaf in leaves:
@@ -83,28 +69,26 @@ def trained_in_order_of_arrival(leaves: Sequence[TurnNode], *, original: Any) ->
     return fresh
 
 
-def seeds_by_order(graph: TurnGraph, session_seed: int, token_ids: Any, *, original: Any) -> int:
-    return int(original(graph, session_seed, []))
-
-
-def delivered_or_not(graph: TurnGraph, node: TurnNode, *, original: Any) -> None:
+def delivered_or_not(original: Any, graph: TurnGraph, node: TurnNode) -> None:
     node.is_delivered = True
     original(graph, node)
 
 
+DIGESTS = ((chat_messages, "next_digest"), (chat_answer, "next_digest"))
+CHAINED, TRAINED_BY = ((chat_answer, "chained"),), ((turn_graph, "_trained_by"),)
 MUTANTS: dict[str, tuple[Any, Sequence[tuple[Any, str]]]] = {
     "tokens are aligned again": (aligned_again, [(TurnNode, "token_ids")]),
-    "only the first call counts": (with_first_call, [(chat_messages, "next_digest"), (chat_answer, "next_digest")]),
-    "ids count": (with_ids, [(chat_messages, "next_digest"), (chat_answer, "next_digest")]),
-    "thoughts count": (with_thoughts, [(chat_messages, "next_digest"), (chat_answer, "next_digest")]),
-    "tools do not count": (without_tools, [(chat_answer, "chained")]),
-    "the order of tools counts": (with_order_of_tools, [(chat_answer, "chained")]),
-    "older messages do not count": (without_older_messages, [(chat_answer, "chained")]),
-    "a shared answer in every path": (trained_in_every_path, [(turn_graph, "_trained_by")]),
-    "a shared answer in the first path": (trained_in_order_of_arrival, [(turn_graph, "_trained_by")]),
-    "seeds in the order of requests": (seeds_by_order, [(TurnGraph, "seed")]),
+    "only the first call counts": (with_first_call, DIGESTS),
+    "ids count": (saying_also(lambda message: [call["id"] for call in message.get("tool_calls") or ()]), DIGESTS),
+    "thoughts count": (saying_also(lambda message: message.get("reasoning_content")), DIGESTS),
+    "tools do not count": (lambda original, messages, tools: original(messages, ()), CHAINED),
+    "the order of tools counts": (lambda original, said, tools: original(said, [*map(str, enumerate(tools))]), CHAINED),
+    "older messages do not count": (without_older_messages, CHAINED),
+    "a shared answer in every path": (lambda original, leaves: {leaf: leaf.path() for leaf in leaves}, TRAINED_BY),
+    "a shared answer in the first path": (trained_in_order_of_arrival, TRAINED_BY),
+    "seeds in the order of requests": (lambda original, graph, seed, ids: original(graph, seed, []), [(TurnGraph, "seed")]),
     "lost answers are trained": (delivered_or_not, [(TurnGraph, "add")]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -112,7 +96,7 @@ def test_the_property_finds_a_mutant(name, monkeypatch):
     mutant, places = MUTANTS[name]
     for where, what in places:
         original = getattr(where, what)
-        monkeypatch.setattr(where, what, lambda *given, original=original: mutant(*given, original=original))
+        monkeypatch.setattr(where, what, lambda *given, original=original: mutant(original, *given))
     with pytest.raises((AssertionError, RecordError)):
         for number in range(4 * NUM_TREES):
             play("tagged", number)
@@ -135,7 +119,7 @@ def answered(
     logprobs = tuple(-each / 10 for each in sampled)
     record.add_sampled(Completion(token_ids=tuple(sampled), sampled_logprobs=logprobs, finish=Finish.END))
     record.end_turn(Turn(model_output=str(sampled)))
-    node = TurnNode(**{"key": b"", "finish": "stop", "parent": parent, "record": record, **fields})
+    node = TurnNode(parent=parent, record=record, **fields)
     node.is_delivered = is_delivered
     graph.add(node)
     return node
@@ -190,9 +174,8 @@ def test_results_are_tool_events_between_turns_and_rewards_are_those_of_the_answ
     first.reward, second.reward = 0.5, 0.25
     other = answered(graph, None, [5], [6])
     assert graph.fill(trajectory) == [first, second, other]
-    assert [span.kind for span in trajectory.segments[0].spans] == [
-        *(SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED)
-    ]
+    kinds = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
+    assert [span.kind for span in trajectory.segments[0].spans] == kinds
     assert trajectory.turn_ends == [(0, 1), (0, 3), (1, 1)] and trajectory.call_ends == [(0, 1)]
     assert trajectory.tool_events == [event]
     turns = trajectory.turns
