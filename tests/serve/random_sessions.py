@@ -26,6 +26,7 @@ from small_tokenizer import small_tokenizer
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.turn_graph import TurnGraph, TurnNode
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import checked_messages, issued_ids
@@ -34,7 +35,7 @@ from midthought.tokenization import Renderer
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.definition import ToolDefinition, ToolParameter
-from midthought.types import Completion, Finish, Task, Trajectory
+from midthought.types import Completion, Task, Trajectory
 
 LOOK = ToolDefinition("look", "Looks it up.", [ToolParameter("at", "string", "Where."), ToolParameter("n", "integer")])
 SAY = ToolDefinition("say", "Says it.", [ToolParameter("word", "string", "What.")])
@@ -52,18 +53,12 @@ class Record:
     temperature: float
 
 
-class RecordingEngine:
+class RecordingEngine(ScriptedEngine):
     """Writes thoughts, texts, calls, several calls, calls that cannot be read or of unknown tools, and lets others run."""
 
-    policy_version = 0
-
     def __init__(self, renderer: Renderer, style: str) -> None:
-        self._renderer, self._style = renderer, style
-        self.eos_token_ids = renderer.eos_token_ids
-
-    def open(self, episode: int) -> None: ...
-
-    def close(self, episode: int) -> None: ...
+        super().__init__((), renderer)
+        self._style = style
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
@@ -71,20 +66,11 @@ class RecordingEngine:
         drawn = random.Random(hashlib.blake2b(array("q", [sampling.seed, *token_ids]).tobytes()).digest())
         for _ in range(drawn.randrange(4)):
             await asyncio.sleep(0)
-        written: list[int] = []
-        finish = Finish.LENGTH
-        for token_id in [*self._tokens(self._text(drawn), drawn), self._renderer.answer_end[0]][: sampling.max_tokens]:
-            written.append(token_id)
-            if token_id in self.eos_token_ids:
-                finish = Finish.END
-            elif stopper is not None and stopper.feed(token_id):
-                finish = Finish.CALL
-            if finish is not Finish.LENGTH:
-                break
-        completion = Completion(
-            token_ids=tuple(written),
-            sampled_logprobs=tuple(-drawn.random() for _ in written),
-            finish=finish,
+        words = [*self._tokens(self._text(drawn), drawn), self._renderer.answer_end[0]]
+        done = await ScriptedEngine([words], self._renderer).sample(0, token_ids, sampling, stopper=stopper)
+        completion = dataclasses.replace(
+            done,
+            sampled_logprobs=tuple(-drawn.random() for _ in done.token_ids),
             policy_version=drawn.randrange(3),
             temperature=drawn.choice([None, 0.5, 2.0]),
         )

@@ -1,10 +1,11 @@
-"""The gateway over HTTP: delivery, retries, disconnects, sessions with their keys, rewards and limits, weight changes."""
+"""The gateway over HTTP: delivery, retries, disconnects, sessions with their keys, rewards and limits, weight changes, faults."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import gc
+import importlib
 import json
 import re
 import resource
@@ -23,7 +24,10 @@ from held_engine import ANSWER, CHAT, MESSAGES, NAME, answers_with, asks, place,
 from midthought.config import InferenceConfig
 from midthought.errors import SettingsError
 from midthought.serve import exchange as exchange_module
+from midthought.serve.dialects.anthropic import AnthropicDialect
+from midthought.serve.dialects.chat import ChatDialect, ChatWriter
 from midthought.serve.gateway import Gateway
+from midthought.serve.sessions import Session
 from midthought.tools.parsers import find_call_format
 from midthought.types import Task, Trajectory
 
@@ -34,6 +38,8 @@ TOOLS = {
 }
 RETRIED = {"x-stainless-retry-count": "1"}
 PATHS = pytest.mark.parametrize("path", [CHAT, MESSAGES])
+STREAMS = pytest.mark.parametrize("stream", [False, True])
+ASK = {"model": NAME, "messages": [{"role": "user", "content": "hi"}]}
 EVERY_PATH = pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/session/reward"])
 
 
@@ -42,6 +48,13 @@ def text_of(body: dict[str, Any]) -> str:
     if "choices" in body:
         return body["choices"][0]["message"]["content"] or ""
     return "".join(block.get("text", "") for block in body["content"])
+
+
+def client_of(sdk: str, session: Session, **options: Any) -> Any:
+    """The official client of OpenAI or Anthropic."""
+    found, client = pytest.importorskip(sdk, reason="the dev extra is not installed"), session.client
+    made, url = (found.OpenAI, client.base_url) if sdk == "openai" else (found.Anthropic, client.anthropic_base_url)
+    return made(base_url=url, api_key=client.api_key, **options)
 
 
 def error_of(response: httpx.Response) -> tuple[int, str]:
@@ -95,17 +108,13 @@ def test_events_leave_as_the_answer_is_sampled(path, one):
 @pytest.mark.parametrize("sdk", ["openai", "anthropic"])
 def test_the_helpers_of_the_clients_read_a_slow_answer_that_is_a_call_alone(sdk, monkeypatch):
     """Its text may become a call until it ends, so nothing of it can be sent; the stream begins anyway."""
-    client_of, tools = pytest.importorskip(sdk, reason="the dev extra is not installed"), TOOLS[sdk]
     monkeypatch.setattr(exchange_module, "KEEP_ALIVE_SECONDS", 0.02)
     call = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
     with place(answers_with(call)) as one:
         one.policy = dataclasses.replace(one.policy, call_format=find_call_format("hermes"))
-        client, one.engine.hold_after = one.open().client, 10
-        if sdk == "openai":
-            said = client_of.OpenAI(base_url=client.base_url, api_key=client.api_key).chat.completions
-        else:
-            said = client_of.Anthropic(base_url=client.anthropic_base_url, api_key=client.api_key).messages
-        with said.stream(**asks(), tools=tools) as stream:
+        client, one.engine.hold_after = client_of(sdk, one.open()), 10
+        said = client.chat.completions if sdk == "openai" else client.messages
+        with said.stream(**asks(), tools=TOOLS[sdk]) as stream:
             first = next(iter(stream))
             until(lambda: one.engine.num_held == 1)
             assert not one.engine.sampled
@@ -118,12 +127,8 @@ def test_the_helpers_of_the_clients_read_a_slow_answer_that_is_a_call_alone(sdk,
                 final = stream.get_final_message()
                 assert [block.input for block in final.content] == [{"city": "Oslo"}]
                 assert final.stop_reason == "tool_use"
-                assert (
-                    first.message.usage.input_tokens
-                    == final.usage.input_tokens
-                    > 0
-                    == first.message.usage.output_tokens
-                )
+                begun = first.message.usage
+                assert (begun.input_tokens, begun.output_tokens) == (final.usage.input_tokens, 0) != (0, 0)
 
 
 @PATHS
@@ -328,21 +333,16 @@ def test_a_gateway_that_nobody_closed_ends_in_silence(capfd):
 
 
 def test_models_are_listed_in_both_forms(one):
-    openai, anthropic = (
-        pytest.importorskip(sdk, reason="the dev extra is not installed") for sdk in ("openai", "anthropic")
-    )
-    client = one.open().client
-    entry = one.client(one.open()).get(f"/v1/models/{NAME}", headers={"anthropic-version": "2023-06-01"}).content
-    for made, form in (
-        (openai.OpenAI(base_url=client.base_url, api_key=client.api_key), openai.types.Model),
-        (anthropic.Anthropic(base_url=client.anthropic_base_url, api_key=client.api_key), anthropic.types.ModelInfo),
-    ):
-        form.model_validate_json(entry, strict=True)
-        assert [model.id for model in made.models.list()] == [made.models.retrieve(NAME).id] == [NAME]
-    (model,) = made.models.list()
-    assert (model.type, model.created_at.year >= 2026, model.max_input_tokens) == ("model", True, 4000)
-    assert error_of(one.client(one.open()).get("/v1/models/other"))[0] == 404
-    assert error_of(one.client(one.open()).post(MESSAGES, json=asks(model="other")))[0] == 404
+    session = one.open()
+    entry = one.client(session).get(f"/v1/models/{NAME}", headers={"anthropic-version": "2023-06-01"}).content
+    for sdk, form in (("openai", "Model"), ("anthropic", "ModelInfo")):
+        client, types = client_of(sdk, session), importlib.import_module(f"{sdk}.types")
+        getattr(types, form).model_validate_json(entry, strict=True)
+        assert [model.id for model in client.models.list()] == [client.models.retrieve(NAME).id] == [NAME]
+    (model,) = client.models.list()
+    assert (model.type, model.max_input_tokens) == ("model", 4000) and model.created_at.tzinfo is not None
+    assert error_of(one.client(session).get("/v1/models/other"))[0] == 404
+    assert error_of(one.client(session).post(MESSAGES, json=asks(model="other")))[0] == 404
 
 
 def test_tokens_are_counted_as_the_answer_would_use_them(one):
@@ -461,3 +461,121 @@ def test_a_weight_change_during_a_request_is_in_the_versions_of_its_tokens(one):
     (segment,) = trajectory.segments
     versions = [v for v, is_sampled in zip(segment.policy_versions, segment.loss_mask, strict=True) if is_sampled]
     assert versions == [0] * 7 + [1] * (len(versions) - 7) and len(versions) > 7
+
+
+# -- faults of agents, frameworks and engines --------------------------------------------------------------------
+
+
+@STREAMS
+def test_the_clients_timeout_and_retry_get_one_answer(stream, one):
+    session, one.engine.hold_after = one.open(), 0
+    retries: list[str] = []
+
+    def on_request(request: httpx.Request) -> None:
+        retries.append(request.headers["x-stainless-retry-count"])
+        if len(retries) == 2:
+            one.engine.go.set()
+
+    with httpx.Client(event_hooks={"request": [on_request]}) as transport:
+        client = client_of("openai", session, max_retries=3, timeout=0.3, http_client=transport)
+        answer = client.chat.completions.create(**ASK, stream=stream)
+        pieces = [chunk.choices[0].delta for chunk in answer] if stream else [answer.choices[0].message]
+    assert "".join(piece.content or "" for piece in pieces) == TEXT and retries == ["0", "1"]
+    assert len(one.trained(session)) == len(one.engine.sampled) == 1
+    assert session.counts["retried"] == 1 and session.counts["undelivered"] == 0
+
+
+def test_the_client_does_not_repeat_a_request_to_a_closed_session(one):
+    session = one.open()
+    asyncio.run(session.close())
+    asked: list[httpx.Request] = []
+    with httpx.Client(event_hooks={"request": [asked.append]}) as transport:
+        client = client_of("openai", session, max_retries=5, http_client=transport)
+        openai = pytest.importorskip("openai", reason="the dev extra is not installed")
+        with pytest.raises(openai.PermissionDeniedError, match="session is closed"):
+            client.chat.completions.create(**ASK)
+    assert len(asked) == 1
+
+
+@PATHS
+def test_an_engine_error_in_mid_stream_is_an_error_event(path, one):
+    """As the clients read it: `test_dialect_clients.py`."""
+    session, one.engine.hold_after, one.engine.fails_after = one.open(), 5, 6
+    with one.client(session).stream("POST", path, json=asks(stream=True)) as response:
+        assert response.status_code == 200
+        until(lambda: one.engine.num_held == 1)
+        one.engine.go.set()
+        *_, name, data, _ = response.iter_lines()
+    kinds = {CHAT: ("", "server_error"), MESSAGES: ("event: error", "api_error")}
+    assert (name, json.loads(data[6:])["error"]["type"]) == kinds[path]
+    assert "internal error" in data and "broke" not in data
+    assert one.trained(session) == [] and "the engine broke" in session.failure
+
+
+@PATHS
+@STREAMS
+def test_an_engine_error_before_the_first_event_has_its_status_and_a_retry_is_sampled_anew(path, stream, one):
+    session, one.engine.fails_after = one.open(), 0
+    response = one.client(session).post(path, json=asks(stream=stream))
+    assert response.status_code == 500 and "internal error" in response.json()["error"]["message"]
+    assert session.failure == "EngineError: the engine broke"
+    one.engine.fails_after = None
+    response = one.client(session).post(path, json=asks(stream=stream), headers=RETRIED)
+    assert response.status_code == 200 and "answer." in response.text
+    assert session.failure == "" and session.counts["failed"] == 1 and len(one.trained(session)) == 1
+
+
+@PATHS
+@STREAMS
+def test_a_context_overflow_is_told_as_each_dialect_does_and_is_no_failure(path, stream):
+    with place(max_seq_len=2_000) as found:
+        session = found.open()
+        response = found.client(session).post(path, json=asks("a" * 1_990, stream=stream))
+        told = {CHAT: "this model's maximum context length is 2000 tokens", MESSAGES: "prompt is too long: 20"}
+        assert response.status_code == 400 and response.json()["error"]["message"].startswith(told[path])
+        assert session.failure == "" and found.trained(session) == []
+
+
+@pytest.mark.parametrize(("stream", "name"), [(False, "whole"), (True, "piece"), (True, "end")])
+def test_an_answer_that_cannot_be_written_is_a_failure_and_not_trained(stream, name, monkeypatch, one):
+    def broken(*given):
+        raise KeyError(name)
+
+    session = one.open()
+    monkeypatch.setattr(ChatWriter, name, broken)
+    response = one.client(session).post(CHAT, json=asks(stream=stream))
+    assert "internal error" in response.text and response.status_code == (200 if stream else 500)
+    assert session.failure == f"KeyError: '{name}'" and one.trained(session) == []
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "path"),
+    [
+        (ChatDialect, "read", CHAT),
+        (AnthropicDialect, "read", MESSAGES),
+        (AnthropicDialect, "read_count", f"{MESSAGES}/count_tokens"),
+    ],
+)
+def test_a_failure_of_ours_while_a_request_is_read_is_one_of_the_session(dialect, name, path, monkeypatch, one):
+    def broken(*given, **options):
+        raise KeyError("ours")
+
+    session, body = one.open(), asks()
+    client = one.client(session)
+    if name == "read_count":
+        del body["max_tokens"]
+    with monkeypatch.context() as patched:
+        patched.setattr(dialect, name, broken)
+        response = client.post(path, json=body)
+    assert response.status_code == 500 and "ours" not in response.text
+    assert session.failure == "KeyError: 'ours'" and session.counts["failed"] == 1
+    assert client.post(path, json={**body, "model": "other"}).status_code == 404
+    assert session.failure, "another request does not mend it"
+    assert client.post(path, json=body).status_code == 200 and session.failure == ""
+
+
+def test_an_engine_that_was_shut_down_is_a_failure_of_the_session(one):
+    session = one.open()
+    one.engine_shutdown()
+    assert one.client(session).post(CHAT, json=asks()).status_code == 500
+    assert "shut down" in session.failure and session.idle_seconds > 0

@@ -24,8 +24,6 @@ pytest.importorskip("fastapi", reason="the serve extra is not installed")
 from held_engine import CHAT, MESSAGES, NAME, Place, place, until
 
 from midthought.engines.scripted import byte_tokenizer
-from midthought.serve.exchange import Exchange
-from midthought.serve.sessions import Session
 from midthought.tokenization import Renderer
 from midthought.types import SpanKind, Task, Trajectory
 
@@ -57,17 +55,17 @@ class Writer:
         return f"{begin}Thought {number}.\n</think>\n\nAnswer {number}."
 
 
-Said = dict[str, Any]
-"""A message: role, text, and calls (id, arguments) of an answer or the id of a result's call."""
+Message = dict[str, Any]
+"""In OpenAI's form."""
 
 
-def body_of(path: str, said: Sequence[Said], *, stream: bool, spacing: bool = False) -> dict[str, Any]:
+def body_of(path: str, said: Sequence[Message], *, stream: bool, indent: int | None) -> dict[str, Any]:
     function = {"name": "look", "description": "Looks."}
     body: dict[str, Any] = {"model": NAME, "max_tokens": 300, "stream": stream}
     if path == CHAT:
         tools = [{"type": "function", "function": {**function, "parameters": SCHEMA}}]
-        return {**body, "tools": tools, "messages": [_chat_message(each, spacing) for each in said]}
-    messages: list[dict[str, Any]] = []
+        return {**body, "tools": tools, "messages": [_indented(each, indent) for each in said]}
+    messages: list[Message] = []
     for each in said:
         role, blocks = _blocks(each)
         if messages and messages[-1]["role"] == role:
@@ -77,64 +75,62 @@ def body_of(path: str, said: Sequence[Said], *, stream: bool, spacing: bool = Fa
     return {**body, "tools": [{**function, "input_schema": SCHEMA}], "messages": messages}
 
 
-def _chat_message(said: Said, spacing: bool) -> dict[str, Any]:
-    if said["role"] == "tool":
-        return {"role": "tool", "tool_call_id": said["id"], "content": said["text"]}
-    if not said.get("calls"):
-        return {"role": said["role"], "content": said["text"]}
-    indent = 1 if spacing else None
+def _indented(message: Message, indent: int | None) -> Message:
     calls = [
-        {"id": each, "type": "function", "function": {"name": "look", "arguments": json.dumps(given, indent=indent)}}
-        for each, given in said["calls"]
+        {**call, "function": {"name": "look", "arguments": json.dumps(arguments_of(call), indent=indent)}}
+        for call in message.get("tool_calls", ())
     ]
-    return {"role": "assistant", "content": said["text"] or None, "tool_calls": calls}
+    return {**message, "tool_calls": calls} if calls else message
 
 
-def _blocks(said: Said) -> tuple[str, list[dict[str, Any]]]:
-    if said["role"] == "tool":
-        return "user", [{"type": "tool_result", "tool_use_id": said["id"], "content": said["text"]}]
-    text = [{"type": "text", "text": said["text"]}] if said["text"] else []
-    calls = [{"type": "tool_use", "id": each, "name": "look", "input": given} for each, given in said.get("calls", ())]
-    return said["role"], [*text, *calls]
+def arguments_of(call: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(call["function"]["arguments"])
 
 
-def answers_of(path: str, response: httpx.Response, *, stream: bool) -> list[Said]:
+def _blocks(message: Message) -> tuple[str, list[dict[str, Any]]]:
+    if message["role"] == "tool":
+        result = {"tool_use_id": message["tool_call_id"], "content": message["content"]}
+        return "user", [{"type": "tool_result", **result}]
+    blocks = [{"type": "text", "text": message["content"]}] if message["content"] else []
+    for call in message.get("tool_calls", ()):
+        blocks.append({"type": "tool_use", "id": call["id"], "name": "look", "input": arguments_of(call)})
+    return message["role"], blocks
+
+
+def answers_of(path: str, response: httpx.Response, *, stream: bool) -> list[Message]:
     """The answers in a whole response or in all events of a stream."""
     if not stream:
         body = response.json()
-        if path == MESSAGES:
-            return [_of_blocks(body["content"])]
-        return [_of_message(choice["message"]) for choice in body["choices"]]
+        return [choice["message"] for choice in body["choices"]] if path == CHAT else [_answer(body["content"])]
     found = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
     if path == CHAT:
         deltas = [choice["delta"] for each in found for choice in each["choices"]]
+        calls = [call for each in deltas for call in each.get("tool_calls") or ()]
         text = "".join(each.get("content") or "" for each in deltas)
-        return [
-            _of_message({"content": text, "tool_calls": [c for each in deltas for c in each.get("tool_calls") or ()]})
-        ]
+        return [{"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}]
     blocks = [dict(each["content_block"]) for each in found if each["type"] == "content_block_start"]
     for each in found:
         if each["type"] == "content_block_delta":
             block, delta = blocks[each["index"]], each["delta"]
             block["text"] = block.get("text", "") + delta.get("text", "")
             block["json"] = block.get("json", "") + delta.get("partial_json", "")
-    return [_of_blocks([{**block, "input": json.loads(block.get("json") or "{}")} for block in blocks])]
+    return [_answer([{**block, "input": json.loads(block.get("json") or "{}")} for block in blocks])]
 
 
-def _of_message(message: dict[str, Any]) -> Said:
-    calls = [(call["id"], json.loads(call["function"]["arguments"])) for call in message.get("tool_calls") or ()]
-    return {"role": "assistant", "text": message["content"] or "", "calls": calls}
+def _answer(blocks: Sequence[dict[str, Any]]) -> Message:
+    calls = [
+        {"id": block["id"], "type": "function", "function": {"name": "look", "arguments": json.dumps(block["input"])}}
+        for block in blocks
+        if block["type"] == "tool_use"
+    ]
+    text = "".join(block.get("text", "") for block in blocks)
+    return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
 
 
-def _of_blocks(blocks: Sequence[dict[str, Any]]) -> Said:
-    calls = [(block["id"], block["input"]) for block in blocks if block["type"] == "tool_use"]
-    return {"role": "assistant", "text": "".join(block.get("text", "") for block in blocks), "calls": calls}
-
-
-def number_of(said: Said) -> int:
-    if said["calls"]:
-        return int(said["calls"][0][1]["n"])
-    return int(re.findall(r"Answer (\d+)\.", said["text"])[0])
+def number_of(answer: Message) -> int:
+    if answer.get("tool_calls"):
+        return int(arguments_of(answer["tool_calls"][0])["n"])
+    return int(re.findall(r"Answer (\d+)\.", answer["content"])[0])
 
 
 class Agent:
@@ -144,22 +140,22 @@ class Agent:
         self.session = found.open(seed)
         self.received: list[int] = []
         self._found, self._rng, self._patience = found, random.Random(seed), patience
-        self._said: list[Said] = [{"role": "user", "text": f"question {seed}"}]
+        self._said: list[Message] = [{"role": "user", "content": f"question {seed}"}]
 
     def step(self) -> None:
         """Asks in some way, and goes on from one of the answers or from an earlier place."""
         rng = self._rng
         path, stream = rng.choice((CHAT, MESSAGES)), rng.random() < 0.5
-        body = body_of(path, self._said, stream=stream, spacing=rng.random() < 0.5)
-        ways: list[Callable[..., list[Said]]] = [self._once, self._again, self._together, self._lost, self._given_up]
+        body = body_of(path, self._said, stream=stream, indent=rng.choice((None, 1)))
+        ways: list[Callable[..., list[Message]]] = [self._once, self._again, self._together, self._lost, self._given_up]
         found = rng.choice(ways)(path, body, stream)
         self.received += map(number_of, found)
         answer = rng.choice(found)
         self._said = [*self._said, answer]
-        if answer["calls"]:
-            self._said.append({"role": "tool", "text": f"result {rng.random()}", "id": answer["calls"][0][0]})
-        if not answer["calls"] or rng.random() < 0.3:
-            self._said.append({"role": "user", "text": f"more {rng.random()}"})
+        if calls := answer.get("tool_calls"):
+            self._said.append({"role": "tool", "content": f"result {rng.random()}", "tool_call_id": calls[0]["id"]})
+        if not calls or rng.random() < 0.3:
+            self._said.append({"role": "user", "content": f"more {rng.random()}"})
         if rng.random() < 0.3:
             places = [n for n, said in enumerate(self._said) if said["role"] == "user"]
             self._said = self._said[: rng.choice(places) + 1]
@@ -170,18 +166,18 @@ class Agent:
         assert response.status_code == 200, response.text
         return response
 
-    def _once(self, path: str, body: dict[str, Any], stream: bool) -> list[Said]:
+    def _once(self, path: str, body: dict[str, Any], stream: bool) -> list[Message]:
         if path == CHAT and not stream:
             body = {**body, "n": 2}
         return answers_of(path, self._post(path, body), stream=stream)
 
-    def _again(self, path: str, body: dict[str, Any], stream: bool) -> list[Said]:
+    def _again(self, path: str, body: dict[str, Any], stream: bool) -> list[Message]:
         """A repeated request with the marker has the same answer."""
         first, second = self._post(path, body), self._post(path, body, **RETRIED)
         assert first.content == second.content
         return answers_of(path, second, stream=stream)
 
-    def _together(self, path: str, body: dict[str, Any], stream: bool) -> list[Said]:
+    def _together(self, path: str, body: dict[str, Any], stream: bool) -> list[Message]:
         """Requests at the same time have an answer each, and so has a further one."""
         with ThreadPoolExecutor(2) as pool:
             waiting = [pool.submit(self._post, path, body) for _ in range(2)]
@@ -190,7 +186,7 @@ class Agent:
         assert len(set(map(number_of, found))) == 3
         return found
 
-    def _lost(self, path: str, body: dict[str, Any], stream: bool) -> list[Said]:
+    def _lost(self, path: str, body: dict[str, Any], stream: bool) -> list[Message]:
         """A connection is lost in mid-answer; the request comes again, with or without the marker, before or after its end."""
         engine, headers = self._found.engine, self._rng.choice(({}, RETRIED))
         self._leave(path, body)
@@ -208,7 +204,7 @@ class Agent:
                 engine.go.set()
             return answers_of(path, waiting.result(), stream=stream)
 
-    def _given_up(self, path: str, body: dict[str, Any], stream: bool) -> list[Said]:
+    def _given_up(self, path: str, body: dict[str, Any], stream: bool) -> list[Message]:
         """A connection is lost, and the answer is cancelled; the same request has another one."""
         num, limits = self.session.counts["undelivered"], self.session.limits
         self.session.limits = dataclasses.replace(limits, grace_seconds=0.0)
@@ -260,23 +256,3 @@ def world():
 def test_each_delivered_answer_is_trained_exactly_once(world):
     for seed in range(NUM_SESSIONS):
         play(*world, seed)
-
-
-def lost_is_delivered(exchange: Exchange, leaving: Any, leave: Any = Exchange.leave) -> None:
-    exchange.is_delivered = True
-    leave(exchange, leaving)
-
-
-@pytest.mark.parametrize(
-    ("where", "name", "wrong"),
-    [
-        (Session, "_same", lambda *_, **__: None),  # a retry is sampled again
-        (Exchange, "leave", lost_is_delivered),
-        (Exchange, "deliver", lambda exchange: None),  # nothing is delivered
-    ],
-)
-def test_a_wrong_gateway_is_found(where, name, wrong, world, monkeypatch):
-    monkeypatch.setattr(where, name, wrong)
-    with pytest.raises(AssertionError):
-        for seed in range(NUM_SESSIONS):
-            play(*world, seed, patience=1.0)

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from random_sessions import STYLES, play, policy_of
+from random_sessions import STYLES, play
 
-from midthought.errors import RecordError
-from midthought.rollout import turn_graph
 from midthought.rollout.turn_graph import TurnGraph, TurnNode
-from midthought.serve import chat_answer, chat_messages
 from midthought.types import Completion, Finish, SpanKind, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
 NUM_TREES = 25
@@ -31,75 +28,6 @@ def test_every_sampled_token_of_a_random_tree_is_trained_once_on_the_prompt_of_t
 def test_two_thousand_trees(style):
     for number in range(NUM_TREES, 700):
         play(style, number)
-
-
-# -- mutants: each must fail the property ------------------------------------------------------------------------
-
-
-def aligned_again(original: Any, node: TurnNode) -> list[int]:
-    renderer = policy_of("tagged").renderer
-    return renderer.control(renderer.decode(original(node)))
-
-
-def saying_also(of_message: Any) -> Any:
-    """A digest that depends on more of each message."""
-    return lambda original, before, message: original(
-        before, {**message, "content": f"{message['content']}{of_message(message)}"}
-    )
-
-
-def with_first_call(original: Any, before: bytes, message: Any) -> Any:
-    return original(before, {**message, "tool_calls": (message.get("tool_calls") or [])[:1]})
-
-
-def without_older_messages(original: Any, messages: Any, tools: Any) -> Any:
-    digests = original((), tools)
-    for message in messages:
-        before = digests[-1] if message["role"] == "assistant" else digests[0]
-        digests.append(chat_messages.next_digest(before, message))
-    return digests
-
-
-def trained_in_order_of_arrival(original: Any, leaves: Sequence[TurnNode]) -> dict[TurnNode, list[TurnNode]]:
-    seen: set[TurnNode] = set()
-    fresh = {}
-    for leaf in leaves:
-        fresh[leaf] = [node for node in leaf.path() if node not in seen]
-        seen.update(leaf.path())
-    return fresh
-
-
-def delivered_or_not(original: Any, graph: TurnGraph, node: TurnNode) -> None:
-    node.is_delivered = True
-    original(graph, node)
-
-
-DIGESTS = ((chat_messages, "next_digest"), (chat_answer, "next_digest"))
-CHAINED, TRAINED_BY = ((chat_answer, "chained"),), ((turn_graph, "_trained_by"),)
-MUTANTS: dict[str, tuple[Any, Sequence[tuple[Any, str]]]] = {
-    "tokens are aligned again": (aligned_again, [(TurnNode, "token_ids")]),
-    "only the first call counts": (with_first_call, DIGESTS),
-    "ids count": (saying_also(lambda message: [call["id"] for call in message.get("tool_calls") or ()]), DIGESTS),
-    "thoughts count": (saying_also(lambda message: message.get("reasoning_content")), DIGESTS),
-    "tools do not count": (lambda original, messages, tools: original(messages, ()), CHAINED),
-    "the order of tools counts": (lambda original, said, tools: original(said, [*map(str, enumerate(tools))]), CHAINED),
-    "older messages do not count": (without_older_messages, CHAINED),
-    "a shared answer in every path": (lambda original, leaves: {leaf: leaf.path() for leaf in leaves}, TRAINED_BY),
-    "a shared answer in the first path": (trained_in_order_of_arrival, TRAINED_BY),
-    "seeds in the order of requests": (lambda original, graph, seed, ids: original(graph, seed, []), [(TurnGraph, "seed")]),
-    "lost answers are trained": (delivered_or_not, [(TurnGraph, "add")]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_property_finds_a_mutant(name, monkeypatch):
-    mutant, places = MUTANTS[name]
-    for where, what in places:
-        original = getattr(where, what)
-        monkeypatch.setattr(where, what, lambda *given, original=original: mutant(original, *given))
-    with pytest.raises((AssertionError, RecordError)):
-        for number in range(4 * NUM_TREES):
-            play("tagged", number)
 
 
 # -- the graph by hand -------------------------------------------------------------------------------------------
