@@ -76,10 +76,7 @@ class FakeStream:
         for position in sorted(self._left):
             self._left[position] -= 1
             completion = Completion(
-                token_ids=(5,),
-                sampled_logprobs=(-1.0,),
-                finish=Finish.LENGTH,
-                policy_version=self.policy_version,
+                token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.LENGTH, policy_version=self.policy_version
             )
             for trajectory in self.groups[position]:
                 trajectory.add_sampled(completion)

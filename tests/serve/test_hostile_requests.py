@@ -115,7 +115,7 @@ MANY = {"properties": {f"p{n}": {"type": "string"} for n in range(100_000)}}
         (MESSAGES, says("hi", tools=[{"name": "look", "input_schema": MANY}])),
     ],
 )
-def test_deep_values_and_large_schemas_are_refused(path, asked, address):
+def test_deep_arguments_and_large_schemas_are_refused(path, asked, address):
     status, found = ask(address, asked, path)
     reasons = ("levels deep", "a JSON object", "characters of JSON")
     assert status == 400 and any(words in found["error"]["message"] for words in reasons), found
