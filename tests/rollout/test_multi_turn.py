@@ -216,7 +216,7 @@ def test_a_tool_may_use_the_same_engine():
         (lambda engine: MultiTurnInferenceEngine(engine, max_turns=0), "max_turns=0"),
         (lambda engine: MultiTurnInferenceEngine(engine).run_episode(Guess, "x"), "give an instance"),
         (lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, 5), "a text; got 5"),
-        (lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", beams=5), "unknown sampling option 'beams'"),
+        (lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", beams=5), "unknown key 'beams'"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_named(wrong, message):

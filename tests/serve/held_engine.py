@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 import threading
 import time
@@ -151,6 +152,27 @@ def place(
 def asks(text: str = "hi", **fields: Any) -> dict[str, Any]:
     """A request that both dialects read."""
     return {"model": NAME, "messages": [{"role": "user", "content": text}], "max_tokens": 500, **fields}
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a stream, to its end."""
+    return [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+
+
+def streamed_text(found: Sequence[dict[str, Any]]) -> str:
+    """The text of an answer in events of either dialect."""
+    chat = "".join(choice["delta"].get("content") or "" for each in found for choice in each.get("choices", ()))
+    return chat + "".join(each["delta"].get("text", "") for each in found if each.get("type") == "content_block_delta")
+
+
+def texts(response: httpx.Response) -> list[str]:
+    """The answers in a response of either dialect, whole or a stream with one answer."""
+    if response.headers["content-type"] != "application/json":
+        return [streamed_text(events(response))]
+    body = response.json()
+    if "choices" in body:
+        return [choice["message"]["content"] or "" for choice in body["choices"]]
+    return ["".join(block.get("text", "") for block in body["content"])]
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
