@@ -402,7 +402,7 @@ def test_too_many_answers_in_progress_are_refused_for_now():
             assert found.client(found.open()).get("/v1/models").status_code == 200
             found.engine.go.set()
             assert len(waiting.result().json()["choices"]) == 2
-        assert found.client(session).post(MESSAGES, json=asks()).status_code == 200
+        assert found.client(session).post(CHAT, json=asks(n=2)).status_code == 200
 
 
 @pytest.mark.parametrize("limits", [{"max_requests": 1}, {"max_tokens": 1}])
