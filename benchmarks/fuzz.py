@@ -177,7 +177,7 @@ def readers(folder: Path) -> list[Reader]:
         Reader("verdict", "answers", lambda text: (parse_verdict(text), parse_verdict(text, (0, 10)))),
         Reader("feedback record", "records", lambda text: read_record(_bytes(text)), (RecordError,)),
         Reader("control tokens", "calls", lambda text: printable(without_control_tokens(text))),
-        Reader("tokens", "calls", lambda text: renderer.foreign(text, 64)),
+        Reader("tokens", "calls", lambda text: renderer.foreign(renderer.truncate(text, 64))),
         Reader("settings file", "yaml", from_file("a.yaml", read_yaml_file), (yaml.YAMLError,), weight=2),
         Reader(
             "settings",

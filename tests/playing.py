@@ -13,11 +13,13 @@ from typing import Any
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Reward, SpanKind, Task, ToolEvent, Trajectory
 
@@ -82,6 +84,19 @@ def parts_of(
         messages=messages,
         environment=environment,
         inference=InferenceConfig(**{"max_tokens": 4000, **limits}),
+    )
+
+
+def chat_policy(
+    engine: Any, renderer: Renderer, call_format: Any = "in_thought", tools: Sequence[Any] = (), **fields: Any
+) -> ChatPolicy:
+    """A policy that answers conversations. `call_format`: also its name."""
+    return ChatPolicy(
+        engine=engine,
+        renderer=renderer,
+        call_format=find_call_format(call_format) if isinstance(call_format, str) else call_format,
+        executor=ToolExecutor(ToolRegistry(tools)),
+        **{"max_seq_len": 100_000, **fields},
     )
 
 

@@ -70,12 +70,11 @@ Access to `serve`: test_access_is_that_of_the_memorys_service
 Gateway: test_the_gateway_listens_on_loopback_only
     test_keys_are_random_and_not_shown
     test_keys_of_others_are_unknown
-    test_a_conversation_continued_with_the_key_of_another_session_is_rendered_afresh
-    test_a_retry_with_the_key_of_another_session_is_a_request_of_its_own
+    test_the_key_of_another_session_neither_continues_nor_repeats_its_answers
 Rewards of a session: test_a_reward_with_the_model_key_is_refused
     test_a_reward_that_is_no_finite_number_is_refused
     test_rewards_of_the_session_and_of_one_answer
-    test_a_late_reward_is_refused
+    test_a_closed_session_refuses_without_a_retry
 Run folders: test_a_run_folder_starts_no_code_by_itself
 Settings of a run: test_programs_and_keys_in_the_settings_of_a_run_are_named_before_anything_starts
     test_what_the_command_repeats_is_permitted

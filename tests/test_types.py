@@ -25,18 +25,10 @@ TASK = Task(task_id="t1", prompt="Who?", answer="Ada")
 EVENT = ToolEvent(call=ToolCall(tool_name="look", success=True, result="Ada"), outcome=ToolOutcome.OK)
 
 
-def sampled(token_id: int, temperature: float | None = None) -> Completion:
-    return Completion(token_ids=(token_id,), sampled_logprobs=(-1.0,), finish=Finish.LENGTH, temperature=temperature)
-
-
-def completion(token_ids, version=0, num_cut=0):
-    return Completion(
-        token_ids=tuple(token_ids),
-        sampled_logprobs=tuple(-0.1 * (number + 1) for number in range(len(token_ids))),
-        finish=Finish.CALL,
-        policy_version=version,
-        num_cut=num_cut,
-    )
+def completion(token_ids, version=0, num_cut=0, temperature=None):
+    logprobs = tuple(-0.1 * (number + 1) for number in range(len(token_ids)))
+    options = {"policy_version": version, "num_cut": num_cut, "temperature": temperature}
+    return Completion(token_ids=tuple(token_ids), sampled_logprobs=logprobs, finish=Finish.CALL, **options)
 
 
 def example():
@@ -51,10 +43,23 @@ def example():
     return trajectory
 
 
+def add(trajectory, operation, token_ids):
+    match operation:
+        case "sampled":
+            trajectory.add_sampled(completion(token_ids))
+        case "demonstrated":
+            trajectory.add_demonstrated(token_ids)
+        case "results":
+            trajectory.add_results([EVENT], token_ids)
+        case "reply":
+            trajectory.add_reply(token_ids)
+        case "segment":
+            trajectory.begin_segment(token_ids)
+
+
+WAYS = ("sampled", "demonstrated", "results", "reply", "segment")
 IDS = st.lists(st.integers(0, 99), max_size=5)
-OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["sampled", "demonstrated", "results", "reply", "segment"]), IDS), max_size=12
-)
+OPERATIONS = st.lists(st.tuples(st.sampled_from(WAYS), IDS), max_size=12)
 
 
 @given(IDS.filter(bool), OPERATIONS)
@@ -64,20 +69,12 @@ def test_whatever_is_added_in_whatever_order_the_ledger_holds_and_only_the_polic
     trajectory = Trajectory(TASK, prompt)
     expected = [[(token_id, False) for token_id in prompt]]
     for operation, token_ids in operations:
-        if operation == "sampled":
-            trajectory.add_sampled(completion(token_ids))
-        elif operation == "demonstrated":
-            trajectory.add_demonstrated(token_ids)
-        elif operation == "results":
-            trajectory.add_results([EVENT], token_ids)
-        elif operation == "reply":
-            trajectory.add_reply(token_ids)
-        elif token_ids:
-            trajectory.begin_segment(token_ids)
+        if operation == "segment" and not token_ids:
+            continue
+        add(trajectory, operation, token_ids)
+        if operation == "segment":
             expected.append([])
-        own = operation in ("sampled", "demonstrated")
-        if operation != "segment" or token_ids:
-            expected[-1] += [(token_id, own) for token_id in token_ids]
+        expected[-1] += [(token_id, operation in ("sampled", "demonstrated")) for token_id in token_ids]
         trajectory.check()
 
     found = [list(zip(segment.token_ids, segment.loss_mask, strict=True)) for segment in trajectory.segments]
@@ -128,15 +125,9 @@ def test_nothing_can_be_added_once_the_episode_has_ended():
     for reason in StopReason:
         trajectory = example()
         trajectory.stop_reason = reason
-        for add in (
-            lambda trajectory: trajectory.add_sampled(completion([1])),
-            lambda trajectory: trajectory.add_demonstrated([1]),
-            lambda trajectory: trajectory.add_results([EVENT], [1]),
-            lambda trajectory: trajectory.add_reply([1]),
-            lambda trajectory: trajectory.begin_segment([1]),
-        ):
+        for way in WAYS:
             with pytest.raises(RecordError, match=r"'t1'.*ended"):
-                add(trajectory)
+                add(trajectory, way, [1])
         assert len(trajectory.segments) == 2 and trajectory.token_ids == [1, 4, 6] and trajectory.num_calls == 1
         assert reason.is_truncated == (reason is not StopReason.ANSWERED)
 
@@ -147,7 +138,7 @@ def test_what_cannot_be_added_is_refused_whole():
         trajectory.add_sampled(Completion(token_ids=(2, 3), sampled_logprobs=(-0.1,), finish=Finish.END))
     for temperature in (-1.0, math.inf, math.nan):
         with pytest.raises(RecordError, match="finite one above 0"):
-            trajectory.add_sampled(sampled(5), temperature=temperature)
+            trajectory.add_sampled(completion([5]), temperature=temperature)
     with pytest.raises(RecordError, match="without any tool event"):
         trajectory.add_results([], [2])
     with pytest.raises(RecordError, match="at least one prompt token"):
@@ -187,17 +178,13 @@ def test_the_reward_is_the_exact_sum_of_its_parts():
     assert Reward(parts={"right": 1.0}, turns=(0.5,), calls=(0.25,)).total == 1.75
 
 
-def test_every_sampled_span_has_the_temperature_that_it_was_sampled_at() -> None:
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [1])
-    trajectory.add_sampled(sampled(5), temperature=0.7)
-    trajectory.add_sampled(sampled(6), temperature=0.7)
-    trajectory.add_sampled(sampled(7, temperature=1.3), temperature=0.7)
-    trajectory.add_sampled(sampled(8), temperature=0.0)
+def test_every_sampled_span_has_the_temperature_that_it_was_sampled_at():
+    trajectory = Trajectory(TASK, [1])
+    trajectory.add_sampled(completion([5]), temperature=0.7)
+    trajectory.add_sampled(completion([6]), temperature=0.7)
+    trajectory.add_sampled(completion([7], temperature=1.3), temperature=0.7)
+    trajectory.add_sampled(completion([8]), temperature=0.0)  # greedy tokens are recorded at temperature 1
     trajectory.check()
-    assert [(span.start, span.end, span.temperature) for span in trajectory.spans] == [
-        (0, 1, 1.0),
-        (1, 3, 0.7),
-        (3, 4, 1.3),
-        (4, 5, 1.0),  # greedy tokens are recorded at temperature 1
-    ]
+    spans = [(span.start, span.end, span.temperature) for span in trajectory.spans]
+    assert spans == [(0, 1, 1.0), (1, 3, 0.7), (3, 4, 1.3), (4, 5, 1.0)]
     assert trajectory.sampled_runs() == [[5, 6, 7, 8]]

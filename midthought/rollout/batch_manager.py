@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from midthought.engines.generation import (
-    SAMPLING_OPTIONS,
-    BaseInferenceEngine,
-    GenerationOutput,
-    Prompt,
-    prompt_list,
-)
-from midthought.errors import EngineError, SettingsError, near_names
+from midthought.engines.generation import BaseInferenceEngine, GenerationOutput, Prompt, prompt_list
+from midthought.errors import EngineError, SettingsError
 
 
 class BatchInferenceManager:
@@ -44,8 +38,6 @@ class BatchInferenceManager:
             SettingsError: an unknown sampling option or an invalid value.
             EngineError: a batch failed; the message names its first prompt, and the original error is the cause.
         """
-        if unknown := sorted(sampling.keys() - set(SAMPLING_OPTIONS)):
-            raise SettingsError(f"unknown option {unknown[0]!r}. {near_names(unknown[0], SAMPLING_OPTIONS)}")
         sampling["max_tokens"] = max_tokens
         self.engine.sampling(**sampling)
         listed = prompt_list(prompts)

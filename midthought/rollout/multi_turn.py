@@ -7,15 +7,14 @@ training reads.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
-from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
+from midthought.engines.generation import BaseInferenceEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment, call_blocking
-from midthought.errors import EngineError, SettingsError, near_names
+from midthought.errors import EngineError, SettingsError
 from midthought.rollout.episode import Episode, EpisodeEnvironment, RolloutParts, open_tools, run_episode
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.executor import ToolExecutor
@@ -145,7 +144,7 @@ class MultiTurnInferenceEngine:
             raise EngineError("the policy has the prompt or results to answer; call step() without a message first")
         if user_message is None and not self._awaits_policy:
             raise EngineError("the policy has answered; give step a user_message, or start another conversation")
-        how = self._how(sampling)
+        how = self.engine.sampling(**sampling)
         outcome = self.engine.run(self._take_turn(conversation, user_message, how, environment_obs))
         self._follow(trajectory)
         return outcome
@@ -223,7 +222,7 @@ class MultiTurnInferenceEngine:
         if not isinstance(environment, BaseEnvironment | None):
             raise SettingsError(f"environment={environment!r:.80}: give an instance of a BaseEnvironment, or None")
         limit = self.max_turns if max_turns is None else _positive(max_turns)
-        how = self._how(sampling)
+        how = self.engine.sampling(**sampling)
         opening = _first_message(environment, initial_prompt)
         self._close_conversation()
         played = QuestionEnvironment() if environment is None else _PlayedEnvironment(environment)
@@ -260,11 +259,6 @@ class MultiTurnInferenceEngine:
         number = self.engine.next_episode()
         task = Task(task_id=f"conversation-{number}", prompt=opening, answer="")
         return parts, Trajectory(task, self.engine.renderer.prompt(messages), seed=how.seed), number
-
-    def _how(self, sampling: Mapping[str, Any]) -> Sampling:
-        if unknown := sorted(sampling.keys() - set(SAMPLING_OPTIONS)):
-            raise SettingsError(f"unknown sampling option {unknown[0]!r}. {near_names(unknown[0], SAMPLING_OPTIONS)}")
-        return self.engine.sampling(**sampling)
 
     def _follow(self, trajectory: Trajectory) -> None:
         self._trajectory = trajectory

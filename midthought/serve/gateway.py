@@ -12,8 +12,6 @@ from collections.abc import Awaitable
 from typing import Any
 
 from midthought.config.references import require_installed
-from midthought.errors import SettingsError
-from midthought.http.network import is_loopback
 from midthought.rollout.turn_graph import TurnGraph
 from midthought.serve.chat_answer import ChatAnswers
 from midthought.serve.chat_policy import ChatPolicy
@@ -21,6 +19,8 @@ from midthought.serve.exchange import Start
 from midthought.serve.sessions import AgentClient, Session, SessionLimits, Sessions
 from midthought.tools.background_loop import BackgroundLoop
 
+HOST = "127.0.0.1"
+"""Agents on other machines cannot reach it."""
 STOP_SECONDS = 1
 """Time for requests in progress when the gateway closes."""
 MAX_FILES = 65_536
@@ -30,14 +30,12 @@ MAX_FILES = 65_536
 class Gateway:
     """Serves policies in training under one name. The server starts with the first session.
 
-    Raises `SettingsError` if `host` is not loopback, `MissingExtraError` without the extra `serve`.
+    Raises `MissingExtraError` without the extra `serve`.
     """
 
-    def __init__(self, name: str, host: str = "127.0.0.1", *, limits: SessionLimits | None = None) -> None:
-        if not is_loopback(host):
-            raise SettingsError(f"the gateway's host {host!r} can be reached from other machines; give 127.0.0.1")
+    def __init__(self, name: str, *, limits: SessionLimits | None = None) -> None:
         require_installed("serve", "fastapi", "uvicorn")
-        self.name, self.host = name, host
+        self.name = name
         self.sessions = Sessions()
         self._limits = limits
         self._lock = threading.Lock()
@@ -82,8 +80,8 @@ class Gateway:
         with self._lock:
             if self._server is None:
                 _allow_files()
-                listening = listen(self.host, 0)
-                app = make_app(self.sessions, AccessPolicy(host=self.host, knows=self.sessions.knows))
+                listening = listen(HOST, 0)
+                app = make_app(self.sessions, AccessPolicy(host=HOST, knows=self.sessions.knows))
                 self._server = make_server(app, max_connections=None, stop_seconds=STOP_SECONDS)
                 self._server.config.lifespan = "off"  # uvicorn prints a traceback if the loop ends before the server
                 self._address = address(listening)

@@ -171,13 +171,10 @@ class Renderer:
         except SettingsError:
             return False
 
-    def foreign(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Encodes foreign text. With `max_tokens`, a longer text is cut and ends with " …[cut]".
-
-        Lone surrogates become question marks. Raises `ForeignTextError` if the result contains a control token.
-        """
-        encodable = _encodable(text if max_tokens is None else self.truncate(text, max_tokens))
-        token_ids = self._foreign.encode(encodable, add_special_tokens=False).ids
+    def foreign(self, text: str) -> list[int]:
+        """Encodes foreign text; lone surrogates become question marks. Raises `ForeignTextError` if the result contains a control
+        token."""
+        token_ids = self._foreign.encode(_encodable(text), add_special_tokens=False).ids
         if not self.control_token_ids.isdisjoint(token_ids):
             found = sorted({self._added[token_id] for token_id in self.control_token_ids.intersection(token_ids)})
             raise ForeignTextError(

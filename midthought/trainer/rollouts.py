@@ -186,13 +186,12 @@ def open_sources(
         given: dict[str, Any] = {"renderer": renderer, "inference": inference, "max_seq_len": max_seq_len}
         of_worker = functools.partial(policy_engine, trained=None, model_path="", **given)
         workers = RolloutWorkerGroup(ray, policy, of_worker, is_deterministic=inference.deterministic)
-    is_stream = learned is not None and config.training.max_staleness > 0
     loop = BackgroundLoop("midthought-rollout")
     silence_seconds = (
         ray.silence_timeout_seconds if inference.engine == "local" else math.inf
     )  # servers have own limits
 
-    def source(episode: Callable[[Task], EpisodeEnvironment]) -> Rollouts:
+    def source(episode: Callable[[Task], EpisodeEnvironment], *, is_stream: bool) -> Rollouts:
         parts = RolloutParts(
             engine=engine,
             renderer=renderer,
@@ -211,4 +210,6 @@ def open_sources(
             stream = InFlightEpisodes(parts, loop, Pace.of(config), seed=seed, **options)
         return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop, silence_seconds=silence_seconds)
 
-    return engine, source(tasks.episode), source(tasks.held_out_episode)
+    is_stream = learned is not None and config.training.max_staleness > 0
+    # held-out episodes end with their evaluation; the journal holds training episodes only
+    return engine, source(tasks.episode, is_stream=is_stream), source(tasks.held_out_episode, is_stream=False)

@@ -62,7 +62,7 @@ def test_a_failing_batch_names_its_first_prompt_and_keeps_the_cause():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temprature": 1.0}, "unknown option 'temprature'. Did you mean 'temperature'"),
+        ({"temprature": 1.0}, "unknown key 'temprature' in settings. Did you mean 'temperature'"),
         ({"top_p": 0.0}, "top_p=0.0"),
         ({"max_tokens": 0}, "max_tokens=0"),
     ],

@@ -1,20 +1,28 @@
 """Published chat templates: calls are found, run and answered as the template writes them, token by token."""
 
+import asyncio
 import functools
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from playing import play_turns
+from playing import chat_policy, play_turns
 from published_templates import PUBLISHED, Published
+from representatives import representatives
 
 from midthought import tool
+from midthought.config import InferenceConfig
+from midthought.engines.scripted import ScriptedEngine
 from midthought.env.rewards import last_answer
 from midthought.errors import SettingsError
 from midthought.rollout.demonstration import demonstration
+from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
+from midthought.serve.chat_messages import checked_messages
 from midthought.tokenization import Renderer
+from midthought.tokenization.chat_template import as_tool_calls
 from midthought.tools.call_formats.detection import ChosenCallFormat, choose_call_format
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
@@ -28,15 +36,10 @@ ARGUMENTS = {"query": "a \"tide\"\nclock — 水 {x} \\ 'it'", "limit": 3, "filt
 
 
 class Look(Tool):
-    definition = ToolDefinition(
-        "look_up",
-        "Looks it up.",
-        [
-            ToolParameter("query", "string", "What to look for."),
-            ToolParameter("limit", "integer", "How many.", required=False),
-            ToolParameter("filters", "object", "Which ones.", required=False),
-        ],
-    )
+    query = ToolParameter("query", "string", "What to look for.")
+    limit = ToolParameter("limit", "integer", "How many.", required=False)
+    filters = ToolParameter("filters", "object", "Which ones.", required=False)
+    definition = ToolDefinition("look_up", "Looks it up.", [query, limit, filters])
 
     def __init__(self, result: str | None = None) -> None:
         self._result = result
@@ -65,22 +68,11 @@ def chosen(published: Published, **arguments: Any) -> ChosenCallFormat:
 
 
 def play(
-    choice: ChosenCallFormat,
-    turns: Sequence[str | Sequence[int]],
-    replies: Sequence[str] = (),
-    result: str | None = None,
-    **limits: Any,
+    choice: ChosenCallFormat, turns: Sequence[str | Sequence[int]], *, result: str | None = None, **options: Any
 ) -> Trajectory:
-    trajectory = play_turns(
-        turns,
-        choice.renderer,
-        replies=replies,
-        call_format=choice.call_format,
-        tools=[Look(result), now],
-        messages=lambda task: first_messages(choice),
-        max_segment_length=2000,
-        **limits,
-    )
+    options |= {"call_format": choice.call_format, "tools": [Look(result), now], "max_segment_length": 2000}
+    options |= {"messages": lambda task: first_messages(choice)}
+    trajectory = play_turns(turns, choice.renderer, **options)
     assert trajectory.stop_reason is StopReason.ANSWERED, (trajectory.error, trajectory.tool_events)
     return trajectory
 
@@ -105,10 +97,8 @@ def call_ids(published: Published, calls: Sequence[Any], before: int) -> list[st
 
 
 def said_by_assistant(published: Published, thought: str, calls: Sequence[Any], before: int = 0) -> Any:
-    tool_calls = [
-        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        for call_id, (name, arguments) in zip(call_ids(published, calls, before), calls, strict=True)
-    ]
+    ids = call_ids(published, calls, before)
+    tool_calls = as_tool_calls([(*call, call_id) for call, call_id in zip(calls, ids, strict=True)])
     thoughts = {"reasoning_content": thought} if published.thought else {}
     return {"role": "assistant", "content": "", "tool_calls": tool_calls, **thoughts}
 
@@ -280,9 +270,8 @@ def test_without_earlier_thoughts_a_reply_starts_a_segment_that_the_template_wou
     second = trajectory.segments[1]
     conversation = [*messages, {"role": "user", "content": "Sure?"}]
     tools = [definition.json_schema() for definition in DEFINITIONS]
-    expected = published.tokenizer().apply_chat_template(
-        conversation, tools=tools, add_generation_prompt=True, return_dict=False
-    )
+    options = {"tools": tools, "add_generation_prompt": True, "return_dict": False}
+    expected = published.tokenizer().apply_chat_template(conversation, **options)
     assert second.token_ids[: second.spans[0].end] == expected
     assert choice.renderer.decode(second.token_ids[second.spans[0].end :]) == answer_turn(published, "Yes.")
 
@@ -307,10 +296,7 @@ def test_an_answer_that_does_not_continue_its_prompt_is_an_error() -> None:
 # -- bad calls -------------------------------------------------------------------------------------------------
 
 BAD = {
-    "qwen3": [
-        '<tool_call>\n{"name": "look_up", "arguments": {"query": }}\n</tool_call>',
-        "<tool_call>\nlook\n</tool_call>",
-    ],
+    "qwen3": ['<tool_call>\n{"name": "look_up", "arguments": {"query": }}\n</tool_call>', "<tool_call>\nlook\n</tool_call>"],
     "qwen3_coder": ["<tool_call>\n<function=look_up>\n<parameter=query>\nx\n</function>\n</tool_call>"],
     "llama3_1": ['{"name": "look_up", "parameters": ', '<|python_tag|>{"name": "look_up"]'],
     "mistral_v3": ['[TOOL_CALLS] [{"name": "look_up"', "[TOOL_CALLS] look_up"],
@@ -320,7 +306,7 @@ BAD = {
     "glm_4_5": ["<tool_call>look_up\n<arg_key>query</arg_key>\n</tool_call>", "<tool_call></tool_call>"],
     "gemma_4": ["<|tool_call>call:look_up{query:<tool_call|>", "<|tool_call>call:look_up<tool_call|>"],
     "kimi_k2": ["<|tool_call_begin|>functions.look_up:0<|tool_call_argument_begin|>x<|tool_call_end|>"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -393,7 +379,151 @@ def test_a_call_that_cannot_run_adds_no_control_tokens_to_a_later_segment(text: 
     trajectory = play(choice, [call, "Done.<|im_end|>", "Yes.<|im_end|>"], replies=["Sure?"], keep_thoughts=False)
     assert [event.outcome is ToolOutcome.OK for event in trajectory.tool_events] == [False]
     second = trajectory.segments[1].token_ids[: trajectory.segments[1].spans[0].end]
-    assert (
-        second.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 6
-    )  # system, question, call, result, answer, reply
-    assert second.count(tokenizer.convert_tokens_to_ids("<think>")) == 0
+    num_ends, num_thoughts = map(second.count, tokenizer.convert_tokens_to_ids(["<|im_end|>", "<think>"]))
+    assert (num_ends, num_thoughts) == (6, 0), "system, question, call, result, answer, reply"
+
+
+# -- what follows a turn with calls ----------------------------------------------------------------------------
+# Exactly what the template writes between that turn and the next prompt, in rollouts, demonstrations and served conversations.
+
+FIRST = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    calls: Sequence[tuple[str, dict[str, Any]]]
+    text: str = ""
+    thought: str = ""
+    is_broken: bool = False
+    """The text of the call ends within an argument."""
+
+    def suits(self, published: Published) -> bool:
+        """Whether a model with this template can write it, so that it is read as calls."""
+        is_marked = published.label not in ("llama", "harmony")
+        return (
+            len(self.calls) <= 1 + published.is_parallel
+            and (is_marked or not self.text)
+            and bool(published.thought or not self.thought)
+        )
+
+
+CASES = {
+    "no arguments": Case(calls=[("now", {})]),
+    "optional left out": Case(calls=[("look_up", {"query": "tide"})]),
+    "nothing but optional": Case(calls=[("look_up", {"limit": 2})]),
+    "unknown tool": Case(calls=[("look", {"at": "tide"})]),
+    "unknown tool, no arguments": Case(calls=[("look", {})]),
+    "not JSON": Case(calls=[("look_up", {"query": "tide"})], is_broken=True),
+    "two calls": Case(calls=[("now", {}), ("now", {})]),
+    "two calls, one with arguments": Case(calls=[("look_up", {"query": "tide"}), ("now", {})]),
+    "text before": Case(calls=[("now", {})], text="I look at the clock."),
+    "thought before": Case(calls=[("now", {})], thought="The clock knows."),
+}
+
+
+def thought_of(published: Published, case: Case) -> str:
+    """Empty if the turn has none."""
+    renderer = chosen(published).renderer
+    return case.thought or ("Hm." if renderer.opens_thought(renderer.prompt(first_messages(chosen(published)))) else "")
+
+
+def turn(published: Published, case: Case) -> str:
+    """The text of the policy's turn."""
+    call_format, thought = native(chosen(published)), thought_of(published, case)
+    call = call_format.render_calls(case.calls)
+    if case.is_broken:
+        call = call[: call.index("tide") + 2]
+    text = case.text and case.text + call_format.syntax.after_content
+    return f"{thought and published.thought.format(thought)}{text}{call}{published.call_end or published.eos}"
+
+
+def conversation(published: Published, case: Case, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Up to the results."""
+    choice, thought = chosen(published), thought_of(published, case)
+    said = said_by_assistant(published, thought, case.calls, 0) | {"content": case.text}
+    if not thought:
+        said.pop("reasoning_content", None)
+    return [*first_messages(choice), said, *results(published, case.calls, texts)]
+
+
+def expected(published: Published, case: Case, texts: Sequence[str]) -> str:
+    """What the template writes between the end of the turn and the next answer."""
+    choice = chosen(published)
+    whole = choice.renderer.chat_template.text(conversation(published, case, texts), add_generation_prompt=True)
+    _, written, after = whole.rpartition(native(choice).render_calls(case.calls))
+    last, end, after = after.partition(published.call_end or published.eos)
+    assert written and end and last.strip() in ("", case.text)
+    return after
+
+
+def last_turn(published: Published) -> str:
+    return f"Noon.{published.answer_end or published.eos}"
+
+
+def between(published: Published, trajectory: Trajectory) -> str:
+    """The text between the first and the second turn of the policy."""
+    (segment,) = trajectory.segments
+    after_prompt = segment.spans[0].end
+    first_end = segment.loss_mask.index(False, segment.loss_mask.index(True))
+    assert segment.loss_mask.index(True) == after_prompt
+    return chosen(published).renderer.decode(segment.token_ids[first_end : segment.loss_mask.index(True, first_end)])
+
+
+def served(published: Published, case: Case, texts: Sequence[str]) -> str:
+    """What follows the turn in a conversation with a client that has the tools."""
+    choice, script = chosen(published), iter([turn(published, case), None, last_turn(published), None])
+    engine = ScriptedEngine(lambda episode, token_ids: next(script, None), choice.renderer)
+    inference = InferenceConfig(max_tokens=4000)
+    policy = chat_policy(engine, choice.renderer, choice.call_format, [Look(), now], inference=inference)
+    answers = ChatAnswers(policy)
+
+    def ask(messages: Sequence[Any]) -> ChatAnswer:
+        return asyncio.run(answers.answer(ChatRequest(messages=checked_messages(messages), tools=DEFINITIONS)))
+
+    answer = ask(FIRST)
+    replies = [
+        {"role": "tool", "tool_call_id": call.id, "content": text}
+        for call, text in zip(answer.calls, texts, strict=True)
+    ]
+    second = ask([*FIRST, answer.message(), *replies])
+    (segment,) = second.trajectory.segments
+    num_before = len(answer.trajectory.token_ids)
+    assert segment.token_ids[:num_before] == answer.trajectory.token_ids
+    return choice.renderer.decode(segment.token_ids[num_before : segment.spans[0].end])
+
+
+FIRST_OF_EACH_FORMAT = {published.label: published for published in reversed(WITH_CALLS)}.values()
+
+
+@pytest.mark.parametrize("published", representatives(WITH_CALLS, *FIRST_OF_EACH_FORMAT, BY_NAME["qwen3"]), ids=named)
+def test_what_follows_calls_is_what_the_template_writes_after_them(published: Published) -> None:
+    choice, wrong = chosen(published), []
+    for name, case in CASES.items():
+        if not case.suits(published):
+            continue
+        played = play(choice, [turn(published, case), last_turn(published)])
+        outcomes = {event.outcome for event in played.tool_events}
+        assert (ToolOutcome.MALFORMED in outcomes) == case.is_broken and len(played.tool_events) == len(case.calls)
+        texts = [native(choice).render_results([event]) for event in played.tool_events]
+        read = case
+        if case.is_broken:
+            read = Case(calls=[(played.tool_events[0].call.tool_name or "unknown", {})])
+        found = {"rollout": between(published, played)}
+        if not case.is_broken:  # the client gets a broken call as text
+            found["serve"] = served(published, case, texts)
+            thought = {"reasoning_content": "Now I know."} if published.thought else {}
+            messages = [*conversation(published, case, texts), {"role": "assistant", "content": "Noon.", **thought}]
+            task = Task(task_id="t", prompt=QUESTION, answer="")
+            found["sft"] = between(published, demonstration(task, messages, choice.renderer, native(choice)))
+        after = expected(published, read, texts)
+        wrong += [(name, where, text, after) for where, text in found.items() if text != after]
+    assert not wrong
+
+
+def test_results_of_several_calls_follow_one_another_if_the_template_refuses_several_calls() -> None:
+    """Llama 3 writes one call in a turn, and a model may write two."""
+    llama, call = BY_NAME["llama3_1"], '{"name": "now", "parameters": {}}'
+    trajectory = play(chosen(llama), [f"[{call}, {call}]<|eot_id|>", last_turn(llama)])
+    assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.OK] * 2
+    result = '<|start_header_id|>ipython<|end_header_id|>\n\n"noon"<|eot_id|>'
+    assert between(llama, trajectory) == f"{result}{result}<|start_header_id|>assistant<|end_header_id|>\n\n"

@@ -46,13 +46,7 @@ AGAIN = {"role": "user", "content": "Once more."}
 CONVERSATIONS = {
     "one call": [QUESTION, asked(a=12, b=3), RESULT, ANSWER],
     "no call": [QUESTION, ANSWER],
-    "two calls": [
-        QUESTION,
-        {**asked(a=12, b=3), "tool_calls": [call("multiply", a=12, b=3)] * 2},
-        RESULT,
-        RESULT,
-        ANSWER,
-    ],
+    "two calls": [QUESTION, {**asked(), "tool_calls": [call("multiply", a=12, b=3)] * 2}, RESULT, RESULT, ANSWER],
     "call after call": [QUESTION, asked(a=12, b=3), RESULT, asked(a=3, b=12), RESULT, ANSWER],
     "a reply": [QUESTION, asked(a=12, b=3), RESULT, ANSWER, AGAIN, asked(a=12, b=3), RESULT, ANSWER],
 }
@@ -60,13 +54,8 @@ CONVERSATIONS = {
 
 def played(trajectory: Trajectory, renderer: Renderer, call_format: ToolCallFormat, *replies: str) -> Trajectory:
     """The episode in which the policy samples the demonstrated texts."""
-    options = {
-        "call_format": call_format,
-        "tools": [multiply],
-        "messages": lambda task: TASK.messages(),
-        "max_turns": 8,
-    }
-    episode = play_turns(trajectory.sampled_runs(), renderer, replies=replies, **options)
+    options = {"call_format": call_format, "tools": [multiply], "messages": lambda task: TASK.messages()}
+    episode = play_turns(trajectory.sampled_runs(), renderer, replies=replies, max_turns=8, **options)
     assert episode.stop_reason is StopReason.ANSWERED, (episode.error, episode.tool_events)
     return episode
 
@@ -120,13 +109,11 @@ def test_the_forms_of_other_packages_give_the_same_record(name, renderer):
         ([QUESTION, {**ANSWER, "content": "A turn ends with <|im_end|>."}], "'<|im_end|>', the token that ends a turn"),
         ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "message 3 is the result of None, and every call"),
         ([QUESTION, asked(a=1, b=2), RESULT, AGAIN, ANSWER], "a message of the user follows the results"),
-        (
-            [QUESTION, {**asked(), "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}, RESULT, ANSWER],
-            "arguments of 'f' in message 1 are .*JSON object",
-        ),
+        ([QUESTION, {**asked(), "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}, RESULT, ANSWER],
+            "arguments of 'f' in message 1 are .*JSON object"),
         ([QUESTION, {**ANSWER, "reasoning_content": '#call f {"a": 1}'}], "would be read as .*'f'.* they are"),
     ],
-)
+)  # fmt: skip
 def test_a_conversation_that_cannot_be_an_episode_is_refused(messages, message, renderer):
     with pytest.raises(DataError, match=f"task 't': .*{message}"):
         demonstration(TASK, messages, renderer, find_call_format("in_thought"))

@@ -22,7 +22,6 @@ from midthought.rollout.trajectory_json import trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.function_tool import tool
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome
 
 CALL_FORMAT = InThoughtFormat()
@@ -99,6 +98,18 @@ class Stateful(Question):
     follows_from_record = False
 
 
+class Look(Tool):
+    definition = ToolDefinition("look", "Looks it up.", [ToolParameter("word", "string", "What to look for.")])
+
+    def __init__(self, seconds):
+        self.seconds, self.asked = seconds, 0
+
+    def execute(self, word):
+        self.asked += 1
+        time.sleep(self.seconds)
+        return RESULT
+
+
 def task(number, words):
     return Task(task_id=f"t{number}", prompt=f"Write {words}", answer="")
 
@@ -106,33 +117,20 @@ def task(number, words):
 class Bench:
     """A stream with its engine, loop and tool."""
 
-    def __init__(self, renderer, *, seconds=0.0, environment=Question, other_tool=None, max_staleness=2, **options):
-        self.asked, self.found = 0, []
+    def __init__(self, renderer, *, look=None, seconds=0.0, environment=Question, max_staleness=2, **options):
+        self.found, self.look = [], look or Look(seconds)
         self.engine = Writer(renderer)
         self.loop = BackgroundLoop("test-stream")
-
-        @tool
-        def look(word: str) -> str:
-            """Looks it up.
-
-            Args:
-                word: what to look for
-            """
-            self.asked += 1
-            time.sleep(seconds)
-            return RESULT
-
-        parts = parts_of(
-            self.engine,
-            renderer,
-            tools=[other_tool or look],
-            messages=lambda task: task.messages(),
-            environment=lambda task: environment(),
-            max_segment_length=32,
-        )
+        usual = {"messages": lambda task: task.messages(), "environment": lambda task: environment()}
+        parts = parts_of(self.engine, renderer, tools=[self.look], max_segment_length=32, **usual)
         pace = Pace(num_groups=4, max_staleness=max_staleness, max_open=6, max_taken=4)
         options["checksum"] = lambda: self.engine.weights
         self.stream = InFlightEpisodes(parts, self.loop, pace, seed=1, **options)
+
+    @property
+    def asked(self):
+        """Number of calls of the tool that began."""
+        return self.look.asked
 
     def close(self):
         self.stream.drop()
@@ -254,29 +252,24 @@ def test_a_tool_that_was_asked_goes_on_while_no_token_is_sampled(make_bench):
     assert late.tool_events[0].outcome is ToolOutcome.OK and late.stop_reason is StopReason.ANSWERED
 
 
-class Look(Tool):
+class OwnLook(Look):
     """Belongs to one episode; its answer takes a while."""
 
-    definition = ToolDefinition("look", "Looks it up.", [ToolParameter("word", "string", "What to look for.")])
-
     def __init__(self, log=None):
+        super().__init__(0.1)
         self.log = [] if log is None else log
 
     def open(self, episode):
         self.log.append(f"opened for {episode.task.task_id}")
-        return Look(self.log)
-
-    def execute(self, word):
-        time.sleep(0.1)
-        return RESULT
+        return OwnLook(self.log)
 
     def close(self):
         self.log.append("closed")
 
 
 def test_the_tool_of_an_episode_that_is_carried_over_stays_open_until_it_ends(make_bench):
-    look = Look()
-    bench = make_bench(other_tool=look)
+    look = OwnLook()
+    bench = make_bench(look=look)
     bench.carry_over_a_call(lambda: look.log)
     time.sleep(0.2)
     assert look.log == ["opened for t0"] and bench.stream.num_unfinished == 1
@@ -285,19 +278,15 @@ def test_the_tool_of_an_episode_that_is_carried_over_stays_open_until_it_ends(ma
 
 
 def test_after_a_restart_an_episode_that_has_called_a_stateful_tool_begins_anew(make_bench):
-    look = Look()
-    bench, other = (make_bench(deterministic=True, other_tool=look) for _ in range(2))
-    bench.begin(task(0, "500 slowly"))
-    bench.begin(task(1, "500"))
-    bench.begin(task(2, "50"))
+    look = OwnLook()
+    bench, other = (make_bench(deterministic=True, look=look) for _ in range(2))
+    bench.begin(task(0, "500 slowly"), task(1, "500"), task(2, "50"))
     assert bench.take()[0].group == 2
     assert [bool(episode["tool_events"]) for episode in open_episodes(bench.stream)] == [True, False]
     bench.stream.pause()
     look.log.clear()
     other.engine.policy_version = 2
-    other.stream.restore(
-        bench.stream.state(), lambda position: task(position, "500 slowly" if position == 0 else "500")
-    )
+    other.stream.restore(bench.stream.state(), lambda position: task(position, "500 slowly" if not position else "500"))
     anew, played_on = sorted((other.take()[0] for _ in range(2)), key=lambda trajectory: trajectory.group)
     assert set(anew.segments[0].policy_versions) == {-1, 2} and look.log == ["opened for t0", "closed"]
     assert set(played_on.segments[0].policy_versions) == {-1, 0, 2}
@@ -366,8 +355,7 @@ def test_a_tool_that_was_under_way_is_asked_again_after_a_restart(make_bench):
 @pytest.mark.parametrize("start", ["the same", "another"])
 def test_an_environment_with_a_state_begins_anew_from_the_same_start_or_with_its_whole_group(start, make_bench):
     bench, other = (make_bench(deterministic=True, environment=Stateful) for _ in range(2))
-    bench.begin(task(0, "500"), group_size=2)
-    bench.begin(task(1, "5"), group_size=2)
+    bench.begin(task(0, "500"), task(1, "5"), group_size=2)
     bench.take()
     bench.stream.pause()
     state = bench.stream.state()
@@ -414,8 +402,7 @@ def test_waiting_for_nothing_is_an_error_and_so_is_a_prompt_that_cannot_be_rende
 
 def test_dropping_ends_all_and_leaves_no_task_behind(make_bench):
     bench = make_bench(seconds=0.05)
-    for number in range(4):
-        bench.begin(task(number, "900 slowly"), group_size=2)
+    bench.begin(*(task(number, "900 slowly") for number in range(4)), group_size=2)
     bench.begin(task(9, "3"))
     bench.take()
     bench.stream.pause()

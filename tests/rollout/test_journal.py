@@ -3,6 +3,7 @@ then. Weights are numbers here, and each token remembers those that sampled it."
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import time
@@ -13,6 +14,7 @@ from test_in_flight import Bench, Question, task
 
 from midthought.config import RecipeConfig
 from midthought.rollout.groups import Pace
+from midthought.rollout.in_flight import NOTHING_OPEN
 from midthought.rollout.resuming import Journal
 from midthought.rollout.rollout_batch import collect
 from midthought.types import Reward
@@ -63,7 +65,7 @@ class Run:
     def __init__(self, folder, renderer):
         self._folder, self._renderer = folder, renderer
         self.history = {"weights": {0: 1}, "iterations": []}
-        self._saved = copy.deepcopy(self.history), {"next_position": 0, "postponed": [], "groups": [], "journal": 0}
+        self._saved = copy.deepcopy(self.history), NOTHING_OPEN
         self.finished, self._written_by, self._pace = [], {}, None
 
     def draw(self, position, num_groups, attempt=0):
@@ -179,41 +181,36 @@ def test_with_another_staleness_or_batch_what_does_not_fit_starts_again(num_even
     run.check_groups()
 
 
-NOTHING = {"next_position": 0, "postponed": [], "groups": [], "journal": 0}
+@pytest.fixture
+def bench_of(renderer):
+    """Makes the stream of one process."""
+    with contextlib.ExitStack() as stack:
+        yield lambda journal: stack.enter_context(contextlib.closing(Bench(renderer, journal=journal)))
 
 
-def update(bench, weights):
-    with bench.stream.between_tokens():
-        bench.engine.policy_version += 1
-        bench.engine.weights = weights
-
-
-def test_after_weights_that_are_lost_one_checkpoint_is_enough(tmp_path, renderer):
+def test_after_weights_that_are_lost_one_checkpoint_is_enough(tmp_path, bench_of):
     for weights, needs in (([1, 2, 3], [False, False, False]), ([7, 8, 9], [True, False, False])):
-        bench = Bench(renderer, journal=Journal(tmp_path))
-        try:
-            bench.stream.restore(NOTHING, some)
-            for number, need in zip(weights, needs, strict=True):
-                update(bench, number)
-                assert bench.stream.journal.needs_checkpoint == need
-                if need:
-                    bench.stream.state(in_run=True)
-        finally:
-            bench.close()
+        bench = bench_of(Journal(tmp_path))
+        bench.stream.restore(NOTHING_OPEN, some)
+        for number, need in zip(weights, needs, strict=True):
+            with bench.stream.between_tokens():
+                bench.engine.policy_version += 1
+                bench.engine.weights = number
+            assert bench.stream.journal.needs_checkpoint == need
+            if need:
+                bench.stream.state(in_run=True)
 
 
-def test_groups_of_lost_weights_are_not_counted_as_too_old(tmp_path, renderer, caplog):
+def test_groups_of_lost_weights_are_not_counted_as_too_old(tmp_path, bench_of, caplog):
     for weights, num_dropped in (1, 0), (2, 1):
-        bench = Bench(renderer, journal=Journal(tmp_path))
+        bench = bench_of(Journal(tmp_path))
         bench.engine.weights = weights
-        try:
-            assert bench.stream.restore(NOTHING, some) == 0
-            assert bench.stream.num_dropped == num_dropped
-            bench.stream.begin_batch(0)
-            bench.stream.begin(some, 1)
-            bench.stream.take(0, 4)
-        finally:
-            bench.close()
+        assert bench.stream.restore(NOTHING_OPEN, some) == 0
+        assert bench.stream.num_dropped == num_dropped
+        bench.stream.begin_batch(0)
+        bench.stream.begin(some, 1)
+        bench.stream.take(0, 4)
+        bench.stream.pause()
     assert caplog.messages == ["1 groups start again: the weights that sampled them, from version 0, are lost"]
 
 
@@ -229,20 +226,16 @@ class Full(Journal):
         super()._append(event)
 
 
-def test_after_an_event_that_could_not_be_written_the_journal_waits_for_a_checkpoint(tmp_path, renderer):
-    bench, other = (Bench(renderer, journal=journal) for journal in (Full(tmp_path), Journal(tmp_path)))
-    try:
-        bench.stream.restore(NOTHING, some)
-        bench.stream.begin_batch(0)
-        bench.stream.begin(some, 1)
-        with pytest.raises(OSError, match="no space left"):
-            bench.stream.take(0, 4)
-        assert [group[0].group for group in bench.stream.take(0, 4)] == [0]
-        assert bench.stream.journal.needs_checkpoint
-        bench.stream.pause()
-        assert other.stream.restore(NOTHING, some) == 0
-        other.stream.begin(some, 1)
-        assert [group[0].group for group in other.stream.take(0, 4)] == [0]
-    finally:
-        bench.close()
-        other.close()
+def test_after_an_event_that_could_not_be_written_the_journal_waits_for_a_checkpoint(tmp_path, bench_of):
+    bench, other = bench_of(Full(tmp_path)), bench_of(Journal(tmp_path))
+    bench.stream.restore(NOTHING_OPEN, some)
+    bench.stream.begin_batch(0)
+    bench.stream.begin(some, 1)
+    with pytest.raises(OSError, match="no space left"):
+        bench.stream.take(0, 4)
+    assert [group[0].group for group in bench.stream.take(0, 4)] == [0]
+    assert bench.stream.journal.needs_checkpoint
+    bench.stream.pause()
+    assert other.stream.restore(NOTHING_OPEN, some) == 0
+    other.stream.begin(some, 1)
+    assert [group[0].group for group in other.stream.take(0, 4)] == [0]

@@ -134,7 +134,4 @@ def test_new_weights_are_a_new_policy_version(make_source):
     source.update_weights()
     data = source.rollout(TASKS, iteration=0)
     assert data.policy_version == 1
-    assert {version for trajectory in data.trajectories for version in trajectory.segments[0].policy_versions} == {
-        -1,
-        1,
-    }
+    assert {version for each in data.trajectories for version in each.segments[0].policy_versions} == {-1, 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,10 @@ def config_of(max_staleness=2, in_flight="auto", **training) -> RecipeConfig:
     changes = {"adv_estimator": "reinforce_plus_plus", "batch_size": 4, "group_size": 1, **training}
     inference = {"in_flight": in_flight}
     return RecipeConfig(training={**changes, "max_staleness": max_staleness}, inference=inference).frozen()
+
+
+def token_of(version):
+    return Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.LENGTH, policy_version=version)
 
 
 class FakeStream:
@@ -59,9 +64,8 @@ class FakeStream:
         while room > len(found):
             first = min(self._ready, key=self._versions.__getitem__, default=None)
             left = room - len(found)
-            if first is not None and self.pace.may_take(
-                self.deadlines, self.pace.deadline(self._versions[first]), batch, left
-            ):
+            own = None if first is None else self.pace.deadline(self._versions[first])
+            if own is not None and self.pace.may_take(self.deadlines, own, batch, left):
                 self._ready.remove(first)
                 self.taken.append(first)
                 found.append(self.groups.pop(first))
@@ -75,14 +79,8 @@ class FakeStream:
     def tick(self):
         for position in sorted(self._left):
             self._left[position] -= 1
-            completion = Completion(
-                token_ids=(5,),
-                sampled_logprobs=(-1.0,),
-                finish=Finish.LENGTH,
-                policy_version=self.policy_version,
-            )
             for trajectory in self.groups[position]:
-                trajectory.add_sampled(completion)
+                trajectory.add_sampled(token_of(self.policy_version))
             if self._left[position] <= 0:
                 del self._left[position]
                 self._ready.append(position)
@@ -100,16 +98,13 @@ class FakeStream:
         self.log.append("pause")
 
 
-class FakeSource:
-    def __init__(self, stream):
-        self.stream = stream
-
-
 def run(stream, config, num_iters=6, learning_ticks=3):
     """The batches of a run."""
     found = []
     for iteration in range(num_iters):
-        batch = collect(FakeSource(stream), ShuffledTasks(TASKS, 0), config, iteration, num_iters - iteration - 1)
+        batch = collect(
+            SimpleNamespace(stream=stream), ShuffledTasks(TASKS, 0), config, iteration, num_iters - iteration - 1
+        )
         found.append(batch)
         if batch.usable:
             stream.learn(learning_ticks)
@@ -142,9 +137,7 @@ def test_every_group_is_trained_on_whole_and_once_and_in_time(
     batches = run(stream, config, num_iters=12, learning_ticks=learning_ticks)
     pace = stream.pace
     assert [position for position, _ in stream.begun] == list(range(stream.next_position))
-    drawn = [
-        task.task_id for position in range(stream.next_position) for task in ShuffledTasks(TASKS, 0).draw(position, 1)
-    ]
+    drawn = [ShuffledTasks(TASKS, 0).draw(position, 1)[0].task_id for position in range(stream.next_position)]
     assert [task_id for _, task_id in stream.begun] == drawn
     assert sorted(stream.taken) == list(range(stream.next_position))  # none is left at the end of the run
     assert stream.most_open <= pace.max_open <= (max_staleness + 1) * pace.num_groups
@@ -174,10 +167,10 @@ def test_a_group_that_reaches_its_deadline_has_its_place_and_is_waited_for():
 def test_with_overlap_as_many_groups_as_are_allowed_run_while_the_learner_works(max_staleness, num_open):
     config = config_of(max_staleness)
     stream = FakeStream(config, lambda position: 5, overlaps=True)
-    collect(FakeSource(stream), ShuffledTasks(TASKS, 0), config, 0, 5)
+    collect(SimpleNamespace(stream=stream), ShuffledTasks(TASKS, 0), config, 0, 5)
     assert stream.num_open == num_open and stream.log == []
     stream.learn(5)
-    batch = collect(FakeSource(stream), ShuffledTasks(TASKS, 0), config, 1, 4)
+    batch = collect(SimpleNamespace(stream=stream), ShuffledTasks(TASKS, 0), config, 1, 4)
     assert batch.metrics["staleness/mean"] == 1 and batch.data.policy_version == 1
 
 
@@ -191,7 +184,7 @@ def test_without_variance_in_any_group_a_batch_ends_after_its_attempts():
 def test_a_run_that_switches_it_on_later_goes_on_with_the_tasks_that_come_next():
     config = config_of(in_flight=1.5)
     stream = FakeStream(config, lambda position: 1)
-    collect(FakeSource(stream), ShuffledTasks(TASKS, 0), config, 3)
+    collect(SimpleNamespace(stream=stream), ShuffledTasks(TASKS, 0), config, 3)
     assert [position for position, _ in stream.begun][:6] == list(range(12, 18))
 
 
@@ -204,7 +197,7 @@ def test_what_breaks_in_the_middle_leaves_the_stream_paused():
             raise RuntimeError("no tasks")
 
     with pytest.raises(RuntimeError, match="no tasks"):
-        collect(FakeSource(stream), Broken(TASKS, 0), config, 0)
+        collect(SimpleNamespace(stream=stream), Broken(TASKS, 0), config, 0)
     assert stream.log == ["put back", "pause"]
 
 
@@ -247,9 +240,7 @@ def test_staleness_by_hand():
     def aged(*versions):
         trajectory = Trajectory(TASKS[0], [1])
         for version in versions:
-            trajectory.add_sampled(
-                Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.LENGTH, policy_version=version)
-            )
+            trajectory.add_sampled(token_of(version))
         return trajectory
 
     found = staleness([aged(1, 2, 3), aged(3)], 3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from playing import EveryFew, Look
 from small_qwen import make_model, token_logprobs, vllm_settings
-from test_episode_rollout import run
+from test_episode import run
 from vllm_python import PYTHON, needs_vllm
 
 from benchmarks.exactness import branches
@@ -24,8 +24,14 @@ from midthought.engines.weight_publication import PublishedPolicy
 from midthought.errors import EngineError
 from midthought.models.pretrained import save_model
 from midthought.tokenization import Renderer
+from midthought.types import Trajectory
 
 pytestmark = needs_vllm
+ROWS = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
+
+
+def reward(trajectory: Trajectory) -> float:
+    return float(sum(trajectory.token_ids) % 7)
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +48,8 @@ def model(renderer: Renderer) -> Any:
 def engine(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMInferenceEngine]:
     folder = tmp_path_factory.mktemp("served") / "model"
     save_model(model, renderer.tokenizer, folder)
-    with VLLMInferenceEngine(
-        folder,
-        server_python=PYTHON,
-        dtype="float32",
-        max_seq_len=512,
-        max_num_seqs=16,
-        server_flags=["--max-num-batched-tokens", "512"],
-    ) as made:
+    limits = {"max_seq_len": 512, "max_num_seqs": 16, "server_flags": ["--max-num-batched-tokens", "512"]}
+    with VLLMInferenceEngine(folder, server_python=PYTHON, dtype="float32", **limits) as made:
         yield made
 
 
@@ -100,20 +100,14 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
 def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: int) -> None:
     config = vllm_settings(3, 3e-3, server_python=PYTHON, server_flags=["--max-model-len", "1024"])
     config = config.merged({"model": {"hidden_size": 64, "num_layers": 2, "vocab_size": 400, "lora_rank": lora_rank}})
-    rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
-    with RayPPOTrainer(
-        config,
-        dataset=rows,
-        reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 7),
-        tools=[Look()],
-        call_format=EveryFew(num_calls=2),
-    ) as trainer:
+    tools = {"tools": [Look()], "call_format": EveryFew(num_calls=2)}
+    with RayPPOTrainer(config, dataset=ROWS, reward_fn=reward, **tools) as trainer:
         weights = [weight for weight in trainer.learner.policy.parameters() if weight.requires_grad]
         before = [weight.detach().clone() for weight in weights]
         history = trainer.fit()
         moved = max(float((new.detach() - old).abs().max()) for new, old in zip(weights, before, strict=True))
         assert trainer.source.policy_version == 3
-        prompt = trainer.renderer.prompt([{"role": "user", "content": rows[0]["question"]}])
+        prompt = trainer.renderer.prompt([{"role": "user", "content": ROWS[0]["question"]}])
         version = asyncio.run(trainer.source.parts.engine.sample(0, prompt, Sampling(max_tokens=2))).policy_version
     assert version == 3
     assert moved > 1e-3  # old weights would not do
@@ -124,10 +118,7 @@ def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: 
 def test_what_it_samples_for_an_agent_with_branches_is_what_is_recomputed() -> None:
     config = vllm_settings(2, 3e-3, server_python=PYTHON, server_flags=["--max-model-len", "512"])
     config = config.merged({"model": {"hidden_size": 64, "num_layers": 2, "vocab_size": 400}})
-    rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
-    with RayPPOTrainer(
-        config, agent=branches, dataset=rows, reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 7)
-    ) as trainer:
+    with RayPPOTrainer(config, agent=branches, dataset=ROWS, reward_fn=reward) as trainer:
         history = trainer.fit()
     assert [figures["logprob_difference_max"] < 1e-3 for figures in history] == [True] * 2, history
     assert all(figures["agent/continued"] == 5 / 6 and figures["episode/failed"] == 0 for figures in history)

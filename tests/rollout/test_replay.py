@@ -5,6 +5,7 @@ import copy
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from playing import parts_of
@@ -14,51 +15,28 @@ from midthought.errors import RecordError
 from midthought.rollout.episode import run_episode
 from midthought.rollout.resuming import Replay
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.tools.function_tool import tool
-from midthought.types import Completion, Finish, SpanKind, StopReason, Task, Trajectory
+from midthought.types import SpanKind, StopReason, Task, Trajectory
 
+SILENT = SimpleNamespace(feed=lambda token_id: False)
 CALL_FORMATS = {"in_thought": InThoughtFormat(), "hermes": HermesFormat()}
 
 
-class Silent:
-    """A stopper that never stops."""
+class Reciter(ScriptedEngine):
+    """Samples what an episode has, from whatever place on, as a later version."""
 
-    def feed(self, token_id):
-        return False
-
-
-class Reciter:
-    """Samples what an episode has, from whatever place on; the version is that of the place."""
-
-    policy_version = 9
-
-    def __init__(self, whole: Trajectory, eos_token_ids) -> None:
-        self.whole = whole
-        self.eos_token_ids = eos_token_ids
-        self.num_sampled = 0
-
-    def open(self, episode):
-        pass
-
-    def close(self, episode):
-        pass
+    def __init__(self, whole: Trajectory, renderer: Renderer) -> None:
+        super().__init__(lambda episode, token_ids: whole.token_ids[len(token_ids) :][:1], renderer)
+        self.whole, self.num_sampled = whole, 0
 
     async def sample(self, episode, token_ids, sampling, *, stopper=None):
         assert self.whole.token_ids[: len(token_ids)] == token_ids
-        written, finish = [], Finish.LENGTH
-        while len(written) < sampling.max_tokens and finish is Finish.LENGTH:
-            place = len(token_ids) + len(written)
-            written.append(self.whole.token_ids[place])
-            if written[-1] in self.eos_token_ids:
-                finish = Finish.END
-            elif stopper.feed(written[-1]):
-                finish = Finish.CALL
-        self.num_sampled += len(written)
-        start = len(token_ids)
-        logprobs = tuple(self.whole.sampled_logprobs[start : start + len(written)])
-        return Completion(token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=9)
+        completion = await super().sample(episode, token_ids, sampling, stopper=stopper)
+        self.num_sampled += len(completion.token_ids)
+        return replace(completion, policy_version=9)
 
 
 def parts(engine, renderer, call_format, asked, record=None):
@@ -108,14 +86,8 @@ def beginning(whole: Trajectory, end: int) -> Trajectory:
     row = trajectory_to_json(record)
     spans = [[span.kind, span.start, min(span.end, end)] for span in kept]
     num_own = sum(segment.loss_mask[:end])
-    row["segments"] = [
-        {
-            "token_ids": segment.token_ids[:end],
-            "spans": spans,
-            "sampled_logprobs": row["segments"][0]["sampled_logprobs"][:num_own],
-            "policy_versions": [number // 10 for number in range(num_own)],
-        }
-    ]
+    cut = {"token_ids": segment.token_ids[:end], "spans": spans, "policy_versions": [n // 10 for n in range(num_own)]}
+    row["segments"] = [{**cut, "sampled_logprobs": row["segments"][0]["sampled_logprobs"][:num_own]}]
     num_results = sum(kind in (SpanKind.RESULT, SpanKind.REPLY) for kind, _, _ in spans)
     row |= {"tool_events": row["tool_events"][:num_results], "stop_reason": None, "reward": None}
     row |= {"turns": row["turns"][:0], "turn_ends": []}
@@ -139,7 +111,7 @@ def test_wherever_a_record_ends_the_episode_goes_on_as_if_it_had_not(played, ren
         if record is None:
             continue
         asked: list[str] = []
-        engine = Reciter(whole, renderer.eos_token_ids)
+        engine = Reciter(whole, renderer)
         again = begin(renderer)
         asyncio.run(run_episode(parts(engine, renderer, call_format, asked, record), again, 0))
         again.check()
@@ -160,7 +132,7 @@ def test_where_it_becomes_another_episode_it_fails_and_says_so(played, renderer)
     event = record.tool_events[0]
     event.call.result = "Something else."
     again = begin(renderer)
-    engine = Reciter(whole, renderer.eos_token_ids)
+    engine = Reciter(whole, renderer)
     asyncio.run(run_episode(parts(engine, renderer, call_format, [], record), again, 0))
     assert again.stop_reason is StopReason.FAILED
     assert again.error.startswith(f"{RecordError.__name__}: ") and "resume with the settings, tools" in again.error
@@ -171,9 +143,9 @@ def test_a_prefix_of_the_record_s_length_with_another_token_is_refused(played, r
     record = beginning(whole, len(whole.token_ids) - 1)
     for start in (record.spans[0].end, len(record.token_ids), len(record.token_ids) + 1):
         asked = whole.token_ids[:start]
-        found = Replay(record).completion(asked, 1, Silent(), renderer.eos_token_ids)
+        found = Replay(record).completion(asked, 1, SILENT, renderer.eos_token_ids)
         assert (found is None) == (start >= len(record.token_ids))
         for place in (0, min(start, len(record.token_ids)) - 1):
             other = [token_id + (number == place) for number, token_id in enumerate(asked)]
             with pytest.raises(RecordError, match=f"the same up to token {start} when"):
-                Replay(record).completion(other, 1, Silent(), renderer.eos_token_ids)
+                Replay(record).completion(other, 1, SILENT, renderer.eos_token_ids)

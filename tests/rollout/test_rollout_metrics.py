@@ -1,5 +1,7 @@
 """Metrics of an iteration's episodes, worked by hand."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from midthought.rollout.rollout_metrics import rollout_metrics
@@ -19,10 +21,16 @@ from midthought.types import (
 TASK = Task(task_id="t", prompt="?", answer="!")
 
 
+def sampled(*token_ids: int, logprobs: Sequence[float] = ()) -> Trajectory:
+    """Returns an episode of one prompt token and these tokens of the policy."""
+    trajectory, logprobs = Trajectory(TASK, [1]), tuple(logprobs or [-1.0] * len(token_ids))
+    trajectory.add_sampled(Completion(token_ids=token_ids, sampled_logprobs=logprobs, finish=Finish.END))
+    return trajectory
+
+
 def played() -> Trajectory:
-    """Returns an answered episode of one prompt token and two policy tokens."""
-    trajectory = Trajectory(TASK, [1])
-    trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -2.0), finish=Finish.END))
+    """Returns an answered episode of two policy tokens."""
+    trajectory = sampled(5, 6)
     trajectory.stop_reason, trajectory.reward = StopReason.ANSWERED, Reward(parts={"correct": 1.0})
     return trajectory
 
@@ -76,11 +84,9 @@ def test_the_figures_of_every_tool_by_hand():
         "add": (0.25, 0, 0, 0, 0, 0, 0.25),
         "gone": (0.5, 1, 0, 0.5, 0, 0.5, 0.25),
     }
-    seconds = {"look": 5 / 3, "add": 0.5, "gone": 0}
-    expected = {
-        f"tool/{name}/{kind}": value for name in counted for kind, value in zip(kinds, counted[name], strict=True)
-    }
-    expected |= {f"time/tool/{name}_seconds": value for name, value in seconds.items()}
+    expected = {"time/tool/look_seconds": 5 / 3, "time/tool/add_seconds": 0.5, "time/tool/gone_seconds": 0}
+    for name, values in counted.items():
+        expected |= {f"tool/{name}/{kind}": value for kind, value in zip(kinds, values, strict=True)}
     assert {name: value for name, value in metrics.items() if "tool/" in name} == pytest.approx(expected)
     assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 9 / 4
     assert metrics["episode/no_calls_left"] == 2 / 4 and metrics["episode/repeated_calls"] == 2 / 9
@@ -90,18 +96,12 @@ def test_the_figures_of_every_tool_by_hand():
     ("token_ids", "expected"), [([1, 2, 3], 0.0), ([1, 2, 3, 4, 5], 0.0), ([7] * 7, 3 / 4), ([1, 2, 3, 4] * 2, 1 / 5)]
 )
 def test_repeated_sequences_of_four_tokens_are_counted(token_ids, expected):
-    trajectory = Trajectory(TASK, [0])
-    logprobs = (-1.0,) * len(token_ids)
-    trajectory.add_sampled(Completion(token_ids=tuple(token_ids), sampled_logprobs=logprobs, finish=Finish.END))
-    assert rollout_metrics([trajectory])["episode/repetition"] == pytest.approx(expected)
+    assert rollout_metrics([sampled(*token_ids)])["episode/repetition"] == pytest.approx(expected)
 
 
 def test_the_uncertainty_of_the_samples_is_the_mean_of_their_negative_logprobs():
-    done = [Trajectory(TASK, [1]) for _ in range(2)]
-    assert "episode/sampled_nats" not in rollout_metrics(done)
-    for trajectory, logprobs in zip(done, [(-1.0, -3.0), (-2.0,)], strict=True):
-        ids = tuple(range(2, 2 + len(logprobs)))
-        trajectory.add_sampled(Completion(token_ids=ids, sampled_logprobs=logprobs, finish=Finish.END))
+    assert "episode/sampled_nats" not in rollout_metrics([Trajectory(TASK, [1])])
+    done = [sampled(2, 3, logprobs=(-1.0, -3.0)), sampled(2, logprobs=(-2.0,))]
     assert rollout_metrics(done)["episode/sampled_nats"] == pytest.approx(2.0)
 
 

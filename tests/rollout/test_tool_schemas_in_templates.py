@@ -73,10 +73,9 @@ BY_HAND = ToolDefinition(
         ToolParameter("place", "object", "Where.", schema={"anyOf": [{"type": "null"}, {"type": "object"}]}),
     ],
 )
+PLACE = {"title": "Place", "type": "object", "properties": {"city": {"type": "string", "title": "City"}}}
 OF_A_SERVER = {
-    "$defs": {
-        "Place": {"title": "Place", "type": "object", "properties": {"city": {"type": "string", "title": "City"}}}
-    },
+    "$defs": {"Place": PLACE},
     "properties": {
         "place": {"$ref": "#/$defs/Place"},
         "name": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None, "title": "Name"},
@@ -95,9 +94,8 @@ def test_parameters_that_may_be_null_are_written_by_every_template_without_pytho
 
     def python_in(definition: ToolDefinition) -> list[str]:
         renderer = chosen.renderer.with_tools([definition.json_schema()]) if describes_tools else chosen.renderer
-        return OF_PYTHON.findall(
-            renderer.chat_template.text([{"role": "user", "content": "Hi."}], add_generation_prompt=True)
-        )
+        said = [{"role": "user", "content": "Hi."}]
+        return OF_PYTHON.findall(renderer.chat_template.text(said, add_generation_prompt=True))
 
     server: Any = OF_A_SERVER
     for definition in (look_up.definition, BY_HAND, ToolDefinition("look_up", "Looks it up.", server)):
@@ -107,21 +105,17 @@ def test_parameters_that_may_be_null_are_written_by_every_template_without_pytho
 def test_null_is_accepted_exactly_if_the_type_has_it() -> None:
     registry = ToolRegistry([look_up])
     far = {"place": "a", "near": {"place": "b", "radius": None}}
-    is_ok, found = registry.execute_tool(
-        "look_up", text=None, far=far, span={"start": 1, "far": far}, query={"color": None}
-    )
+    given = {"text": None, "far": far, "span": {"start": 1, "far": far}, "query": {"color": None}}
+    is_ok, found = registry.execute_tool("look_up", **given)
     assert is_ok and found == repr((None, far, Color.RED, None, Span(1, None, far), Query(color=None)))
     for name in ("number", "level", "color", "words", "rates", "pair", "day", "near", "span", "query"):
         assert registry.execute_tool("look_up", text="a", far=far, **{name: None})[0]
     for arguments, words in (
-        ({"text": 1, "far": far}, "argument 'text' should be a string or null, got 1"),
-        ({"text": "a", "far": None}, "argument 'far' should be an object, got None"),
-        (
-            {"text": "a", "far": far, "color": "green"},
-            "argument 'color' should be one of 'red', 'blue' or null, got 'green'",
-        ),
-        ({"text": "a", "far": far, "near": {"place": "a", "x": 1}}, "has an unknown key 'x'; there is: place, radius"),
-        ({"text": "a", "far": far, "day": "soon"}, "argument 'day': Input should be a valid date"),
+        ({"text": 1}, "argument 'text' should be a string or null, got 1"),
+        ({"far": None}, "argument 'far' should be an object, got None"),
+        ({"color": "green"}, "argument 'color' should be one of 'red', 'blue' or null, got 'green'"),
+        ({"near": {"place": "a", "x": 1}}, "has an unknown key 'x'; there is: place, radius"),
+        ({"day": "soon"}, "argument 'day': Input should be a valid date"),
     ):
-        is_ok, message = registry.execute_tool("look_up", **arguments)
+        is_ok, message = registry.execute_tool("look_up", **{"text": "a", "far": far, **arguments})
         assert not is_ok and words in message

@@ -26,36 +26,29 @@ from midthought.types import (
 
 
 def full() -> Trajectory:
-    task = Task(
-        task_id="t",
-        prompt="Wér?",
-        answer="Ada",
-        aliases=("A.",),
-        labels={"k": 1},
-        evidence=("e",),
-        before=({"role": "system", "content": "Hm."},),
-    )
+    more = {
+        "aliases": ("A.",),
+        "labels": {"k": 1},
+        "evidence": ("e",),
+        "before": ({"role": "system", "content": "Hm."},),
+    }
+    task = Task(task_id="t", prompt="Wér?", answer="Ada", **more)
     trajectory = Trajectory(task, [1, 2], seed=2**62 + 1, group=7)
-    logprobs = (-0.1, -1 / 3, math.nan)
-    trajectory.add_sampled(
-        Completion(token_ids=(5, 6, 7), sampled_logprobs=logprobs, finish=Finish.CALL, policy_version=3, num_cut=2)
-    )
+    logprobs, options = (-0.1, -1 / 3, math.nan), {"finish": Finish.CALL, "policy_version": 3, "num_cut": 2}
+    trajectory.add_sampled(Completion(token_ids=(5, 6, 7), sampled_logprobs=logprobs, **options))
     call = ToolCall(tool_name="look", parameters={"word": "é", "deep": {"list": [1, None]}}, success=True, result="R")
-    trajectory.add_results(
-        [ToolEvent(call=call, outcome=ToolOutcome.OK, seconds=0.25, metadata={"ids": ["a"]})], [8, 9]
-    )
+    event = ToolEvent(call=call, outcome=ToolOutcome.OK, seconds=0.25, metadata={"ids": ["a"]})
+    trajectory.add_results([event], [8, 9])
     trajectory.add_sampled(Completion(token_ids=(3,), sampled_logprobs=(-2e-17,), finish=Finish.END, policy_version=4))
     action = ParsedAction(tool_name="look", parameters={"word": "é"}, raw_text="#call", success=True)
-    trajectory.end_turn(
-        Turn(turn_number=0, model_output="hm", begins_in_thought=True, parsed_action=action, tool_call=call)
-    )
+    said = {"model_output": "hm", "begins_in_thought": True, "parsed_action": action, "tool_call": call}
+    trajectory.end_turn(Turn(turn_number=0, **said))
     trajectory.begin_segment([1, 4])
     cool = Completion(token_ids=(6,), sampled_logprobs=(-0.5,), finish=Finish.END, policy_version=4)
     trajectory.add_sampled(cool, temperature=0.7)
     trajectory.add_reply([11])
-    trajectory.end_turn(
-        Turn(turn_number=1, model_output="é\n", observation="o", reward=0.5, done=True, info={"success": True})
-    )
+    ended = {"observation": "o", "reward": 0.5, "done": True, "info": {"success": True}}
+    trajectory.end_turn(Turn(turn_number=1, model_output="é\n", **ended))
     trajectory.stop_reason = StopReason.ANSWERED
     trajectory.error = "none, really"
     trajectory.reward = Reward(parts={"correct": 1.0, "odd": math.nan}, turns=(0.5, 0.1), calls=(-0.25,))

@@ -16,7 +16,6 @@ import torch
 from small_qwen import make_model, token_logprobs
 from vllm_python import PYTHON, needs_vllm
 
-import midthought
 from midthought.engines.create import create_inference_engine
 from midthought.engines.inference_engines import VLLMInProcessInferenceEngine
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
@@ -25,12 +24,7 @@ from midthought.models.pretrained import save_model
 from midthought.tokenization import Renderer
 
 DRAWN: list[dict[str, Any]] = [
-    {},
-    {"temperature": 0.0},
-    {"temperature": 0.7},
-    {"top_p": 0.8},
-    {"top_k": 5},
-    {"min_p": 0.1},
+    *({}, {"temperature": 0.0}, {"temperature": 0.7}, {"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}),
     {"top_p": 0.9, "top_k": 20, "min_p": 0.02, "temperature": 1.5},
 ]
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
@@ -209,18 +203,24 @@ def report(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFact
     model.config.max_position_embeddings = 40_000  # what is not aborted goes on for longer than anybody waits here
     save_model(model, renderer.tokenizer, folder / "model")
     (folder / "script.py").write_text(SCRIPT, "utf-8")
-    paths = f"{Path(midthought.__file__).parents[1]}:{Path(__file__).parents[1]}"
-    words = [PYTHON, str(folder / "script.py"), str(folder / "model"), str(folder / "report.json")]
+    drawn = json.dumps([{**PLAIN, **drawn} for drawn in DRAWN])
+    return reported(folder / "script.py", str(folder / "model"), folder / "report.json", drawn, PROMPT, timeout=900)
+
+
+def reported(script: Path, *words: Any, timeout: float) -> Any:
+    """What the script writes into its report, the file among the words."""
+    tests = Path(__file__).parents[1]
     ended = subprocess.run(
-        [*words, json.dumps([{**PLAIN, **drawn} for drawn in DRAWN]), PROMPT],
-        env={**os.environ, "PYTHONPATH": paths, "VLLM_CPU_KVCACHE_SPACE": "1"},
+        [PYTHON, str(script), *map(str, words)],
+        env={**os.environ, "PYTHONPATH": f"{tests.parent}:{tests}", "VLLM_CPU_KVCACHE_SPACE": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=timeout,
     )
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-8000:]
-    return json.loads((folder / "report.json").read_text("utf-8"))
+    (report,) = (word for word in words if isinstance(word, Path))
+    return json.loads(report.read_text("utf-8"))
 
 
 class TestReal:
@@ -297,14 +297,10 @@ class TestReal:
         assert all(found == [5, "length"] or found[1] == "end" for found in report["more_than_a_pass"])
 
     def test_nothing_is_left_behind(self, report: Any) -> None:
-        assert report["free_after_stall"]
-        assert report["environment_is_kept"]
-        assert report["num_left"] == 0
+        assert report["free_after_stall"] and report["environment_is_kept"] and report["num_left"] == 0
 
 
-def log_distribution(
-    logits: torch.Tensor, *, temperature: float, top_p: float, top_k: int, min_p: float
-) -> torch.Tensor:
+def log_distribution(logits: Any, *, temperature: float, top_p: float, top_k: int, min_p: float) -> Any:
     """By the definitions: temperature, min_p, top_k, top_p, each on what the one before left."""
     logits = logits.double()
     if temperature == 0:
@@ -326,17 +322,8 @@ NUM_ITERS = 20
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What train_with_vllm.py reports."""
-    target, tests = tmp_path_factory.mktemp("trained") / "report.json", Path(__file__).parents[1]
-    ended = subprocess.run(
-        [PYTHON, str(Path(__file__).with_name("train_with_vllm.py")), str(target), str(NUM_ITERS)],
-        env={**os.environ, "PYTHONPATH": f"{tests.parent}:{tests}", "VLLM_CPU_KVCACHE_SPACE": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-8000:]
-    return json.loads(target.read_text("utf-8"))
+    target = tmp_path_factory.mktemp("trained") / "report.json"
+    return reported(Path(__file__).with_name("train_with_vllm.py"), target, NUM_ITERS, timeout=1800)
 
 
 class TestTraining:

@@ -9,11 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 SYSTEM = "You compute with the tool."
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-    "required": ["a", "b"],
-}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
 
 
 def add(a: int, b: int) -> str:

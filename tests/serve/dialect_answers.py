@@ -62,33 +62,3 @@ def events(asked: Asked, *answers: ChatAnswer) -> list[bytes]:
 
 
 CALLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
-CONVERSATION: dict[str, dict[str, Any]] = {
-    "chat": {
-        "tools": TOOLS["chat"],
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "Oslo"}, {"type": "text", "text": "?"}]},
-            {"role": "assistant", "content": None, "reasoning_content": "I look.", "tool_calls": [CALLED]},
-            {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
-            {"role": "assistant", "content": "Rain.", "refusal": None, "tool_calls": None},
-            {"role": "user", "content": "Thanks."},
-        ],
-    },
-    "anthropic": {
-        "tools": TOOLS["anthropic"],
-        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "Oslo"}, {"type": "text", "text": "?"}]},
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "thinking", "thinking": "I look.", "signature": "answer_1"},
-                    {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "Oslo"}},
-                ],
-            },
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "rain"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "Rain.", "citations": None}]},
-            {"role": "user", "content": "Thanks."},
-        ],
-    },
-}

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from playing import chat_policy
 from served import served as on_loopback
 
 from midthought.engines.generation import BaseInferenceEngine
@@ -14,9 +15,6 @@ from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.server import make_server
 from midthought.serve.app import make_shared_app
 from midthought.serve.chat_policy import ChatPolicy
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.parsers import find_call_format
-from midthought.tools.registry import ToolRegistry
 
 
 def scripted(
@@ -24,15 +22,8 @@ def scripted(
 ) -> tuple[ScriptedInferenceEngine, ChatPolicy]:
     """A policy that samples `text()` again and again, with `#call` in its thoughts."""
     engine = ScriptedInferenceEngine(lambda episode, token_ids: text())
-    policy = ChatPolicy(
-        engine=engine.core,
-        renderer=engine.renderer,
-        call_format=find_call_format("in_thought"),
-        executor=ToolExecutor(ToolRegistry(tools)),
-        max_seq_len=max_seq_len,
-        **fields,
-    )
-    return engine, policy
+    fields = {"tools": tools, "max_seq_len": max_seq_len, **fields}
+    return engine, chat_policy(engine.core, engine.renderer, **fields)
 
 
 @contextlib.contextmanager

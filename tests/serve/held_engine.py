@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 import threading
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from playing import chat_policy
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling, Stopper
@@ -23,9 +25,6 @@ from midthought.serve.chat_policy import ChatPolicy
 from midthought.serve.gateway import Gateway
 from midthought.serve.sessions import Session, SessionLimits
 from midthought.tokenization import Renderer
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.parsers import find_call_format
-from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Finish, Task, Trajectory
 
 ANSWER = "</think> The answer."
@@ -136,14 +135,8 @@ def place(
     renderer = Renderer(byte_tokenizer())
     core = HeldEngine(answers_with(ANSWER) if script is None else script, renderer)
     engine = BaseInferenceEngine(core, renderer)
-    policy = ChatPolicy(
-        engine=core,
-        renderer=renderer,
-        call_format=find_call_format("in_thought"),
-        executor=ToolExecutor(ToolRegistry([])),
-        max_seq_len=max_seq_len,
-        inference=inference or InferenceConfig(max_tokens=1000),
-    )
+    inference = inference or InferenceConfig(max_tokens=1000)
+    policy = chat_policy(core, renderer, max_seq_len=max_seq_len, inference=inference)
     gateway = Gateway(NAME, limits=SessionLimits(**limits))
     made = Place(engine=core, gateway=gateway, policy=policy, start=engine.start, engine_shutdown=engine.shutdown)
     try:
@@ -159,6 +152,27 @@ def place(
 def asks(text: str = "hi", **fields: Any) -> dict[str, Any]:
     """A request that both dialects read."""
     return {"model": NAME, "messages": [{"role": "user", "content": text}], "max_tokens": 500, **fields}
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a stream, to its end."""
+    return [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
+
+
+def streamed_text(found: Sequence[dict[str, Any]]) -> str:
+    """The text of an answer in events of either dialect."""
+    chat = "".join(choice["delta"].get("content") or "" for each in found for choice in each.get("choices", ()))
+    return chat + "".join(each["delta"].get("text", "") for each in found if each.get("type") == "content_block_delta")
+
+
+def texts(response: httpx.Response) -> list[str]:
+    """The answers in a response of either dialect, whole or a stream with one answer."""
+    if response.headers["content-type"] != "application/json":
+        return [streamed_text(events(response))]
+    body = response.json()
+    if "choices" in body:
+        return [choice["message"]["content"] or "" for choice in body["choices"]]
+    return ["".join(block.get("text", "") for block in body["content"])]
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

@@ -20,11 +20,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from playing import chat_policy
 from published_templates import PUBLISHED
 from small_tokenizer import small_tokenizer
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.scripted import ScriptedEngine
 from midthought.rollout.turn_graph import TurnGraph, TurnNode
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import checked_messages, issued_ids
@@ -33,10 +35,7 @@ from midthought.tokenization import Renderer
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.definition import ToolDefinition, ToolParameter
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.parsers import find_call_format
-from midthought.tools.registry import ToolRegistry
-from midthought.types import Completion, Finish, Task, Trajectory
+from midthought.types import Completion, Task, Trajectory
 
 LOOK = ToolDefinition("look", "Looks it up.", [ToolParameter("at", "string", "Where."), ToolParameter("n", "integer")])
 SAY = ToolDefinition("say", "Says it.", [ToolParameter("word", "string", "What.")])
@@ -54,18 +53,12 @@ class Record:
     temperature: float
 
 
-class RecordingEngine:
+class RecordingEngine(ScriptedEngine):
     """Writes thoughts, texts, calls, several calls, calls that cannot be read or of unknown tools, and lets others run."""
 
-    policy_version = 0
-
     def __init__(self, renderer: Renderer, style: str) -> None:
-        self._renderer, self._style = renderer, style
-        self.eos_token_ids = renderer.eos_token_ids
-
-    def open(self, episode: int) -> None: ...
-
-    def close(self, episode: int) -> None: ...
+        super().__init__((), renderer)
+        self._style = style
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
@@ -73,20 +66,11 @@ class RecordingEngine:
         drawn = random.Random(hashlib.blake2b(array("q", [sampling.seed, *token_ids]).tobytes()).digest())
         for _ in range(drawn.randrange(4)):
             await asyncio.sleep(0)
-        written: list[int] = []
-        finish = Finish.LENGTH
-        for token_id in [*self._tokens(self._text(drawn), drawn), self._renderer.answer_end[0]][: sampling.max_tokens]:
-            written.append(token_id)
-            if token_id in self.eos_token_ids:
-                finish = Finish.END
-            elif stopper is not None and stopper.feed(token_id):
-                finish = Finish.CALL
-            if finish is not Finish.LENGTH:
-                break
-        completion = Completion(
-            token_ids=tuple(written),
-            sampled_logprobs=tuple(-drawn.random() for _ in written),
-            finish=finish,
+        words = [*self._tokens(self._text(drawn), drawn), self._renderer.answer_end[0]]
+        done = await ScriptedEngine([words], self._renderer).sample(0, token_ids, sampling, stopper=stopper)
+        completion = dataclasses.replace(
+            done,
+            sampled_logprobs=tuple(-drawn.random() for _ in done.token_ids),
             policy_version=drawn.randrange(3),
             temperature=drawn.choice([None, 0.5, 2.0]),
         )
@@ -127,22 +111,16 @@ class RecordingEngine:
 @functools.cache
 def policy_of(style: str) -> ChatPolicy:
     """A policy with a tool of its own, in one of three ways of writing."""
-    executor = ToolExecutor(ToolRegistry([CalculateTool()]))
+    tools = [CalculateTool()]
     if style == "native":
         qwen3 = next(each for each in PUBLISHED if each.name == "qwen3")
-        choice = choose_call_format(Renderer(qwen3.tokenizer()), executor.registry.definitions())
+        choice = choose_call_format(Renderer(qwen3.tokenizer()), [CalculateTool.definition])
         renderer, call_format = choice.renderer, choice.call_format
     else:
         renderer = Renderer(small_tokenizer(tags=("<tool_call>", "</tool_call>")))
-        call_format = find_call_format("hermes" if style == "tagged" else style)
-    return ChatPolicy(
-        engine=RecordingEngine(renderer, style),
-        renderer=renderer,
-        call_format=call_format,
-        executor=executor,
-        max_seq_len=100_000,
-        inference=InferenceConfig(max_tokens=2000),
-    )
+        call_format = "hermes" if style == "tagged" else style
+    inference = InferenceConfig(max_tokens=2000)
+    return chat_policy(RecordingEngine(renderer, style), renderer, call_format, tools, inference=inference)
 
 
 # -- plans ---------------------------------------------------------------------------------------------------------
@@ -249,12 +227,8 @@ class Session:
             max_tokens=ask.max_tokens,
             stop=ask.stop,
         )
-        copies = [
-            asyncio.ensure_future(
-                self._answer(dataclasses.replace(request, answer_id=f"{self._name}-{ask.number}-{n}"))
-            )
-            for n in range(ask.num_copies)
-        ]
+        ids = [f"{self._name}-{ask.number}-{n}" for n in range(ask.num_copies)]
+        copies = [asyncio.ensure_future(self._answer(dataclasses.replace(request, answer_id=each))) for each in ids]
         if ask.fate == "cancelled":
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -370,16 +344,9 @@ def tokens_of(record: Record) -> list[tuple[Any, ...]]:
 
 
 def as_said(answer: ChatAnswer) -> dict[str, Any]:
-    """The answer as a client sends it back."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
-    if answer.thoughts:
-        message |= {"reasoning_content": answer.thoughts, "signature": max(answer.node.ids)}
-    if answer.calls:
-        message["tool_calls"] = [
-            {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
-            for each in answer.calls
-        ]
-    return message
+    """The answer as a client sends it back, with its thoughts."""
+    thoughts = {"reasoning_content": answer.thoughts, "signature": max(answer.node.ids)} if answer.thoughts else {}
+    return {**answer.message(), **thoughts}
 
 
 def edited(message: dict[str, Any], drawn: random.Random) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dialect_answers import ANSWERS, CALLED, CONVERSATION, TOOLS, answer, body, events, read
+from dialect_answers import ANSWERS, CALLED, TOOLS, answer, body, events, read
 
 from midthought.errors import DataError
 from midthought.serve.chat_messages import chained
@@ -20,12 +20,23 @@ BOTH = pytest.mark.parametrize("dialect", [CHAT, ANTHROPIC], ids=lambda dialect:
 
 
 def test_both_dialects_give_the_same_conversation():
-    asked = {dialect.name: read(dialect, **CONVERSATION[dialect.name]).requests[0] for dialect in (CHAT, ANTHROPIC)}
-    signed = [dict(message) for message in asked["anthropic"].messages]
-    assert signed[2].pop("signature") == "answer_1"
-    assert signed == asked["chat"].messages
-    one, other = (chained(each.messages, [str(tool.json_schema()) for tool in each.tools]) for each in asked.values())
-    assert one == other and len(one) == 7
+    asked = {
+        "role": "user",
+        "content": [{"type": "text", "text": each, "cache_control": None} for each in ("Oslo", "?")],
+    }
+    call = {"type": "tool_use", "id": "call_1", "name": "weather", "input": {"city": "Oslo"}}
+    signed = {"type": "thinking", "thinking": "I look.", "signature": "answer_1"}
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": "rain"}
+    messages = [asked, {"role": "assistant", "content": [signed, call]}, {"role": "user", "content": [result]}]
+    system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
+    found = read(ANTHROPIC, system=system, messages=messages, tools=TOOLS["anthropic"]).requests[0]
+    thought = {"role": "assistant", "content": None, "reasoning_content": "I look.", "refusal": None}
+    results = {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
+    messages = [{"role": "system", "content": "Be brief."}, asked, {**thought, "tool_calls": [CALLED]}, results]
+    other = read(CHAT, messages=messages, tools=TOOLS["chat"]).requests[0]
+    assert found.messages[2].pop("signature") == "answer_1"
+    assert found.messages == other.messages and len(found.messages) == 4
+    assert [tool.json_schema() for tool in found.tools] == [tool.json_schema() for tool in other.tools]
 
 
 def test_the_same_second_request_of_every_client_continues_the_same_conversation():
@@ -41,12 +52,7 @@ def test_the_same_second_request_of_every_client_continues_the_same_conversation
 def test_results_of_parallel_calls_come_before_the_text_beside_them():
     calls = [{"type": "tool_use", "id": each, "name": "weather", "input": {}} for each in ("a", "b")]
     results = [{"type": "tool_result", "tool_use_id": "a"}, {"type": "tool_result", "tool_use_id": "b", "content": "2"}]
-    said = [
-        HI,
-        {"role": "assistant", "content": calls},
-        {"role": "user", "content": [*results, {"type": "text", "text": "c"}]},
-    ]
-    found = read(ANTHROPIC, messages=said).requests[0].messages
+    found = read(ANTHROPIC, **said((*calls,), [*results, {"type": "text", "text": "c"}])).requests[0].messages
     assert [(each["role"], each["content"]) for each in found[2:]] == [("tool", ""), ("tool", "2"), ("user", "c")]
 
 
@@ -75,10 +81,8 @@ def test_the_endpoint_uses_what_training_overrides():
     requests = read(CHAT, training=False, temperature=0.5, top_k=-1, seed=7, n=2).requests
     assert [request.seed for request in requests] == [7, 8]
     assert requests[0].sampling == {"temperature": 0.5, "top_k": 0}
-    assert read(ANTHROPIC, training=False, temperature=1, top_p=0.5).requests[0].sampling == {
-        "temperature": 1,
-        "top_p": 0.5,
-    }
+    (request,) = read(ANTHROPIC, training=False, temperature=1, top_p=0.5).requests
+    assert request.sampling == {"temperature": 1, "top_p": 0.5}
 
 
 @BOTH
@@ -142,7 +146,16 @@ def test_a_response_format_is_text_of_the_system_message(dialect, fields):
 
 
 USE = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
+CALLS_IT = {"role": "assistant", "tool_calls": [CALLED]}
+RESULT = {"type": "tool_result", "tool_use_id": "b"}
 DEEP = json.loads('{"a":' * 150 + "1" + "}" * 150)
+
+
+def said(*messages: Any) -> dict[str, Any]:
+    """A conversation; a list is the content of a message of the user, a tuple that of an answer."""
+    roles = {list: "user", tuple: "assistant"}
+    given = [{"role": roles[type(m)], "content": m} if type(m) in roles else m for m in messages]
+    return {"messages": [HI, *given]}
 
 
 @pytest.mark.parametrize(
@@ -152,53 +165,34 @@ DEEP = json.loads('{"a":' * 150 + "1" + "}" * 150)
         (ANTHROPIC, {"max_tokens": "5"}, "max_tokens: Input should be a valid integer"),
         (ANTHROPIC, {"n": 2}, "'n' is not supported; leave it out"),
         (ANTHROPIC, {"container": "c"}, "'container' is not supported; leave it out"),
-        (ANTHROPIC, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'image'"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [{"type": "redacted_thinking"}]}]}, "redacted_thinking"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": "It is ("}]}, "the last message must be of the user"),
-        (ANTHROPIC, {"messages": [{"role": "user", "content": [USE]}]}, "in the role 'assistant' thinking and tool_use"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [USE]}, HI]}, "have no result before"),
-        (ANTHROPIC, {"messages": [HI, {"role": "assistant", "content": [{**USE, "input": DEEP}]}]}, "levels deep"),
+        (ANTHROPIC, {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role: Input should be 'system'"),
+        (ANTHROPIC, said([{"type": "image"}]), "'image'"),
+        (ANTHROPIC, said(({"type": "redacted_thinking"},)), "redacted_thinking"),
+        (ANTHROPIC, said({"role": "assistant", "content": "It is ("}), "the last message must be of the user"),
+        (ANTHROPIC, said([{"type": "text", "text": ""}, USE]), r"^messages\.1\.content\.1 is .*assistant' thinking and tool_use"),
+        (ANTHROPIC, said((USE,), HI), r"^the calls of messages\.1 have no result before messages\.2: \['a'\]"),
+        (ANTHROPIC, said((USE,), [RESULT]), r"^messages\.2\.content\.0 has the result of 'b'"),
+        (ANTHROPIC, said((USE,), [{**RESULT, "content": [USE]}]), r"^messages\.2\.content\.0\.content\.0 is \{'type'"),
+        (ANTHROPIC, said(({**USE, "name": "a b"},), [RESULT]), r"^messages\.1 calls the tool 'a b'"),
+        (ANTHROPIC, said(({**USE, "input": DEEP},)), "levels deep"),
         (ANTHROPIC, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type: Input should be 'custom'"),
         (ANTHROPIC, {"tools": [{"name": "a b", "input_schema": {}}]}, "'a b': a name has"),
         (ANTHROPIC, {"tool_choice": {"type": "all"}}, "tool_choice.type: Input should be 'auto'"),
         (ANTHROPIC, {"tool_choice": {"type": "tool"}}, "'tool_choice.name' is missing"),
-        (ANTHROPIC, {"system": "Be brief.", "messages": [HI, {"role": "user", "content": [USE]}]}, "in the role 'user'"),
         (ANTHROPIC, {"system": [{"type": "image"}]}, r"^system\.0 is "),
-        (ANTHROPIC, {"messages": [{"role": "tool", "content": "5"}]}, "messages.0.role: Input should be 'system'"),
         (CHAT, {"tool_choice": {"type": "function", "function": {"name": ""}}}, r"^tool_choice\."),
         (CHAT, {"audio": {}}, "'audio' is not supported; leave it out"),
         (CHAT, {"max_tokens": True}, "max_tokens: Input should be a valid integer"),
         (CHAT, {"modalities": ["audio"]}, "modalities.0"),
-        (CHAT, {"messages": [HI, {"role": "assistant", "tool_calls": [CALLED]}, HI]}, "have no result before"),
+        (CHAT, said(CALLS_IT, HI), r"^the calls of messages\.1 have no result before messages\.2: \['call_1'\]"),
+        (CHAT, said(HI, {**HI, "content": [{"type": "image_url"}], "place": "messages.0"}), r"^the content of messages\.2 is \["),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_refused_with_one_sentence(dialect, fields, told):
-    for training in (False, True):
-        with pytest.raises(DataError, match=told):
-            read(dialect, training=training, **fields)
-
-
-RESULTS = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "b"}]}
-USES, CALLS_IT = {"role": "assistant", "content": [USE]}, {"role": "assistant", "tool_calls": [CALLED]}
-
-
-@pytest.mark.parametrize(
-    ("dialect", "messages", "place"),
-    [
-        (ANTHROPIC, [HI, USES, HI], "the calls of messages.1 have no result before messages.2: ['a']"),
-        (ANTHROPIC, [HI, USES, RESULTS], "messages.2.content.0 has the result of 'b'"),
-        (ANTHROPIC, [HI, {"role": "user", "content": [{"type": "text", "text": ""}, USE]}], "messages.1.content.1 is {'type'"),
-        (ANTHROPIC, [HI, USES, {"role": "user", "content": [{**RESULTS["content"][0], "content": [USE]}]}],
-            "messages.2.content.0.content.0 is {'type'"),
-        (ANTHROPIC, [HI, {"role": "assistant", "content": [{**USE, "name": "a b"}]}, RESULTS], "messages.1 calls the tool 'a b'"),
-        (CHAT, [HI, CALLS_IT, HI], "the calls of messages.1 have no result before messages.2: ['call_1']"),
-        (CHAT, [HI, HI, {**HI, "content": [{"type": "image_url"}], "place": "messages.0"}], "the content of messages.2 is ["),
-    ],
-)  # fmt: skip
-def test_an_error_names_the_place_in_the_clients_own_list(dialect, messages, place):
-    with pytest.raises(DataError) as refused:
-        read(dialect, messages=messages, **({"system": "Be brief."} if dialect is ANTHROPIC else {}))
-    assert str(refused.value).startswith(place)
+@pytest.mark.parametrize("training", [False, True])
+def test_a_wrong_request_is_refused_with_one_sentence_that_names_its_place(dialect, fields, told, training):
+    system = {"system": "Be brief."} if dialect is ANTHROPIC else {}
+    with pytest.raises(DataError, match=told):
+        read(dialect, training=training, **{**system, **fields})
 
 
 @BOTH
@@ -218,8 +212,7 @@ def test_parameters_without_effect_may_have_any_value_and_null_is_no_value(diale
 
 def told(dialect: Dialect, error: BaseException) -> dict[str, Any]:
     failure = dialect.failure(error)
-    found: dict[str, Any] = dialect.error(failure)
-    return found["error"] | {"status": failure.status}
+    return dialect.error(failure)["error"] | {"status": failure.status}
 
 
 @pytest.mark.parametrize("num", [12_345, None])
@@ -247,11 +240,8 @@ def test_conversations_that_the_server_is_to_keep_are_refused_with_the_code_that
 
 def test_thoughts_are_sent_to_the_clients_of_anthropic_that_ask_for_them():
     given = answer(**ANSWERS["several thoughts"])
-    for thinking, kinds in (
-        (None, ["text"]),
-        ({"type": "disabled"}, ["text"]),
-        ({"type": "adaptive"}, ["thinking", "text"] * 2),
-    ):
+    wanted = ((None, ["text"]), ({"type": "disabled"}, ["text"]), ({"type": "adaptive"}, ["thinking", "text"] * 2))
+    for thinking, kinds in wanted:
         asked = read(ANTHROPIC, thinking=thinking)
         blocks = asked.writer.whole([given])["content"]
         assert [block["type"] for block in blocks] == kinds
@@ -267,15 +257,11 @@ def test_what_a_client_sends_back_is_the_answer_that_it_got(dialect):
         given = answer(**fields)
         whole = read(dialect, thinking={"type": "enabled"} if dialect is ANTHROPIC else ...).writer.whole([given])
         message = whole if dialect is ANTHROPIC else whole["choices"][0]["message"]
-        said = [HI, {"role": "assistant", "content": message["content"]}]
-        if dialect is CHAT:
-            said = [HI, message]
-            said += [{"role": "tool", "tool_call_id": call.id, "content": "x"} for call in given.calls]
-        elif given.calls:
-            said += [
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id} for call in given.calls]}
-            ]
-        found = read(dialect, messages=said if given.calls else [*said, HI]).requests[0].messages[1]
+        results: list[Any] = [{"role": "tool", "tool_call_id": call.id, "content": "x"} for call in given.calls]
+        if dialect is ANTHROPIC:
+            message = {"role": "assistant", "content": message["content"]}
+            results = [[{"type": "tool_result", "tool_use_id": call.id} for call in given.calls]]
+        found = read(dialect, **said(message, *(results if given.calls else [HI]))).requests[0].messages[1]
         assert found["content"] == given.content and found.get("reasoning_content", "") == given.thoughts
         assert [call["id"] for call in found.get("tool_calls", [])] == [call.id for call in given.calls]
         assert chained([HI, found], []) == chained([HI, given.message()], [])
@@ -283,9 +269,8 @@ def test_what_a_client_sends_back_is_the_answer_that_it_got(dialect):
 
 def test_the_path_and_the_header_say_the_dialect():
     assert dialect_of("/v1/messages/count_tokens") is ANTHROPIC and dialect_of("/v1/chat/completions") is CHAT
-    assert (
-        dialect_of("/v1/models", {"anthropic-version": "2023-06-01"}) is ANTHROPIC and dialect_of("/v1/models") is CHAT
-    )
+    assert dialect_of("/v1/models", {"anthropic-version": "2023-06-01"}) is ANTHROPIC
+    assert dialect_of("/v1/models") is CHAT
 
 
 def test_counting_tokens_needs_no_limit():

@@ -76,19 +76,10 @@ def text_of(message: Any) -> str:
     return (getattr(message, "reasoning_content", None) or "") + (message.content or "")
 
 
-def test_the_served_model_is_listed(client):
-    assert [model.id for model in client.models.list()] == [NAME]
-    assert client.models.retrieve(NAME).owned_by == "midthought"
-
-
 def test_a_greedy_answer_has_the_tokens_of_the_evaluation(client, trained):
     for task, episode in zip(TASKS, trained[1], strict=True):
-        answer = client.chat.completions.create(
-            model=NAME,
-            messages=[{"role": "user", "content": task.prompt}],
-            temperature=0,
-            extra_body={"return_token_ids": True},
-        )
+        asked = {"model": NAME, "messages": [{"role": "user", "content": task.prompt}], "temperature": 0}
+        answer = client.chat.completions.create(**asked, extra_body={"return_token_ids": True})
         num_prompt = episode.segments[0].spans[0].end
         assert answer.prompt_token_ids == episode.token_ids[:num_prompt]
         assert answer.choices[0].token_ids == episode.token_ids[num_prompt:]
@@ -101,9 +92,8 @@ def test_a_stream_has_the_text_of_the_whole_answer(client):
     texts: dict[int, str] = {0: "", 1: ""}
     reasons: dict[int, Any] = {}
     usage = None
-    for chunk in client.chat.completions.create(
-        **ASK, seed=3, n=2, stream=True, stream_options={"include_usage": True}
-    ):
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    for chunk in client.chat.completions.create(**ASK, seed=3, n=2, **options):
         usage = chunk.usage or usage
         for choice in chunk.choices:
             texts[choice.index] += text_of(choice.delta)
@@ -131,8 +121,6 @@ def test_seeds_limits_and_logprobs_are_those_of_the_request(client):
         ({"max_tokens": 0}, 400, "max_tokens"),
         ({"n": 1000}, 400, "n"),
         ({"frequency_penalty": 0.5}, 400, "frequency_penalty"),
-        ({"tool_choice": "required"}, 400, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format"),
         ({"extra_body": {"no_such_parameter": 1}}, 400, "'no_such_parameter' is not supported"),
         ({"tools": [{"type": "function", "function": {"name": "<|im_end|>"}}]}, 400, "im_end"),
     ],
@@ -161,7 +149,6 @@ def test_32_requests_at_the_same_time_have_the_answers_that_they_have_alone(clie
 # -- tools, with a written policy ------------------------------------------------------------------------------------
 
 OWN = '<think>\nI add. #call calculate {"expression": "2+3"}'
-CLIENTS = '<think>\nI look. #call weather {"city": "Oslo"}'
 
 
 def written(script: list[Any]) -> tuple[ScriptedInferenceEngine, ChatPolicy]:
@@ -171,7 +158,7 @@ def written(script: list[Any]) -> tuple[ScriptedInferenceEngine, ChatPolicy]:
 
 def test_own_tools_run_in_the_server_and_the_clients_come_back():
     done = "\n</think>\n\nRain, and five."
-    with served(*written([OWN, "#call", ' weather {"city": "Oslo"}', done, None, CLIENTS, done, None]), NAME) as url:
+    with served(*written([OWN, "#call", ' weather {"city": "Oslo"}', done, None]), NAME) as url:
         client = openai.OpenAI(base_url=url, api_key="unused", max_retries=0)
         messages: list[Any] = [{"role": "user", "content": "2 + 3 and the weather?"}]
         first = client.chat.completions.create(model=NAME, messages=messages, tools=[WEATHER]).choices[0]
@@ -182,14 +169,6 @@ def test_own_tools_run_in_the_server_and_the_clients_come_back():
         messages += [first.message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
         second = client.chat.completions.create(model=NAME, messages=messages, tools=[WEATHER]).choices[0]
         assert (second.message.content, second.finish_reason) == ("Rain, and five.", "stop")
-        streamed = list(client.chat.completions.create(model=NAME, messages=messages[:1], tools=[WEATHER], stream=True))
-        calls = [call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
-        thought = "".join(getattr(chunk.choices[0].delta, "reasoning_content", None) or "" for chunk in streamed)
-        assert [each.function.name for each in calls] == ["weather"] and thought.startswith("I look.")
-        assert streamed[-1].choices[0].finish_reason == "tool_calls" and len(streamed) >= 4
-        results = [{"role": "tool", "tool_call_id": calls[0].id, "content": "sun"}]
-        asked = [*messages[:1], {"role": "assistant", "content": "", "tool_calls": [calls[0].model_dump()]}, *results]
-        assert client.chat.completions.create(model=NAME, messages=asked, tools=[WEATHER]).choices[0].message.content
 
 
 def test_an_answer_ends_when_its_client_leaves():
