@@ -95,7 +95,11 @@ def written(value: Number) -> str:
         sign = "-" if value < 0 else ""
         return f"{sign}{digits[:-_MAX_DECIMALS]}.{digits[-_MAX_DECIMALS:].rstrip('0')}"
     with decimal.localcontext(prec=_NUM_DIGITS):
-        return f"{decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator):.{_NUM_DIGITS}g}"
+        return f"{_decimal(value):.{_NUM_DIGITS}g}"
+
+
+def _decimal(value: Fraction) -> decimal.Decimal:
+    return decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator)
 
 
 def _tree(text: str) -> ast.expr:
@@ -161,6 +165,9 @@ def _power(base: Number, exponent: Number) -> Number:
         root = _exact_root(base, exponent.denominator)
         if root is not None and _is_bounded(root, exponent.numerator):
             return root**exponent.numerator
+        if base > 0:  # with floats, the error of the base would be multiplied by the exponent
+            with decimal.localcontext(decimal.Context(prec=3 * _NUM_DIGITS, traps=[])):
+                return _not_lost(base, float(_decimal(base) ** _decimal(exponent)))
     return _not_lost(base, math.pow(base, exponent))
 
 
