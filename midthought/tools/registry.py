@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import enum
 import inspect
 import json
 import re
@@ -134,7 +135,7 @@ class ToolRegistry:
 
 def as_output(result: Any) -> ToolOutput:
     """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, sets, dataclasses and pydantic models become JSON,
-    bytes the text that they encode, other types `str`, also types within that have no form in JSON.
+    enum members their value, bytes the text that they encode, other types `str`, also types within that have no form in JSON.
 
     Raises TypeError for a generator, and for a result without a text: bytes that are not UTF-8, or an object that is written
     with its place in memory, which is another one in each run.
@@ -147,13 +148,15 @@ def as_output(result: Any) -> ToolOutput:
 
 
 def _as_text(result: Any) -> str:
+    if isinstance(result, enum.Enum):
+        return _as_text(result.value)
     with contextlib.suppress(TypeError, ValueError, RecursionError):  # not JSON
         if isinstance(result, pydantic.BaseModel):
             return result.model_dump_json()
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             result = dataclasses.asdict(result)
         if isinstance(result, dict | list | tuple | set | frozenset):
-            return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
+            return json.dumps(_with_plain_keys(result), ensure_ascii=False, allow_nan=False, default=as_json)
     if isinstance(result, str):
         return result
     if isinstance(result, bytes | bytearray):
@@ -164,6 +167,14 @@ def _as_text(result: Any) -> str:
     if found := _PLACE_IN_MEMORY.search(text := str(result)):
         raise TypeError(f"the tool returned an object without a text, <{found[1]}>; {_RETURN}")
     return text
+
+
+def _with_plain_keys(part: Any) -> Any:
+    """Returns lists and dicts with keys that JSON has: the value of an enum, the text of a date."""
+    if isinstance(part, dict):
+        keys = (key if isinstance(key, str | int | float | None) else as_json(key) for key in part)
+        return dict(zip(keys, map(_with_plain_keys, part.values()), strict=True))
+    return list(map(_with_plain_keys, part)) if isinstance(part, list | tuple) else part
 
 
 def as_json(part: Any) -> Any:
