@@ -309,6 +309,7 @@ class Episode:
                 model_output=text,
                 answer=None if self.calls else self._answer(text),
                 begins_in_thought=self.in_thought,
+                think_tags=self._parts.call_format.think_tags,
                 parsed_action=self._first_action,
                 tool_call=self._first_call,
             )

@@ -118,6 +118,8 @@ class Turn:
     None if a thought is not closed, the mark is missing, or the turn ends with calls. Read from `model_output` by default."""
     begins_in_thought: bool = False
     """Whether the chat template opened the thought that the policy continues."""
+    think_tags: tuple[str, str] = THINK_TAGS
+    """What opens and closes a thought in `model_output`, as the call format of the policy says."""
     parsed_action: ParsedAction | None = None
     """The first call of the turn; None if there was none."""
     tool_call: ToolCall = field(default_factory=ToolCall)
@@ -133,7 +135,7 @@ class Turn:
 
     def __post_init__(self) -> None:
         if self.answer is _UNREAD:
-            self.answer = text_after_thought(self.model_output, in_thought=self.begins_in_thought)
+            self.answer = text_after_thought(self.model_output, in_thought=self.begins_in_thought, tags=self.think_tags)
 
     def __getitem__(self, name: str) -> Any:
         """Returns the field of that name, as in the setup package's summaries; `turn` is the turn number, `response` the
