@@ -43,7 +43,7 @@ class FirstLine(ActionParser):
         return ParsedAction(tool_name=name, parameters={}, raw_text=line, success=error is None, error=error)
 
 
-@pytest.mark.parametrize(("parser_class", "name"), zip(PARSERS, WRITINGS, strict=True))
+@pytest.mark.parametrize(("parser_class", "name"), [*zip(PARSERS, WRITINGS, strict=True)])
 def test_a_built_in_parser_finds_calls_and_has_the_methods_of_its_call_format(
     parser_class: type[ActionParser], name: str
 ) -> None:
