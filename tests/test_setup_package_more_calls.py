@@ -28,8 +28,6 @@ from midthought import (
     merge_configs,
 )
 
-# -- forms that run ------------------------------------------------------------------------------------------------
-
 
 def test_a_parser_of_ones_own_returns_none_if_there_is_no_call_and_is_named_if_it_returns_something_else():
     class Quoted(ActionParser):
@@ -76,9 +74,6 @@ def test_the_modules_of_the_setup_package_have_the_public_names():
 def test_an_output_of_an_engine_is_made_by_hand():
     output = GenerationOutput(sequences=["a"], tokens=torch.ones(1, 1), log_probs=torch.zeros(1, 1))
     assert (len(output), output.lengths, output.finishes) == (1, [], [])
-
-
-# -- forms that name the replacement -------------------------------------------------------------------------------
 
 
 class Own(BaseInferenceEngine):

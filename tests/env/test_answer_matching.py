@@ -105,9 +105,6 @@ def test_a_normalised_text_stays_as_it_is():
         assert normalised(normalised(text)) == normalised(text)
 
 
-# -- what must hold of any two texts ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("match", SYMMETRIC)
 @given(TEXTS, TEXTS)
 def test_a_match_is_symmetric_and_between_0_and_1(match, first, second):
@@ -139,9 +136,6 @@ def test_an_answer_of_100000_characters_is_compared_at_once():
         began = time.process_time()
         assert 0.0 <= match("the 9 " * 17_000, "a short truth, 7") <= 1.0
         assert time.process_time() - began < 20
-
-
-# -- mathematics -----------------------------------------------------------------------------------------------
 
 
 EQUAL = [

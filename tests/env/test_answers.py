@@ -152,8 +152,6 @@ def test_a_task_says_of_which_data_set_it_is():
     assert task_is_right(Task(task_id="t", prompt="?", answer="5"), "so 5", "gsm8k")
 
 
-# -- what must hold of any answer ------------------------------------------------------------------------------
-
 WORKING = st.text(st.sampled_from("abc 12.,-=+\n"), max_size=60)
 ANSWERS = {
     "math": st.builds("\\frac{{{}}}{{{}}}".format, st.integers(-999, 999), st.integers(1, 999)),

@@ -142,9 +142,6 @@ def test_environments_of_older_iterations_are_let_go():
         sampler.episode(old[0])
 
 
-# -- resets that fail or hang ------------------------------------------------------------------------------------
-
-
 class Flaky(Echo):
     num_failures = 0
 

@@ -15,7 +15,7 @@ from midthought.engines.scripted import ScriptedEngine, byte_tokenizer
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTaskSampler
 from midthought.env.episode import EnvironmentEpisode, episode_statistics
-from midthought.env.rewards import combine_rewards, well_formed_thought
+from midthought.env.rewards import WeightedReward, combine_rewards, well_formed_thought
 from midthought.errors import EpisodeError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
@@ -48,57 +48,52 @@ class AsyncDoing(Doing):
 TASK = Task(task_id="t", prompt="start", answer="")
 
 
-def new_trajectory() -> Trajectory:
-    return Trajectory(TASK, [1])
+class Played:
+    """An episode of a freshly reset environment, turn by turn as the loop records it."""
 
+    def __init__(self, environment: BaseEnvironment, reward: WeightedReward | None = None) -> None:
+        begin(environment)
+        self.episode = EnvironmentEpisode(environment, reward)
+        self.trajectory = Trajectory(TASK, [1])
 
-def write(trajectory: Trajectory, text: str) -> Turn:
-    """The policy's next turn, as the loop records it."""
-    trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -1.0), finish=Finish.END))
-    trajectory.end_turn(Turn(turn_number=len(trajectory.turns) + 1, model_output=text))
-    return trajectory.turns[-1]
+    def write(self, text: str) -> Turn:
+        self.trajectory.add_sampled(Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.END))
+        self.trajectory.end_turn(Turn(turn_number=len(self.trajectory.turns) + 1, model_output=text))
+        return self.trajectory.turns[-1]
 
+    async def reply(self, text: str) -> str | None:
+        self.write(text)
+        return await self.episode.reply(self.trajectory)
 
-def ready(environment: BaseEnvironment) -> BaseEnvironment:
-    begin(environment)
-    return environment
+    def say(self, *texts: str) -> list[str | None]:
+        """The replies, each of an event loop of its own."""
+        return [asyncio.run(self.reply(text)) for text in texts]
 
-
-def say(episode: EnvironmentEpisode, trajectory: Trajectory, *texts: str) -> list[str | None]:
-    replies = []
-    for text in texts:
-        write(trajectory, text)
-        replies.append(asyncio.run(episode.reply(trajectory)))
-    return replies
+    def score(self) -> Reward:
+        return asyncio.run(self.episode.score(self.trajectory))
 
 
 def failure(environment: BaseEnvironment) -> str:
     """What the first reply of a broken environment says."""
-    trajectory = new_trajectory()
-    write(trajectory, "go")
     with pytest.raises(EpisodeError) as caught:
-        asyncio.run(EnvironmentEpisode(ready(environment)).reply(trajectory))
+        Played(environment).say("go")
     return str(caught.value)
-
-
-# -- one episode -----------------------------------------------------------------------------------------------
 
 
 def test_the_environment_is_told_what_follows_the_last_thought():
     told = {"go": "go", "<think>Hm.</think>\n\ngo": "go", "<think>go, and no answer": "", "é🦉\ud800": "é🦉\ud800"}
-    replies = say(EnvironmentEpisode(ready(Echo())), new_trajectory(), *told)
-    assert replies == [f"heard {action!r}" for action in told.values()]
+    assert Played(Echo()).say(*told) == [f"heard {action!r}" for action in told.values()]
 
 
 def test_a_reply_fills_the_turn_in_and_the_end_of_the_episode_is_none():
-    episode, trajectory = EnvironmentEpisode(ready(Echo())), new_trajectory()
-    assert say(episode, trajectory, "one", "end") == ["heard 'one'", None]
-    first, last = trajectory.turns
+    played = Played(Echo())
+    assert played.say("one", "end") == ["heard 'one'", None]
+    first, last = played.trajectory.turns
     assert (first.model_output, first.observation, first.reward, first.done) == ("one", "heard 'one'", 3.0, False)
     assert (last.observation, last.reward, last.done, last.info) == ("heard 'end'", 3.0, True, {"success": True})
-    assert trajectory.dones == [False, True] and trajectory.rewards == [3.0, 3.0]
-    write(trajectory, "cut off by the limit")
-    assert asyncio.run(episode.score(trajectory)) == Reward(turns=(3.0, 3.0, 0.0))
+    assert played.trajectory.dones == [False, True] and played.trajectory.rewards == [3.0, 3.0]
+    played.write("cut off by the limit")
+    assert played.score() == Reward(turns=(3.0, 3.0, 0.0))
 
 
 def test_all_steps_of_an_environment_with_its_own_loop_run_on_the_same_loop():
@@ -109,12 +104,8 @@ def test_all_steps_of_an_environment_with_its_own_loop_run_on_the_same_loop():
         loops.append(asyncio.get_running_loop())
         return "seen", 0.0, False, {}
 
-    trajectory = new_trajectory()
-    say(EnvironmentEpisode(ready(AsyncDoing(answer))), trajectory, "a", "b")  # each under an asyncio.run of its own
+    Played(AsyncDoing(answer)).say("a", "b")
     assert len(loops) == 2 and loops[0] is loops[1]
-
-
-# -- broken environments ---------------------------------------------------------------------------------------
 
 
 def raising(error: BaseException) -> Callable[[], Any]:
@@ -129,7 +120,7 @@ def raising(error: BaseException) -> Callable[[], Any]:
 def test_a_step_that_raises_is_told_with_the_environments_name(kind, error):
     message = failure(kind(raising(error)))
     assert message.startswith(f"{kind.__name__}.step raised ") and str(error) in message
-    assert say(EnvironmentEpisode(ready(Echo())), new_trajectory(), "go") == ["heard 'go'"], "the others play on"
+    assert Played(Echo()).say("go") == ["heard 'go'"], "the others play on"
 
 
 @pytest.mark.parametrize("kind", [Doing, AsyncDoing])
@@ -140,16 +131,12 @@ def test_a_step_that_blocks_is_given_up_at_its_deadline(kind):
         message = failure(kind(lambda: release.wait(60), seconds=0.05))
     finally:
         release.set()
-    assert message == (
-        f"{kind.__name__}.step did not finish within 0.05 seconds; make it faster or raise environment.step_timeout_seconds"
-    )
+    remedy = "make it faster or raise environment.step_timeout_seconds"
+    assert message == f"{kind.__name__}.step did not finish within 0.05 seconds; {remedy}"
 
 
-def test_a_step_that_cancels_itself_is_a_failure_and_cancels_nobody_else():
+def test_a_step_that_cancels_itself_is_a_failure_and_a_cancelled_rollout_cancels_the_step():
     assert "cancelled itself" in failure(AsyncDoing(raising(asyncio.CancelledError())))
-
-
-def test_a_cancelled_rollout_cancels_the_step():
     cancelled = threading.Event()
 
     async def wait() -> Any:
@@ -159,54 +146,42 @@ def test_a_cancelled_rollout_cancels_the_step():
             cancelled.set()
             raise
 
-    async def play() -> None:
-        trajectory = new_trajectory()
-        write(trajectory, "go")
-        reply = asyncio.ensure_future(EnvironmentEpisode(environment).reply(trajectory))
+    async def give_up(played: Played) -> None:
+        reply = asyncio.ensure_future(played.reply("go"))
         await asyncio.sleep(0.05)
         reply.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reply
 
-    environment = ready(AsyncDoing(wait))
-    asyncio.run(play())
+    asyncio.run(give_up(Played(AsyncDoing(wait))))
     assert cancelled.wait(30)
 
 
-# -- reward functions ------------------------------------------------------------------------------------------
-
-
 def test_a_reward_function_of_record_and_environment_replaces_what_the_environment_paid():
-    trajectory = new_trajectory()
-    for reward in (1.0, 2.0):
-        write(trajectory, "go").reward = reward
     paid = combine_rewards([("reward_fn", 1.0, lambda record, environment: len(record.turns) + environment.is_done())])
-    assert asyncio.run(EnvironmentEpisode(ready(Echo()), paid).score(trajectory)) == Reward(parts={"reward_fn": 2.0})
+    played = Played(Echo(), paid)
+    played.say("go", "go")
+    assert played.score() == Reward(parts={"reward_fn": 2.0})
 
 
 def test_steps_that_a_tool_took_are_counted_and_may_end_the_episode():
-    trajectory, environment = new_trajectory(), ready(Echo())
-    episode = EnvironmentEpisode(environment)
-    assert say(episode, trajectory, "go") == ["heard 'go'"]
+    environment = Echo()
+    played = Played(environment)
+    assert played.say("go") == ["heard 'go'"]
     environment.step("by a tool")
-    assert asyncio.run(episode.score(trajectory)) == Reward(parts={"steps_by_tools": 9.0}, turns=(2.0,))
+    assert played.score() == Reward(parts={"steps_by_tools": 9.0}, turns=(2.0,))
     environment.step("end")
-    assert say(episode, trajectory, "more") == [None]
-    assert environment.get_step_count() == 3
-    assert asyncio.run(episode.score(trajectory)) == Reward(parts={"steps_by_tools": 12.0}, turns=(2.0, 0.0))
-
-
-# -- statistics ------------------------------------------------------------------------------------------------
+    assert played.say("more") == [None] and environment.get_step_count() == 3
+    assert played.score() == Reward(parts={"steps_by_tools": 12.0}, turns=(2.0, 0.0))
 
 
 def finished(*turns: tuple[float, dict], stop: StopReason = StopReason.ANSWERED) -> Trajectory:
-    trajectory = new_trajectory()
+    played = Played(Echo())
     for paid, info in turns:
-        turn = write(trajectory, "go")
+        turn = played.write("go")
         turn.reward, turn.info = paid, info
-    trajectory.stop_reason = stop
-    trajectory.reward = Reward(turns=tuple(paid for paid, _ in turns))
-    return trajectory
+    played.trajectory.stop_reason, played.trajectory.reward = stop, played.score()
+    return played.trajectory
 
 
 def test_statistics_worked_by_hand():
@@ -216,22 +191,14 @@ def test_statistics_worked_by_hand():
         finished((0.5, {"truncated": True})),
         finished(*[(0.0, {})] * 3, stop=StopReason.MAX_TURNS),
     ]
-    assert episode_statistics(trajectories) == {
-        "num_episodes": 4.0,
-        "return_mean": 0.625,
-        "return_min": -1.0,
-        "return_max": 3.0,
-        "steps_mean": 2.0,
-        "truncated_share": 0.5,
-        "success_share": 0.25,
-    }
+    returns = {"return_mean": 0.625, "return_min": -1.0, "return_max": 3.0}
+    shares = {"truncated_share": 0.5, "success_share": 0.25}
+    assert episode_statistics(trajectories) == {"num_episodes": 4.0, **returns, "steps_mean": 2.0, **shares}
 
 
 def test_statistics_leave_out_failed_episodes_and_success_that_nobody_spoke_of():
-    broken = new_trajectory()
-    broken.stop_reason, broken.error = StopReason.FAILED, "EpisodeError: …"
-    played = finished((1.0, {}))
-    played.reward = Reward(parts={"reward_fn": 7.0})
+    broken, played = finished(stop=StopReason.FAILED), finished((1.0, {}))
+    broken.reward, played.reward = None, Reward(parts={"reward_fn": 7.0})
     statistics = episode_statistics([broken, played])
     assert statistics["num_episodes"] == 1.0 and statistics["return_mean"] == 7.0
     assert "success_share" not in statistics
@@ -246,14 +213,11 @@ class Timed(Echo):
 
 @pytest.mark.parametrize("world", [Timed(EnvironmentConfig(max_steps=None)), Echo(EnvironmentConfig(max_steps=2))])
 def test_an_episode_that_the_environment_cuts_by_itself_or_at_the_limit_of_the_settings_is_truncated(world):
-    episode, trajectory = EnvironmentEpisode(ready(world)), new_trajectory()
-    assert say(episode, trajectory, "a", "b")[1] is None
-    assert episode.is_truncated and trajectory.dones == [False, True]
-    trajectory.reward = asyncio.run(episode.score(trajectory))
-    assert episode_statistics([trajectory])["truncated_share"] == 1.0
-
-
-# -- closing -----------------------------------------------------------------------------------------------------
+    played = Played(world)
+    assert played.say("a", "b")[1] is None
+    assert played.episode.is_truncated and played.trajectory.dones == [False, True]
+    played.trajectory.reward = played.score()
+    assert episode_statistics([played.trajectory])["truncated_share"] == 1.0
 
 
 class Closing(Echo):
@@ -264,7 +228,9 @@ class Closing(Echo):
         self.log = log
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Closing:
-        return ready(type(self)(self.log))
+        twin = type(self)(self.log)
+        twin.reset(seed=0)
+        return twin
 
     def close(self) -> Any:
         self.log.append("closed")
@@ -280,8 +246,10 @@ class FailingToClose(Closing):
         raise OSError("gone")
 
 
-def run_with(environment: Closing) -> Trajectory:
+def run_with(environment: Closing, *, is_reset: bool = True) -> Trajectory:
     """An episode of a scripted policy whose thoughts have tags of their own, as training drives it."""
+    if is_reset:
+        environment.reset(seed=0)
     renderer = Renderer(byte_tokenizer())
     parts = RolloutParts(
         engine=ScriptedEngine(["[THINK]hm[/THINK]end<|im_end|>"], renderer),
@@ -297,11 +265,11 @@ def run_with(environment: Closing) -> Trajectory:
 
 def test_an_environment_is_closed_once_after_its_reward_or_failure_and_an_error_of_close_is_logged(caplog):
     for kind in [Closing, AsyncClosing]:
-        world = ready(kind([]))
+        world = kind([])
         assert run_with(world).reward == Reward(parts={"well_formed_thought": 1.0}) and world.log == ["closed"]
-    world = Closing([])  # not reset, so that its first step is an error
-    assert run_with(world).stop_reason is StopReason.FAILED and world.log == ["closed"]
-    assert run_with(ready(FailingToClose([]))).reward is not None
+    world = Closing([])  # its first step is an error
+    assert run_with(world, is_reset=False).stop_reason is StopReason.FAILED and world.log == ["closed"]
+    assert run_with(FailingToClose([])).reward is not None
     assert "FailingToClose.close raised OSError: gone" in caplog.text
 
 

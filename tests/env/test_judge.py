@@ -57,9 +57,6 @@ def episode(answer: str, **task) -> Trajectory:
     return trajectory
 
 
-# -- the verdict -----------------------------------------------------------------------------------------------
-
-
 VERDICTS = [
     ("Verdict: yes", None, 1.0),
     ("They are the same.\n\nVERDICT: No.", None, 0.0),
@@ -134,9 +131,6 @@ def test_a_reply_without_a_verdict_is_worth_nothing_and_counted(endpoint, reply,
     assert "does not end with a verdict" in caplog.text
 
 
-# -- the endpoint ----------------------------------------------------------------------------------------------
-
-
 def cut_off(handler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
@@ -203,9 +197,6 @@ def test_no_more_requests_than_allowed_are_under_way(endpoint):
     assert endpoint.num_most <= 3 and len(endpoint.requests) == 9
 
 
-# -- the cache -------------------------------------------------------------------------------------------------
-
-
 def test_the_same_is_asked_once_and_anything_else_anew(endpoint, tmp_path):
     path = tmp_path / "new" / "cache.sqlite"
     judge = judge_at(endpoint, cache_path=path)
@@ -240,9 +231,6 @@ def test_a_cache_that_breaks_later_costs_requests_only(endpoint, tmp_path):
     assert len(endpoint.requests) == 2 and judge.counts["cache_errors"] == 4
 
 
-# -- the key and the settings ----------------------------------------------------------------------------------
-
-
 def test_the_key_travels_in_the_header_and_stands_nowhere_else(endpoint, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("JUDGE_KEY", KEY)
@@ -257,7 +245,11 @@ def test_the_key_travels_in_the_header_and_stands_nowhere_else(endpoint, tmp_pat
     assert KEY not in caplog.text + repr(judge) + repr(refused) + json.dumps(endpoint.requests)
 
 
-def test_a_judge_travels_to_another_process_with_its_settings(endpoint, tmp_path):
+def test_a_judge_travels_to_another_process_with_its_settings_and_asks_no_proxy_for_this_machines_own_ports(
+    endpoint, tmp_path, monkeypatch
+):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
     judge = pickle.loads(pickle.dumps(judge_at(endpoint, scale=(0, 5), cache_path=tmp_path / "cache")))  # noqa: S301
     endpoint.replies = [chat("5")]
     assert ask(judge).value == 1.0 and judge.scale == (0, 5)
@@ -280,12 +272,6 @@ def test_settings_that_cannot_work_are_refused_without_showing_a_key(monkeypatch
         with pytest.raises(SettingsError, match=message) as raised:
             Judge(**{"model": "m", **settings})
         assert KEY not in str(raised.value)
-
-
-def test_a_proxy_is_not_asked_for_this_machines_own_ports(endpoint, monkeypatch):
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert ask(judge_at(endpoint)).value == 1.0
 
 
 def test_without_httpx_the_error_names_the_extra(monkeypatch):

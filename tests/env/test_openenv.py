@@ -19,8 +19,6 @@ from midthought.env.episode import call_blocking
 from midthought.env.openenv import OpenEnvEnvironment
 from midthought.errors import EpisodeError, MissingExtraError, SettingsError
 
-# -- sessions with a server, by an application that breaks on request ---------------------------------------------
-
 
 class Server:
     """An ASGI application with the route `/ws` of an OpenEnv server. Echoes `say`; other actions break it."""
@@ -180,9 +178,6 @@ def test_without_the_websocket_client_the_extra_is_named(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)
     with pytest.raises(MissingExtraError, match=r"midthought\[openenv\]"):
         asyncio.run(OpenEnvEnvironment("http://localhost:1").reset())
-
-
-# -- the package's own server and client -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

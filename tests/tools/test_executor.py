@@ -154,9 +154,6 @@ def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
     assert outcome(box, call("say"))[0] is ToolOutcome.BAD_ARGUMENTS
 
 
-# -- limits --------------------------------------------------------------------------
-
-
 def test_the_calls_of_64_episodes_run_all_at_once_by_default() -> None:
     barrier = threading.Barrier(64)
 
@@ -229,9 +226,6 @@ def test_limits_hold_at_any_moment_and_results_come_in_order(
 def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_marked(monkeypatch) -> None:
     monkeypatch.setattr("midthought.tools.executor.MAX_RESULT_CHARS", 9)
     assert outcome(executor(), call("say", what=["tide " * 40])) == (ToolOutcome.OK, "tide tide …[cut]")
-
-
-# -- nothing hangs ---------------------------------------------------------------------------------------------
 
 
 class AsyncHang(Tool):
@@ -328,9 +322,6 @@ def test_loops_of_several_threads_that_begin_at_once_all_keep_their_places() -> 
         assert run(box, call("quick"))[0].outcome is ToolOutcome.OK
         may_go_on.set()
         assert not others[0].result()
-
-
-# -- the event loop of async tools -----------------------------------------------------------------------------------
 
 
 class Where(Tool):

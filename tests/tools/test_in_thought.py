@@ -80,9 +80,6 @@ def test_inside_a_call_counts_only_in_an_open_thought_and_between_everywhere() -
     assert read(call_format, f"{A}[thought]{A}[/thought]{A}", in_thought=False) == FOUND
 
 
-# -- writing ---------------------------------------------------------------------------------------------------
-
-
 def test_a_result_stands_under_its_head_and_ends_with_the_first_empty_line_and_an_error_is_one_line() -> None:
     failed = [event("no\nluck", ToolOutcome.TIMED_OUT, "see"), event("bad JSON", ToolOutcome.MALFORMED, None)]
     text = INSIDE.render_results([event("\na\n\n \t\nb\r\n\r\nc  \n\n"), *failed, event("")])
