@@ -174,8 +174,7 @@ def wrong_answer(trajectory: Trajectory) -> float:
 def well_formed_thought(trajectory: Trajectory) -> float:
     """1 for exactly one thought, closed by the policy, with an answer after it, in an episode that was not cut off, else 0.
 
-    A thought stands between the tags of the policy's chat template (`Turn.think_tags`). The value is always 0 for a template that
-    has no such tags (gpt-oss): set `reward.thought` to 0.
+    A thought is between `Turn.think_tags`. Always 0 for a template without such tags (gpt-oss): set `reward.thought` to 0.
     """
     num_opened = num_closed = 0
     for turn in trajectory.turns:

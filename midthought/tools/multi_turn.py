@@ -92,7 +92,6 @@ class MultiTurnManager:
         turn = Turn(
             turn_number=len(self.turns) + 1,
             model_output=model_output,
-            think_tags=self.action_parser.call_format.think_tags,
             parsed_action=actions[0] if actions else None,
             tool_call=events[0].call if events else ToolCall(),
             observation="\n".join(event.call.result or "" for event in events) if events else environment_obs,

@@ -130,7 +130,8 @@ class ToolRegistry:
                 result = result_of(result)
             return True, as_output(result).text
         except (Exception, SystemExit, GeneratorExit) as error:
-            return False, _message(error)
+            cause = "" if isinstance(error, ArgumentsError) else "Tool execution error: "
+            return False, f"{cause}{error_text(error)}"
 
 
 def as_output(result: Any) -> ToolOutput:
@@ -156,7 +157,9 @@ def _as_text(result: Any) -> str:
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             result = dataclasses.asdict(result)
         if isinstance(result, dict | list | tuple | set | frozenset):
-            return json.dumps(_with_plain_keys(result), ensure_ascii=False, allow_nan=False, default=as_json)
+            with contextlib.suppress(TypeError):  # a key that JSON does not have, such as an enum member
+                return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
+            return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False)
     if isinstance(result, str):
         return result
     if isinstance(result, bytes | bytearray):
@@ -169,14 +172,6 @@ def _as_text(result: Any) -> str:
     return text
 
 
-def _with_plain_keys(part: Any) -> Any:
-    """Returns lists and dicts with keys that JSON has: the value of an enum, the text of a date."""
-    if isinstance(part, dict):
-        keys = (key if isinstance(key, str | int | float | None) else as_json(key) for key in part)
-        return dict(zip(keys, map(_with_plain_keys, part.values()), strict=True))
-    return list(map(_with_plain_keys, part)) if isinstance(part, list | tuple) else part
-
-
 def as_json(part: Any) -> Any:
     """Returns an enum, date, set, model or array within a result as values of JSON. Raises ValueError for other types."""
     if isinstance(part, set | frozenset):
@@ -184,12 +179,6 @@ def as_json(part: Any) -> Any:
     if callable(getattr(part, "tolist", None)):
         return part.tolist()
     return pydantic_core.to_jsonable_python(part, by_alias=False)
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, ArgumentsError):
-        return str(error)
-    return f"Tool execution error: {error_text(error)}"
 
 
 def _require_tool(tool: Any) -> None:

@@ -14,8 +14,7 @@ _UNREAD: Any = object()
 
 
 def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = THINK_TAGS) -> str | None:
-    """Returns a turn's text after its last closed thought, or all of it if there is no thought. None if a thought is not closed,
-    whether the policy or the chat template opened it (`in_thought`)."""
+    """Returns a turn's text after its last closed thought, or all of it; None in an open thought (`in_thought`: from the start)."""
     _, closed, after = text.rpartition(tags[1])
     return None if tags[0] in after or (in_thought and not closed) else after.strip()
 
@@ -138,8 +137,7 @@ class Turn:
             self.answer = text_after_thought(self.model_output, in_thought=self.begins_in_thought, tags=self.think_tags)
 
     def __getitem__(self, name: str) -> Any:
-        """Returns the field of that name, as in the setup package's summaries; `turn` is the turn number, `response` the
-        output, `tool_result` the call's result."""
+        """Returns a field; in the setup package's summaries, they are called `turn`, `response` and `tool_result`, too."""
         if name == "tool_result":
             return self.tool_call.result
         name = {"turn": "turn_number", "response": "model_output"}.get(name, name)

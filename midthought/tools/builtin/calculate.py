@@ -95,11 +95,7 @@ def written(value: Number) -> str:
         sign = "-" if value < 0 else ""
         return f"{sign}{digits[:-_MAX_DECIMALS]}.{digits[-_MAX_DECIMALS:].rstrip('0')}"
     with decimal.localcontext(prec=_NUM_DIGITS):
-        return f"{_decimal(value):.{_NUM_DIGITS}g}"
-
-
-def _decimal(value: Fraction) -> decimal.Decimal:
-    return decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator)
+        return f"{decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator):.{_NUM_DIGITS}g}"
 
 
 def _tree(text: str) -> ast.expr:
@@ -166,8 +162,9 @@ def _power(base: Number, exponent: Number) -> Number:
         if root is not None and _is_bounded(root, exponent.numerator):
             return root**exponent.numerator
         if base > 0:  # with floats, the error of the base would be multiplied by the exponent
-            with decimal.localcontext(decimal.Context(prec=3 * _NUM_DIGITS, traps=[])):
-                return _not_lost(base, float(_decimal(base) ** _decimal(exponent)))
+            precise = decimal.Context(prec=3 * _NUM_DIGITS, traps=[])
+            operands = (precise.divide(*each.as_integer_ratio()) for each in (base, exponent))
+            return _not_lost(base, float(precise.power(*operands)))
     return _not_lost(base, math.pow(base, exponent))
 
 
