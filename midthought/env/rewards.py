@@ -176,11 +176,8 @@ def well_formed_thought(trajectory: Trajectory) -> float:
 
     A thought is between `Turn.think_tags`. Always 0 for a template without such tags (gpt-oss): set `reward.thought` to 0.
     """
-    num_opened = num_closed = 0
-    for turn in trajectory.turns:
-        opening, closing = turn.think_tags
-        num_opened += turn.begins_in_thought + turn.model_output.count(opening)
-        num_closed += turn.model_output.count(closing)
+    num_opened = sum(each.begins_in_thought + each.model_output.count(each.think_tags[0]) for each in trajectory.turns)
+    num_closed = sum(each.model_output.count(each.think_tags[1]) for each in trajectory.turns)
     was_answered = trajectory.stop_reason is StopReason.ANSWERED and bool(last_answer(trajectory))
     return float(was_answered and num_opened == num_closed == 1)
 

@@ -14,7 +14,7 @@ _UNREAD: Any = object()
 
 
 def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = THINK_TAGS) -> str | None:
-    """Returns a turn's text after its last closed thought, or all of it; None in an open thought (`in_thought`: from the start)."""
+    """Returns a turn's text after its last closed thought, or all of it; None in an open thought (`in_thought`: at first)."""
     _, closed, after = text.rpartition(tags[1])
     return None if tags[0] in after or (in_thought and not closed) else after.strip()
 
