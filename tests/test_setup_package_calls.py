@@ -59,16 +59,11 @@ def test_the_module_algo_has_its_functions():
     assert set(names) <= set(dir(algo)) and all(callable(getattr(algo, name)) for name in names)
 
 
-def test_grpo_takes_the_groups_as_index():
-    advantages, _ = algo.compute_grpo_advantage(
-        token_level_rewards=torch.tensor([[1.0], [0.0]]), response_mask=torch.ones(2, 1), index=["a", "a"]
-    )
+def test_grpo_and_an_advantage_by_name_take_the_groups_as_index():
+    rewards, mask = torch.tensor([[3.0], [1.0]]), torch.ones(2, 1)
+    advantages, _ = algo.compute_grpo_advantage(token_level_rewards=rewards, response_mask=mask, index=["a", "a"])
     torch.testing.assert_close(advantages, torch.tensor([[1.0], [-1.0]]) / math.sqrt(2), atol=1e-5, rtol=0)
-
-
-def test_an_advantage_by_name_takes_the_groups_as_index():
-    rewards = torch.tensor([[3.0], [1.0]])
-    advantages, _ = algo.compute_advantage("dr_grpo", rewards, torch.ones(2, 1), index=[0, 0])
+    advantages, _ = algo.compute_advantage("dr_grpo", rewards, mask, index=[0, 0])
     assert advantages.tolist() == [[1.0], [-1.0]]
 
 
@@ -79,15 +74,12 @@ def test_gae_takes_its_arguments_by_name():
     assert returns.tolist() == [[2.0, 1.0]]
 
 
-def test_the_policy_loss_takes_one_clip_ratio_or_two():
+def test_the_policy_loss_takes_one_clip_ratio_or_two_by_name():
     given = {"old_log_probs": OLD, "log_probs": NEW, "advantages": ONES, "response_mask": ONES}
     loss, _ = algo.compute_policy_loss(**given, clip_ratio=0.3)
     assert float(loss) == pytest.approx(-(1.3 + 0.5) / 2)
     loss, _ = algo.compute_policy_loss(**given, clip_ratio=0.3, clip_high=0.4)
     assert float(loss) == pytest.approx(-(1.4 + 0.5) / 2)
-
-
-def test_the_clip_ratio_is_given_by_name():
     with pytest.raises(TypeError, match="5 were given"):
         algo.compute_policy_loss(OLD, NEW, ONES, ONES, 0.3)
 
@@ -108,13 +100,10 @@ def test_the_kl_penalty_takes_its_kind():
     assert algo.kl_divergence(log_probs=OLD + 1, ref_log_probs=OLD, kl_penalty="kl").tolist() == [[1.0, 1.0]]
 
 
-def test_an_adaptive_kl_controller():
+def test_a_kl_controller_is_adaptive_or_keeps_its_coefficient():
     controller = algo.KLController(init_kl_coef=0.1, target_kl=6.0, adaptive=True, horizon=100)
     assert controller.update(current_kl=12.0, n_steps=10) == pytest.approx(0.1 * (1 + 0.2 * 10 / 100))
     assert controller.value == controller.coef
-
-
-def test_a_fixed_kl_controller_keeps_its_coefficient():
     controller = algo.KLController(init_kl_coef=0.1, target_kl=6.0, adaptive=False)
     assert controller.update(current_kl=12.0, n_steps=10) == 0.1
     with pytest.raises(ValueError, match="target_kl"):
@@ -168,12 +157,18 @@ def searching():
 CALL = '{"tool": "search", "parameters": {"query": "sky"}}'
 
 
-def test_a_tool_with_attributes_of_its_own_gives_its_definition_to_the_base_class():
-    assert searching().execute_tool("search", query="sky") == (True, "blue")
+@pytest.fixture
+def registry():
+    return searching()
 
 
-def test_the_registry_finds_a_tool_by_name():
-    registry = searching()
+@pytest.fixture
+def manager(registry):
+    return MultiTurnManager(registry, JSONActionParser(registry), max_turns=3)
+
+
+def test_a_tool_with_attributes_of_its_own_gives_its_definition_to_the_base_class_and_is_found_by_name(registry):
+    assert registry.execute_tool("search", query="sky") == (True, "blue")
     assert registry.get_tool("search").documents == {"sky": "blue"} and registry.get_tool("no") is None
 
 
@@ -192,14 +187,13 @@ def test_a_tool_that_holds_an_environment_steps_it():
     (ReActActionParser, 'Thought: I look.\nAction: search\nAction Input: {"query": "sky"}\n'),
     (FunctionCallingParser, '<function_calls>{"tool_name": "search", "parameters": {"query": "sky"}}</function_calls>'),
 ])  # fmt: skip
-def test_a_parser_takes_the_registry(parser, text):
-    registry = searching()
+def test_a_parser_takes_the_registry(parser, text, registry):
     action = parser(registry).parse(text)
     assert (action.tool_name, action.parameters, action.success) == ("search", {"query": "sky"}, True)
     assert MultiTurnManager(registry, parser(registry)).step(text).tool_call.result == "blue"
 
 
-def test_a_parser_of_ones_own_passes_the_registry_on():
+def test_a_parser_of_ones_own_passes_the_registry_on(registry):
     class First(ActionParser):
         def __init__(self, registry):
             super().__init__(registry)
@@ -207,39 +201,29 @@ def test_a_parser_of_ones_own_passes_the_registry_on():
         def parse(self, text):
             return ParsedAction(tool_name=next(iter(self.tool_registry)), parameters={"query": text}, raw_text=text)
 
-    registry = searching()
     assert MultiTurnManager(registry, First(registry)).step("sky").tool_call.result == "blue"
 
 
 # -- turns ---------------------------------------------------------------------------------------------------------
 
 
-def test_turns_are_counted_from_one_and_the_summary_says_so():
-    registry = searching()
-    manager = MultiTurnManager(registry, JSONActionParser(registry), max_turns=3)
-    assert [manager.step(text, "obs").turn_number for text in (CALL, "blue")] == [1, 2]
+def test_turns_are_counted_from_one_and_observe_the_tools_result_or_else_the_environment(manager):
+    turns = [manager.step(text, environment_obs="a door") for text in (CALL, "I know.")]
+    assert [(turn.turn_number, turn.observation) for turn in turns] == [(1, "blue"), (2, "a door")]
     assert [turn["turn"] for turn in manager.get_episode_summary()["turns"]] == [1, 2]
 
 
-def test_a_manager_of_ones_own_reads_its_parts_and_the_summary_becomes_json():
+def test_a_manager_of_ones_own_reads_its_parts_and_the_summary_becomes_json(registry):
     class Loud(MultiTurnManager):
         def step(self, model_output, environment_obs=None):
             action = self.action_parser.parse(model_output)
             assert self.tool_registry.get_tool(action.tool_name) is not None and self.environment is None
             return super().step(model_output, environment_obs)
 
-    registry = searching()
     manager = Loud(registry, JSONActionParser(registry))
     manager.step(CALL, "obs")
     summary = json.loads(json.dumps(manager.get_episode_summary(), default=asdict))
     assert summary["turns"][0]["tool_call"]["result"] == "blue" and summary["tools_used"] == ["search"]
-
-
-def test_the_observation_is_the_tools_result_or_else_that_of_the_environment():
-    registry = searching()
-    manager = MultiTurnManager(registry, JSONActionParser(registry))
-    assert manager.step(CALL, environment_obs="a door").observation == "blue"
-    assert manager.step("I know.", environment_obs="a door").observation == "a door"
 
 
 # -- records -------------------------------------------------------------------------------------------------------
@@ -252,16 +236,13 @@ def test_records_have_defaults():
     assert (Turn().turn_number, Turn().model_output, Turn(turn_number=2, model_output="a").done) == (1, "", False)
 
 
-def test_a_trajectory_is_filled_by_hand():
+def test_a_trajectory_is_filled_by_hand_at_once_or_step_by_step():
     trajectory = Trajectory()
     trajectory.states, trajectory.actions = ["a", "b"], ["x", "y"]
     trajectory.rewards, trajectory.dones = [0.5, 1.0], [False, True]
     assert (trajectory.states, trajectory.actions, trajectory.dones) == (["a", "b"], ["x", "y"], [False, True])
     assert len(trajectory) == 2 and trajectory.get_return(gamma=0.5) == 1.0
     assert len(RolloutData(trajectories=[trajectory])) == 1
-
-
-def test_a_trajectory_is_filled_step_by_step():
     trajectory = Trajectory()
     trajectory.actions.append("x")
     trajectory.log_probs.append(-0.5)
@@ -295,8 +276,8 @@ def test_settings_are_given_to_the_constructors_and_merged_under_their_former_na
 def test_the_number_of_gpus_of_a_server():
     config = ConfigStore()
     config.model.tensor_parallel_size = 2
-    assert config.frozen().inference.server_flags == ["--tensor-parallel-size", "2"]
-    assert config.frozen().frozen().inference.server_flags == ["--tensor-parallel-size", "2"]
+    for frozen in (config.frozen(), config.frozen().frozen()):
+        assert frozen.inference.server_flags == ["--tensor-parallel-size", "2"]
     config.model.tensor_parallel_size = 1
     assert config.frozen().inference.server_flags == []
 
@@ -313,7 +294,7 @@ def test_code_of_a_model_is_never_run_and_the_error_names_the_replacement():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_kl_penalty_is_switched_off_and_on():
+def test_the_kl_penalty_and_several_turns_are_switched_off_and_on():
     training = ConfigStore().training
     training.use_kl_in_reward = False
     assert training.kl_coef == 0 and training.use_kl_in_reward is False
@@ -324,10 +305,6 @@ def test_the_kl_penalty_is_switched_off_and_on():
     assert training.kl_coef == 0.2 and training.use_kl_in_reward is True
     with pytest.raises(SettingsError, match="kl_coef"):
         training.use_kl_in_reward = "no"
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_several_turns_are_switched_off_and_on():
     inference = ConfigStore().inference
     inference.multi_turn = True
     assert inference.max_turns == 5
@@ -347,10 +324,10 @@ class DataclassConfig(EnvironmentConfig):
 
 @pytest.mark.parametrize("kind", [OwnEnvironmentConfig, DataclassConfig])
 def test_the_section_of_the_environment_has_parameters_of_ones_own(kind):
-    config = ConfigStore(environment=kind(difficulty="hard", max_steps=3))
-    changed = create_default_config()
-    changed.environment = kind(difficulty="hard", max_steps=3)
-    created = create_default_config(environment=kind(difficulty="hard", max_steps=3))
+    section = kind(difficulty="hard", max_steps=3)
+    config, changed = ConfigStore(environment=section), create_default_config()
+    changed.environment = section
+    created = create_default_config(environment=section)
     for found in (config, changed, created, config.frozen(), merge_configs(ConfigStore(), config)):
         assert (type(found.environment), found.environment.difficulty, found.environment.max_steps) == (kind, "hard", 3)
         assert found.to_dict()["environment"]["difficulty"] == "hard"
@@ -381,34 +358,22 @@ OF_VLLM = {"dtype": "bfloat16", "tensor_parallel_size": 2, "max_model_len": 512}
 def made(monkeypatch):
     """What the constructor of each engine receives; no engine starts."""
     found = {}
-
-    def note(name, constructor):
-        @functools.wraps(constructor)
-        def make(model, **given):
-            found.update(given)
-            return name
-
-        return make
-
     for table in (BACKENDS, IN_PROCESS_BACKENDS):
-        for name, constructor in list(table.items()):
-            if name != "scripted":
-                monkeypatch.setitem(table, name, note(name, constructor))
+        for name in table.keys() - {"scripted"}:
+            make = functools.wraps(table[name])(lambda model, **given: found.update(given))
+            monkeypatch.setitem(table, name, make)
     return found
 
 
 FLAGS = {"server_flags": ["--tensor-parallel-size", "2"]}
 
 
-@pytest.mark.parametrize(
-    ("backend", "options", "given"),
-    [
-        ("vllm", {}, FLAGS),
-        ("sglang", {}, FLAGS),
-        ("vllm", {"in_process": True}, {"engine_args": {"tensor_parallel_size": 2}}),
-        ("local", {}, {}),
-    ],
-)
+@pytest.mark.parametrize(("backend", "options", "given"), [
+    ("vllm", {}, FLAGS),
+    ("sglang", {}, FLAGS),
+    ("vllm", {"in_process": True}, {"engine_args": {"tensor_parallel_size": 2}}),
+    ("local", {}, {}),
+])  # fmt: skip
 def test_an_engine_takes_vllms_names(backend, options, given, made):
     ignored = pytest.warns(UserWarning, match="tensor_parallel_size") if backend == "local" else nullcontext()
     with ignored:
@@ -432,9 +397,7 @@ def test_an_engine_never_runs_the_code_of_a_model(made):
 
 
 @pytest.fixture
-def talk():
-    registry = searching()
-    manager = MultiTurnManager(registry, JSONActionParser(registry))
+def talk(manager):
     engine = ScriptedInferenceEngine([f"{CALL}<|im_end|>It is blue.<|im_end|>Bye.<|im_end|>", "Leave"])
     yield MultiTurnInferenceEngine(engine, tool_manager=manager, enable_tools=True)
     engine.shutdown()

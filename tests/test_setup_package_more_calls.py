@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_setup_package_calls import Room, searching
 
+import midthought
 from midthought import (
     ActionParser,
     BaseInferenceEngine,
@@ -27,19 +28,8 @@ from midthought import (
     merge_configs,
 )
 
-ONES = torch.ones(2, 3)
 
-
-@pytest.fixture(scope="module")
-def engine():
-    with ScriptedInferenceEngine(["Hello.<|im_end|>"] * 20) as engine:
-        yield engine
-
-
-# -- forms that run ------------------------------------------------------------------------------------------------
-
-
-def test_a_parser_of_ones_own_returns_none_if_there_is_no_call():
+def test_a_parser_of_ones_own_returns_none_if_there_is_no_call_and_is_named_if_it_returns_something_else():
     class Quoted(ActionParser):
         def parse(self, text):
             if text.startswith('"'):
@@ -48,8 +38,6 @@ def test_a_parser_of_ones_own_returns_none_if_there_is_no_call():
     manager = MultiTurnManager(searching(), Quoted())
     assert [manager.step(text, "obs").observation for text in ('"sky"', "sky")] == ["blue", "obs"]
 
-
-def test_a_parser_of_ones_own_that_returns_something_else_is_named():
     class Pair(ActionParser):
         def parse(self, text):
             return "search", {"query": text}
@@ -76,15 +64,9 @@ def test_settings_are_read_as_dataclasses_and_dicts():
 
 
 def test_the_modules_of_the_setup_package_have_the_public_names():
-    for module, name in [
-        ("env", "BaseEnvironment"),
-        ("algo", "KLController"),
-        ("inference", "create_inference_engine"),
-        ("tools", "ToolRegistry"),
-        ("trainer", "RayPPOTrainer"),
-    ]:
-        public = importlib.import_module("midthought")
-        assert getattr(importlib.import_module(f"midthought.{module}"), name) is getattr(public, name)
+    names = {"env": "BaseEnvironment", "algo": "KLController", "inference": "create_inference_engine"}
+    for module, name in {**names, "tools": "ToolRegistry", "trainer": "RayPPOTrainer"}.items():
+        assert getattr(importlib.import_module(f"midthought.{module}"), name) is getattr(midthought, name)
     with pytest.raises(ImportError, match="cannot import name 'Nope'"):
         exec("from midthought.tools import Nope")
 
@@ -94,18 +76,12 @@ def test_an_output_of_an_engine_is_made_by_hand():
     assert (len(output), output.lengths, output.finishes) == (1, [], [])
 
 
-# -- forms that name the replacement -------------------------------------------------------------------------------
+class Own(BaseInferenceEngine):
+    def __init__(self):
+        super().__init__("m")
 
-
-def of_class(given):
-    class Own(BaseInferenceEngine):
-        def __init__(self):
-            super().__init__(*given)
-
-        def shutdown(self):
-            pass
-
-    return Own()
+    def shutdown(self):
+        pass
 
 
 @dataclass
@@ -115,7 +91,7 @@ class Settings:
 
 REPLACED = {
     "a query of an environment": (lambda: QueryTool(Room()), "EnvironmentStepTool"),
-    "a model's name as an engine": (lambda: of_class(["m"]), r"super\(\).__init__ takes .*ScriptedInferenceEngine"),
+    "a model's name as an engine": (Own, r"super\(\).__init__ takes .*ScriptedInferenceEngine"),
     "a number as a policy": (lambda: PolicyHead(8), "causal LM"),
     "a dotted setting": (lambda: merge_configs(ConfigStore(), {"training.gamma": 1.0}), r"\{'training': \{'gamma'"),
     "a mapping as parameters": (lambda: Room({"difficulty": "hard"}), "subclass: class MyConfig"),
@@ -134,15 +110,13 @@ def test_an_error_names_the_replacement(form):
         write()
 
 
-def test_an_engine_names_a_wrong_option(engine):
-    with pytest.raises(ValueError, match="temperature='hot': Input should be a valid number"):
-        engine.generate(["a"], temperature="hot")
-
-
-@pytest.mark.parametrize("prompts", [None, 3, [1, 2], [None], torch.ones(1, 2)])
-def test_an_engine_takes_texts_and_messages_only(engine, prompts):
-    with pytest.raises(ValueError, match="text"):
-        engine.generate(prompts)
+def test_an_engine_takes_texts_and_messages_only_and_names_a_wrong_option():
+    with ScriptedInferenceEngine(["Hello.<|im_end|>"]) as engine:
+        for prompts in (None, 3, [1, 2], [None], torch.ones(1, 2)):
+            with pytest.raises(ValueError, match="text"):
+                engine.generate(prompts)
+        with pytest.raises(ValueError, match="temperature='hot': Input should be a valid number"):
+            engine.generate(["a"], temperature="hot")
 
 
 def test_a_callback_that_would_never_be_called_is_an_error():

@@ -25,7 +25,6 @@ from midthought.env.reward_functions import (
     without_partial,
 )
 from midthought.errors import near_names
-from midthought.tools.call_formats import THINK_CLOSE, THINK_OPEN
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import StopReason, ToolOutcome, Trajectory, Turn
 
@@ -173,24 +172,25 @@ def wrong_answer(trajectory: Trajectory) -> float:
 
 
 def well_formed_thought(trajectory: Trajectory) -> float:
-    """1 for exactly one thought, closed by the policy, with an answer after it, in an episode that was not cut off, else 0."""
-    text = "\n".join(turn.model_output for turn in trajectory.turns)
-    return float(
-        trajectory.stop_reason is StopReason.ANSWERED
-        and text.count(THINK_OPEN) + sum(turn.begins_in_thought for turn in trajectory.turns) == 1
-        and text.count(THINK_CLOSE) == 1
-        and bool(last_answer(trajectory))
-    )
+    """1 for exactly one thought, closed by the policy, with an answer after it, in an episode that was not cut off, else 0.
+
+    A thought is between `Turn.think_tags`. Always 0 for a template without such tags (gpt-oss): set `reward.thought` to 0.
+    """
+    num_opened = sum(each.begins_in_thought + each.model_output.count(each.think_tags[0]) for each in trajectory.turns)
+    num_closed = sum(each.model_output.count(each.think_tags[1]) for each in trajectory.turns)
+    was_answered = trajectory.stop_reason is StopReason.ANSWERED and bool(last_answer(trajectory))
+    return float(was_answered and num_opened == num_closed == 1)
 
 
 def thought_of(turn: Turn) -> str | None:
     """Returns the text of a turn's thoughts, with the calls in them; None if the turn has no thought."""
-    before, closed, after = turn.model_output.rpartition(THINK_CLOSE)
+    opening, closing = turn.think_tags
+    before, closed, after = turn.model_output.rpartition(closing)
     text = before if closed else after
-    if not (closed or THINK_OPEN in text or turn.begins_in_thought):
+    if not (closed or opening in text or turn.begins_in_thought):
         return None
-    start = 0 if turn.begins_in_thought else text.find(THINK_OPEN) + len(THINK_OPEN) if THINK_OPEN in text else 0
-    return text[start:].replace(THINK_OPEN, "").replace(THINK_CLOSE, "")
+    start = 0 if turn.begins_in_thought else text.find(opening) + len(opening) if opening in text else 0
+    return text[start:].replace(opening, "").replace(closing, "")
 
 
 # -- the tools: counted from the events, positive; a cost has a negative weight --------------------------------

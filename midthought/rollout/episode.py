@@ -285,9 +285,8 @@ class Episode:
     def begin_turn(self, in_thought: bool | None = None) -> None:
         """Starts a turn after the tokens so far. `in_thought` None: read from the last token."""
         if in_thought is None:
-            in_thought = self._parts.renderer.opens_thought(
-                self.trajectory.token_ids, self._parts.call_format.think_tags[0]
-            )
+            opening = self._parts.call_format.think_tags[0]
+            in_thought = self._parts.renderer.opens_thought(self.trajectory.token_ids, opening)
         self.in_thought = in_thought
         """Whether the turn began within a thought."""
         self._watch = TokenWatch(self._parts.renderer, self._parts.call_format, in_thought=in_thought)
@@ -309,6 +308,7 @@ class Episode:
                 model_output=text,
                 answer=None if self.calls else self._answer(text),
                 begins_in_thought=self.in_thought,
+                think_tags=self._parts.call_format.think_tags,
                 parsed_action=self._first_action,
                 tool_call=self._first_call,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import enum
 import inspect
 import json
 import re
@@ -129,12 +130,13 @@ class ToolRegistry:
                 result = result_of(result)
             return True, as_output(result).text
         except (Exception, SystemExit, GeneratorExit) as error:
-            return False, _message(error)
+            cause = "" if isinstance(error, ArgumentsError) else "Tool execution error: "
+            return False, f"{cause}{error_text(error)}"
 
 
 def as_output(result: Any) -> ToolOutput:
     """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, sets, dataclasses and pydantic models become JSON,
-    bytes the text that they encode, other types `str`, also types within that have no form in JSON.
+    enum members their value, bytes the text that they encode, other types `str`, also types within that have no form in JSON.
 
     Raises TypeError for a generator, and for a result without a text: bytes that are not UTF-8, or an object that is written
     with its place in memory, which is another one in each run.
@@ -147,13 +149,17 @@ def as_output(result: Any) -> ToolOutput:
 
 
 def _as_text(result: Any) -> str:
+    if isinstance(result, enum.Enum):
+        return _as_text(result.value)
     with contextlib.suppress(TypeError, ValueError, RecursionError):  # not JSON
         if isinstance(result, pydantic.BaseModel):
             return result.model_dump_json()
         if dataclasses.is_dataclass(result) and not isinstance(result, type):
             result = dataclasses.asdict(result)
         if isinstance(result, dict | list | tuple | set | frozenset):
-            return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
+            with contextlib.suppress(TypeError):  # a key that JSON does not have, such as an enum member
+                return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
+            return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False)
     if isinstance(result, str):
         return result
     if isinstance(result, bytes | bytearray):
@@ -173,12 +179,6 @@ def as_json(part: Any) -> Any:
     if callable(getattr(part, "tolist", None)):
         return part.tolist()
     return pydantic_core.to_jsonable_python(part, by_alias=False)
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, ArgumentsError):
-        return str(error)
-    return f"Tool execution error: {error_text(error)}"
 
 
 def _require_tool(tool: Any) -> None:

@@ -14,8 +14,7 @@ _UNREAD: Any = object()
 
 
 def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = THINK_TAGS) -> str | None:
-    """Returns a turn's text after its last closed thought, or all of it if there is no thought. None if a thought is not closed,
-    whether the policy or the chat template opened it (`in_thought`)."""
+    """Returns a turn's text after its last closed thought, or all of it; None in an open thought (`in_thought`: at first)."""
     _, closed, after = text.rpartition(tags[1])
     return None if tags[0] in after or (in_thought and not closed) else after.strip()
 
@@ -118,6 +117,8 @@ class Turn:
     None if a thought is not closed, the mark is missing, or the turn ends with calls. Read from `model_output` by default."""
     begins_in_thought: bool = False
     """Whether the chat template opened the thought that the policy continues."""
+    think_tags: tuple[str, str] = THINK_TAGS
+    """What opens and closes a thought in `model_output`, as the call format of the policy says."""
     parsed_action: ParsedAction | None = None
     """The first call of the turn; None if there was none."""
     tool_call: ToolCall = field(default_factory=ToolCall)
@@ -133,11 +134,10 @@ class Turn:
 
     def __post_init__(self) -> None:
         if self.answer is _UNREAD:
-            self.answer = text_after_thought(self.model_output, in_thought=self.begins_in_thought)
+            self.answer = text_after_thought(self.model_output, in_thought=self.begins_in_thought, tags=self.think_tags)
 
     def __getitem__(self, name: str) -> Any:
-        """Returns the field of that name, as in the setup package's summaries; `turn` is the turn number, `response` the
-        output, `tool_result` the call's result."""
+        """Returns a field; in the setup package's summaries, they are called `turn`, `response` and `tool_result`, too."""
         if name == "tool_result":
             return self.tool_call.result
         name = {"turn": "turn_number", "response": "model_output"}.get(name, name)

@@ -1,13 +1,28 @@
-"""Environments of other packages, stepped and trained on in tests."""
+"""Environments that tests step and train on."""
 
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 from midthought import Trainer, create_default_config
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import call_blocking
+
+
+class Echo(BaseEnvironment):
+    """Says what it was told and pays its length; `end` ends it. Begins with a number drawn from the seed."""
+
+    def reset(self, seed: int | None = None) -> str:
+        self.start = random.Random(seed).randrange(10**9)
+        return f"start {self.start}"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        return f"heard {action!r}", float(len(action)), action == "end", {"success": action == "end"}
+
+    def get_prompt_prefix(self) -> str:
+        return "Say something."
 
 
 def begin(world: BaseEnvironment, **options: Any) -> str:

@@ -5,8 +5,8 @@ import functools
 import importlib.util
 import os
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
@@ -36,96 +36,73 @@ needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") i
 calculated = functools.partial(mathematical_match, timeout_seconds=120)  # a busy machine is no reason to fail
 
 
-EXACT = [
-    ("Ada", "ada", True),
-    (" ADA  Lovelace. ", "Ada Lovelace", True),
-    ("the “tide” clock!", "The Tide Clock", True),
-    ("Zoe\u0308", "Zoë", True),
-    ("Ada Lovelace", "Ada", False),
-    ("", "Ada", False),
-]
+BY_HAND = {
+    exact_match: [
+        ("Ada", "ada", True),
+        (" ADA  Lovelace. ", "Ada Lovelace", True),
+        ("the “tide” clock!", "The Tide Clock", True),
+        ("Zoe\u0308", "Zoë", True),
+        ("Ada Lovelace", "Ada", False),
+        ("", "Ada", False),
+    ],
+    fuzzy_match: [
+        ("Ada Lovelace", "ada lovelace.", 1.0),
+        ("the Ada", "an Ada", 1.0),
+        ("Ada", "Ada Lovelace", 2 / 3),
+        ("it was Ada Lovelace", "Ada Lovelace", 2 * (2 / 4) * 1.0 / (2 / 4 + 1.0)),
+        ("", "Ada", 0.0),
+    ],
+    last_number: [
+        ("−7", -7),
+        ("1 1/2 cups", Fraction(3, 2)),
+        ("-2\\dfrac{1}{2}", Fraction(-5, 2)),
+        ("2.5e-3", Fraction(1, 400)),
+        ("5-3", 3),
+        ("2023-24", 24),
+        ("(3,4)", 4),
+        ("12/25/2023", 2023),
+        ("x2", None),
+        ("5/0", None),
+        ("", None),
+    ],
+    numeric_match: [
+        ("so 0.5", "1/2", True),
+        ("1,000.0", "1000", True),
+        ("0.333", "1/3", False),
+        ("242720911", "242720910", False),
+        ("many", "10", False),
+        ("10", "many", False),
+    ],
+    last_boxed: [
+        ("so \\boxed{5}.", "5"),
+        ("\\boxed{\\frac{1}{2}} or \\boxed {\\sqrt{2}} x", "\\sqrt{2}"),
+        ("\\boxed{1} and \\boxed{2", "1"),
+        ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
+        ("", None),
+    ],
+    option_letter: [
+        ("The answer is (B).", "B"),
+        ("Answer: **C**", "C"),
+        ("\\boxed{\\textbf{(D)}\\ 12}", "D"),
+        ("the answer is A. No: the answer is B", "B"),
+        ("long thoughts\n\n(d)", "D"),
+        ("B. Paris", "B"),
+        ("The answer is a dog", None),
+        ("", None),
+    ],
+    option_match: [("(B)", "The answer is B", True), ("C", "B", False), ("a dog", "B", False), ("", "", False)],
+}
 
 
-def test_an_exact_match_has_the_same_words():
-    for answer, truth, right in EXACT:
-        assert exact_match(answer, truth) is right
+@pytest.mark.parametrize("function", BY_HAND)
+def test_words_numbers_boxes_and_letters_are_found_and_compared(function):
+    for *texts, expected in BY_HAND[function]:
+        assert function(*texts) == expected, texts
+
+
+def test_a_normalised_text_stays_as_it_is():
     for text in ("Ada_Lovelace — 1815!", "ΑΣ ς", "ŉ", "A\u00a0b"):
         assert normalised(normalised(text)) == normalised(text)
-
-
-FUZZY = [
-    ("Ada Lovelace", "ada lovelace.", 1.0),
-    ("the Ada", "an Ada", 1.0),
-    ("Ada", "Ada Lovelace", 2 / 3),
-    ("it was Ada Lovelace", "Ada Lovelace", 2 * (2 / 4) * 1.0 / (2 / 4 + 1.0)),
-    ("", "Ada", 0.0),
-]
-
-
-def test_fuzzy_match_is_the_f1_of_the_words_without_articles():
-    for answer, truth, f1 in FUZZY:
-        assert fuzzy_match(answer, truth) == pytest.approx(f1)
-
-
-LAST_NUMBERS = [
-    ("−7", -7),
-    ("1 1/2 cups", Fraction(3, 2)),
-    ("-2\\dfrac{1}{2}", Fraction(-5, 2)),
-    ("2.5e-3", Fraction(1, 400)),
-    ("5-3", 3),
-    ("2023-24", 24),
-    ("(3,4)", 4),
-    ("12/25/2023", 2023),
-    ("x2", None),
-    ("5/0", None),
-    ("", None),
-]
-
-
-def test_the_last_number_of_a_text():
-    for text, number in LAST_NUMBERS:
-        assert last_number(text) == number
-
-
-def test_numbers_are_compared_exactly():
-    assert numeric_match("so 0.5", "1/2") and numeric_match("1,000.0", "1000")
-    assert not numeric_match("0.333", "1/3") and not numeric_match("242720911", "242720910")
-    assert not numeric_match("many", "10") and not numeric_match("10", "many")
-
-
-BOXED = [
-    ("so \\boxed{5}.", "5"),
-    ("\\boxed{\\frac{1}{2}} or \\boxed {\\sqrt{2}} x", "\\sqrt{2}"),
-    ("\\boxed{1} and \\boxed{2", "1"),
-    ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
-    ("", None),
-]
-
-
-def test_the_last_boxed_expression_has_balanced_braces():
-    for text, inside in BOXED:
-        assert last_boxed(text) == inside
-
-
-LETTERS = [
-    ("The answer is (B).", "B"),
-    ("Answer: **C**", "C"),
-    ("\\boxed{\\textbf{(D)}\\ 12}", "D"),
-    ("the answer is A. No: the answer is B", "B"),
-    ("long thoughts\n\n(d)", "D"),
-    ("B. Paris", "B"),
-    ("The answer is a dog", None),
-    ("", None),
-]
-
-
-def test_the_letter_of_the_chosen_option():
-    for text, letter in LETTERS:
-        assert option_letter(text) == letter
-        assert option_match(text, "B") is (letter == "B")
-
-
-# -- what must hold of any two texts ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("match", SYMMETRIC)
@@ -161,9 +138,6 @@ def test_an_answer_of_100000_characters_is_compared_at_once():
         assert time.process_time() - began < 20
 
 
-# -- mathematics -----------------------------------------------------------------------------------------------
-
-
 EQUAL = [
     ("so \\boxed{0.5}", "\\frac{1}{2}", True),
     ("\\boxed{x+1}", "1+x", True),
@@ -188,17 +162,13 @@ def test_a_comparison_that_never_ends_is_given_up_and_the_next_one_works():
 
 @needs_math_verify
 def test_threads_may_compare_at_once_and_each_gets_its_own_verdict():
-    verdicts = {}
-
-    def compare(number: int) -> None:
-        verdicts[number] = calculated(f"\\boxed{{{number} + 1}}", str(number + 1 + number % 2))
-
-    threads = [threading.Thread(target=compare, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert verdicts == {number: number % 2 == 0 for number in range(8)}
+    numbers = range(8)
+    said, truths = (
+        [f"\\boxed{{{number} + 1}}" for number in numbers],
+        [str(number + 1 + number % 2) for number in numbers],
+    )
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(calculated, said, truths)) == [True, False] * 4
 
 
 def child_processes(program: str) -> list[int]:

@@ -78,21 +78,10 @@ def test_an_answer_is_the_last_box_or_the_plainest_statement_of_its_kind(dataset
         assert extract(dataset, text) == answer, text
 
 
-NAMES = [
-    ("The Beatles", "beatles"),
-    ("Rock 'n' Roll", "rock n roll"),
-    ("snow_white", "snow white"),
-    ("An   Apple, a day!", "apple day"),
-    ("The The", "the the"),
-    ("?", "?"),
-    ("ＡＢＢＡ", "abba"),
-    ("", ""),
-]
-
-
 def test_names_are_normalised_as_for_trivia_qa():
-    for name, normalised in NAMES:
-        assert normalised_entity(name) == normalised
+    names = ["The Beatles", "Rock 'n' Roll", "snow_white", "An   Apple, a day!", "The The", "?", "ＡＢＢＡ", ""]
+    normalised = ["beatles", "rock n roll", "snow white", "apple day", "the the", "?", "abba", ""]
+    assert list(map(normalised_entity, names)) == normalised
 
 
 def test_every_alias_is_right_and_a_part_of_one_is_not():
@@ -153,24 +142,18 @@ def test_without_an_answer_or_a_truth_nothing_is_right(dataset):
     assert not is_right(dataset, "\\boxed{5}", "")
 
 
-def test_an_unknown_data_set_is_named_with_what_was_probably_meant():
+def test_every_data_set_that_is_asked_for_is_checked_and_an_unknown_one_named_with_what_was_probably_meant():
+    assert CHECKS.keys() == ASKED.keys()
     with pytest.raises(DataError, match=r"'mmlu-pro'.*mmlu_pro"):
         extract("mmlu-pro", "B")
 
 
 def test_a_task_says_of_which_data_set_it_is():
-    (task,) = load_problems(
-        "trivia_qa", [{"question": "Who?", "answer": {"value": "Bush", "aliases": ["George Bush"]}}]
-    )
+    answer = {"value": "Bush", "aliases": ["George Bush"]}
+    (task,) = load_problems("trivia_qa", [{"question": "Who?", "answer": answer}])
     assert task_is_right(task, "the george bush", dataset="gsm8k") and not task_is_right(task, "5")
     assert task_is_right(Task(task_id="t", prompt="?", answer="5"), "so 5", "gsm8k")
 
-
-def test_every_data_set_that_is_asked_for_is_checked():
-    assert CHECKS.keys() == ASKED.keys()
-
-
-# -- what must hold of any answer ------------------------------------------------------------------------------
 
 WORKING = st.text(st.sampled_from("abc 12.,-=+\n"), max_size=60)
 ANSWERS = {

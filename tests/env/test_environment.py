@@ -34,33 +34,31 @@ class Script(BaseEnvironment):
 
 
 class Returning(BaseEnvironment):
-    """Its `step` gives whatever it was told to."""
+    """Its `step` and its `reset` give whatever they were told to. Does not call the base class's constructor."""
 
-    def __init__(self, outcome: Any) -> None:
-        self.outcome = outcome
+    def __init__(self, outcome: Any, first: Any = "begin") -> None:
+        self.outcome, self.first = outcome, first
 
-    def reset(self) -> str:
-        return "begin"
+    def reset(self) -> Any:
+        return self.first
 
     def step(self, action: str) -> Any:
         return self.outcome
 
 
-def limited(max_steps: int | None) -> EnvironmentConfig:
-    return EnvironmentConfig(max_steps=max_steps)
+def counted(world: BaseEnvironment) -> tuple[bool, int, float]:
+    return world.is_done(), world.get_step_count(), world.get_episode_reward()
 
 
 def test_steps_rewards_and_the_end_are_counted():
     world = Script(1.0, -0.5)
-    assert (world.is_done(), world.get_step_count(), world.get_episode_reward()) == (False, 0, 0.0)
+    assert counted(world) == (False, 0, 0.0) and world.get_prompt_prefix() == ""
     assert world.reset() == "begin" and world.get_state_description() == "begin"
-    assert world.step("a") == ("after a", 1.0, False, {})
-    assert (world.is_done(), world.get_step_count(), world.get_episode_reward()) == (False, 1, 1.0)
+    assert world.step("a") == ("after a", 1.0, False, {}) and counted(world) == (False, 1, 1.0)
     assert world.step("b") == ("after b", -0.5, True, {}) and world.get_state_description() == "after b"
-    assert (world.is_done(), world.get_step_count(), world.get_episode_reward()) == (True, 2, 0.5)
+    assert counted(world) == (True, 2, 0.5)
     world.reset()
-    assert (world.is_done(), world.get_step_count(), world.get_episode_reward()) == (False, 0, 0.0)
-    assert world.get_prompt_prefix() == ""
+    assert counted(world) == (False, 0, 0.0)
 
 
 def test_what_an_environment_calls_of_itself_is_its_own_affair():
@@ -80,69 +78,54 @@ def test_what_an_environment_calls_of_itself_is_its_own_affair():
     world = Restless(0.0, 1.0, 2.0)
     assert world.reset() == "after look" and world.get_step_count() == 0
     world.step("a")
-    assert world.step("b")[2] and world.is_done() and world.get_step_count() == 2
-    assert world.get_episode_reward() == 3.0
+    assert world.step("b")[2] and counted(world) == (True, 2, 3.0)
 
 
-def test_asynchronous_environments_are_counted_when_awaited():
-    class Later(BaseEnvironment):
-        async def reset(self):
-            await asyncio.sleep(0)
-            return "begin"
+class Later(BaseEnvironment):
+    async def reset(self):
+        await asyncio.sleep(0)
+        return "begin"
 
-        async def step(self, action):
-            await asyncio.sleep(0)
-            return action, 1.0, action == "end", {}
+    async def step(self, action):
+        await asyncio.sleep(0.001)
+        return action, 1.0, action == "end", {}
 
-    class EvenLater(Later):
-        async def step(self, action):
-            observation, reward, done, info = await super().step(action)
-            return observation, reward + 1, done, info
 
-    async def play() -> EvenLater:
-        world = EvenLater()
-        assert await world.reset() == "begin"
-        assert await world.step("a") == ("a", 2.0, False, {})
-        await world.step("end")
+class EvenLater(Later):
+    async def step(self, action):
+        observation, reward, done, info = await super().step(action)
+        return observation, reward + 1, done, info
+
+
+def test_asynchronous_environments_are_counted_when_awaited_also_side_by_side():
+    async def play() -> list[EvenLater]:
+        worlds = [EvenLater() for _ in range(5)]
+        assert await worlds[0].reset() == "begin"
+        await asyncio.gather(*(world.reset() for world in worlds[1:]))
+        for action in ("a", "end"):
+            steps = await asyncio.gather(*(world.step(action) for world in worlds))
+            assert steps == [(action, 2.0, action == "end", {})] * 5
         with pytest.raises(EpisodeError, match="ended after 2 steps"):
-            await world.step("more")
-        return world
-
-    world = asyncio.run(play())
-    assert (world.get_step_count(), world.get_episode_reward(), world.is_done()) == (2, 4.0, True)
-
-
-def test_two_asynchronous_environments_side_by_side_do_not_take_each_other_for_themselves():
-    class Slow(BaseEnvironment):
-        async def reset(self):
-            return "begin"
-
-        async def step(self, action):
-            await asyncio.sleep(0.001)
-            return action, 1.0, False, {}
-
-    async def play() -> list[Slow]:
-        worlds = [Slow(limited(None)) for _ in range(5)]
-        for world in worlds:
-            await world.reset()
-        for _ in range(3):
-            await asyncio.gather(*(world.step("a") for world in worlds))
+            await worlds[0].step("more")
         return worlds
 
-    assert [world.get_step_count() for world in asyncio.run(play())] == [3] * 5
+    assert [counted(world) for world in asyncio.run(play())] == [(True, 2, 4.0)] * 5
 
 
 def test_the_limit_on_steps_ends_the_episode_as_truncated():
-    world = Script(1.0, 1.0, 1.0, config=limited(2))
+    world = Script(1.0, 1.0, 1.0, config=EnvironmentConfig(max_steps=2))
     world.reset()
     assert world.step("a")[2:] == (False, {})
     assert not world.is_truncated()
     assert world.step("b")[2:] == (True, {"truncated": True}) and world.is_done() and world.is_truncated()
     world.reset()
     assert not world.is_truncated()
-    world = Script(1.0, config=limited(1))  # ends by itself at the limit
+    world = Script(1.0, config=EnvironmentConfig(max_steps=1))  # ends by itself at the limit
     world.reset()
     assert world.step("a")[2:] == (True, {}) and not world.is_truncated()
+    world = Returning(("seen", 0.0, False, {"truncated": True}))  # goes on
+    world.reset()
+    assert world.step("a")[3] == {"truncated": True} and not world.is_truncated()
 
 
 def test_a_step_before_reset_and_one_after_the_end_are_refused():
@@ -202,17 +185,11 @@ def test_a_step_of_the_wrong_shape_is_named_with_its_remedy():
         assert world.get_step_count() == 0 and not world.is_done()
 
 
-WRONG_RESETS = [
-    (None, "must return the first observation, a str; it returned None"),
-    (("seen", {}), "return its first part"),
-]
-
-
 def test_a_reset_of_the_wrong_shape_is_named_with_its_remedy():
-    for observation, message in WRONG_RESETS:
-        wrong = type("Wrong", (Script,), {"reset": lambda self, first=observation: first})
-        with pytest.raises(EpisodeError, match=message):
-            wrong().reset()
+    with pytest.raises(EpisodeError, match="must return the first observation, a str; it returned None"):
+        Returning((), None).reset()
+    with pytest.raises(EpisodeError, match="return its first part"):
+        Returning((), ("seen", {})).reset()
 
 
 def test_scalars_of_numpy_are_taken_as_numbers_and_truth_values():
@@ -224,14 +201,10 @@ def test_scalars_of_numpy_are_taken_as_numbers_and_truth_values():
     assert world.get_step_count() == 1 and world.config == EnvironmentConfig(), "without the base class's constructor"
 
 
-def test_the_whole_settings_in_place_of_the_section_are_refused():
-    with pytest.raises(
-        SettingsError, match=r"Script takes an EnvironmentConfig \(config\.environment\), got a ConfigStore"
-    ):
+def test_the_whole_settings_in_place_of_the_section_are_refused_and_overwritten_ones_noticed_at_the_first_reset():
+    takes = r"Script takes an EnvironmentConfig \(config\.environment\), got a ConfigStore"
+    with pytest.raises(SettingsError, match=takes):
         Script(config=ConfigStore())
-
-
-def test_settings_that_were_overwritten_are_noticed_at_the_first_reset():
     world = Script(1.0)
     world.config = {"max_steps": 3}
     with pytest.raises(SettingsError, match=r"Script\.config must be an EnvironmentConfig, got \{'max_steps': 3\}"):

@@ -1,82 +1,169 @@
+"""Tasks that environments begin with: drawn from seeds, alike in a group, played once or often; resets that fail or hang."""
+
+import asyncio
+import functools
 import gc
 import logging
+import threading
 import weakref
 
 import pytest
+from stepping import Echo, do
 
+from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, EpisodeError
 from midthought.env.environment_tasks import MAX_TRIES, EnvironmentTaskSampler
+from midthought.errors import SettingsError
+from midthought.trainer.trainer import Trainer
 
 
-class Numbers(BaseEnvironment):
-    def reset(self, seed: int = 0) -> str:
-        self.seed = seed
-        return f"Start {seed}."
+class Locked(Echo):
+    """Cannot be copied."""
 
-    def step(self, action: str) -> tuple[str, float, bool, dict]:
-        return "", 1.0, True, {}
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
 
 
 def test_what_is_drawn_follows_from_seed_purpose_iteration_and_attempt_alone():
     def prompts(seed=0, purpose="train", iteration=0, attempt=0):
-        stream = EnvironmentTaskSampler(Numbers, seed=seed, purpose=purpose)
-        return tuple(task.prompt for task in stream.draw(iteration, 3, attempt))
+        sampler = EnvironmentTaskSampler(Echo, seed=seed, purpose=purpose)
+        return tuple(task.prompt for task in sampler.draw(iteration, 3, attempt))
 
     assert prompts() == prompts()
     others = {prompts(), prompts(seed=1), prompts(purpose="held out"), prompts(iteration=1), prompts(attempt=1)}
     assert len(others) == 5
 
 
-def test_tasks_of_every_attempt_of_the_iteration_still_have_episodes():
-    stream = EnvironmentTaskSampler(Numbers, seed=0)
-    batches = [stream.draw(7, 2, attempt) for attempt in range(3)]
-    tasks = [task for batch in batches for task in batch]
-    assert len({task.task_id for task in tasks}) == 6
+@pytest.mark.parametrize("source", [Echo, Echo(), lambda: Echo()])
+def test_every_group_of_every_attempt_begins_alike_and_no_two_groups_do(source):
+    sampler = EnvironmentTaskSampler(source, seed=7)
+    tasks = [task for attempt in range(3) for task in sampler.draw(7, 2, attempt)]
+    assert len({task.task_id for task in tasks}) == len({task.prompt for task in tasks}) == 6
     for task in tasks:
-        one, other = stream.episode(task).environment, stream.episode(task).environment
-        assert one is not other
-        assert task.prompt == f"Start {one.seed}." == f"Start {other.seed}."
+        one, other = sampler.episode(task).environment, sampler.episode(task).environment
+        assert one is not other and one.start == other.start
+        assert task.prompt == f"Say something.\nstart {one.start}" and task.answer == ""
+
+
+def test_an_instance_that_was_given_stays_as_it_was():
+    mine = Echo()
+    mine.reset(seed=1)
+    mine.step("hello")
+    sampler = EnvironmentTaskSampler(mine, seed=0)
+    world = sampler.episode(sampler.draw(0, 1)[0]).environment
+    do(world, "one")
+    do(world, "two")
+    assert mine.get_step_count() == 1 and world.get_step_count() == 2
+
+
+def test_an_environment_without_a_seed_is_copied_as_it_was_reset():
+    class Seedless(Echo):
+        def reset(self):
+            return super().reset()
+
+    sampler = EnvironmentTaskSampler(Seedless(), seed=0)
+    first, second = sampler.draw(0, 2)
+    starts = [sampler.episode(task).environment.start for task in (first, first, second, second)]
+    assert starts[0] == starts[1] != starts[2] == starts[3]
+
+
+def test_asynchronous_resets_run_side_by_side():
+    waiting = []
+
+    class Meeting(BaseEnvironment):
+        async def reset(self, seed):
+            waiting.append(seed)
+            while len(waiting) < 4:
+                await asyncio.sleep(0.001)
+            return f"start {seed}"
+
+        async def step(self, action):
+            return "", 0.0, True, {}
+
+    assert len({task.prompt for task in EnvironmentTaskSampler(Meeting, seed=0).draw(0, 4)}) == 4
+
+
+def test_an_instance_that_cannot_be_copied_is_told_to_become_a_factory():
+    with pytest.raises(EpisodeError, match=r"Locked cannot be copied \(TypeError: .*lock.*\); give a factory"):
+        EnvironmentTaskSampler(Locked(), seed=0).draw(0, 2)
+
+
+def test_what_can_neither_be_copied_nor_repeated_can_be_played_once():
+    class Seedless(Locked):
+        def reset(self):
+            return super().reset()
+
+    class Careless(Locked):
+        def reset(self, seed):
+            return super().reset()
+
+    for source, message in ((Seedless, "its reset takes no seed"), (Careless, "returned another observation")):
+        sampler = EnvironmentTaskSampler(source, seed=0)
+        (task,) = sampler.draw(0, 1)
+        assert do(sampler.episode(task).environment, "go")[0] == "heard 'go'"
+        with pytest.raises(EpisodeError, match=f"{source.__name__} cannot be copied and .*{message}"):
+            sampler.episode(task)
+
+
+class Alike:
+    """Has the methods of an environment, but does not extend it."""
+
+    reset = step = Echo.step
+
+
+def test_what_is_no_environment_is_refused_a_class_before_a_model_is_loaded():
+    with pytest.raises(SettingsError, match="give a BaseEnvironment, or a function"):
+        EnvironmentTaskSampler("FrozenLake-v1", seed=0)
+    with pytest.raises(EpisodeError, match="the environment's factory returned a NoneType"):
+        EnvironmentTaskSampler(lambda: None, seed=0).draw(0, 2)
+    for environment in (Alike, functools.partial(Alike, config=None)):
+        with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\) with reset and step"):
+            EnvironmentTaskSampler(environment, seed=0)
+        with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\)"):
+            Trainer(model="/no/such/model", environment=environment)
 
 
 def test_environments_of_older_iterations_are_let_go():
-    made: list[weakref.ref[Numbers]] = []
+    made = []
 
-    def make() -> Numbers:
-        numbers = Numbers()
-        made.append(weakref.ref(numbers))
-        return numbers
+    def make():
+        made.append(weakref.ref(world := Echo()))
+        return world
 
-    stream = EnvironmentTaskSampler(make, seed=0)
-    old = stream.draw(0, 2) + stream.draw(0, 2, attempt=1)
+    sampler = EnvironmentTaskSampler(make, seed=0)
+    old = sampler.draw(0, 2) + sampler.draw(0, 2, attempt=1)
     gc.collect()
     assert len(made) == 4 and all(reference() is not None for reference in made)
-    stream.draw(1, 2)
+    sampler.draw(1, 2)
     gc.collect()
     assert [reference() is None for reference in made] == [True] * 4 + [False] * 2
     with pytest.raises(EpisodeError, match="not of the newest iteration"):
-        stream.episode(old[0])
+        sampler.episode(old[0])
 
 
-class Flaky(Numbers):
+class Flaky(Echo):
     num_failures = 0
 
-    def reset(self, seed: int = 0) -> str:
+    @classmethod
+    def fail(cls):
         if Flaky.num_failures > 0:
             Flaky.num_failures -= 1
             raise ConnectionError("the server is away")
+
+    def reset(self, seed=None):
+        self.fail()
         return super().reset(seed)
 
 
 class AsyncFlaky(Flaky):
-    async def reset(self, seed: int = 0) -> str:
+    async def reset(self, seed=None):
         return Flaky.reset(self, seed)
 
 
 def flaky_factory():
-    if Flaky.num_failures > 0:
-        Flaky.num_failures -= 1
-        raise ConnectionError("the server is away")
-    return Numbers()
+    Flaky.fail()
+    return Echo()
 
 
 @pytest.mark.parametrize("kind", [Flaky, AsyncFlaky, flaky_factory])
@@ -84,31 +171,46 @@ def test_one_reset_that_fails_fails_its_group_and_no_other(kind, monkeypatch, ca
     caplog.set_level(logging.WARNING)
     usual = EnvironmentTaskSampler(kind, seed=0).draw(0, 3)
     monkeypatch.setattr(Flaky, "num_failures", 1)
-    stream = EnvironmentTaskSampler(kind, seed=0)
-    tasks = stream.draw(0, 3)
+    sampler = EnvironmentTaskSampler(kind, seed=0)
+    tasks = sampler.draw(0, 3)
     assert tasks[1:] == usual[1:]
     for task in tasks[1:]:
-        assert stream.episode(task).environment.seed > 0
-    with pytest.raises(
-        EpisodeError, match=f"({kind.__name__}.reset|factory) raised ConnectionError: the server is away"
-    ):
-        stream.episode(tasks[0])
+        assert task.prompt.endswith(f"start {sampler.episode(task).environment.start}")
+    failed = f"({kind.__name__}.reset|factory) raised ConnectionError: the server is away"
+    with pytest.raises(EpisodeError, match=failed):
+        sampler.episode(tasks[0])
     assert "1 of 3 environments not reset; the first" in caplog.text
 
 
-def test_where_all_fail_they_are_reset_again_from_other_seeds(monkeypatch, caplog):
+def test_where_all_fail_they_are_reset_again_from_other_seeds_and_the_last_failure_is_an_error(monkeypatch, caplog):
     caplog.set_level(logging.WARNING)
     usual = EnvironmentTaskSampler(Flaky, seed=0).draw(0, 2)
     monkeypatch.setattr(Flaky, "num_failures", 2 * (MAX_TRIES - 1))
-    stream = EnvironmentTaskSampler(Flaky, seed=0)
-    tasks = stream.draw(0, 2)
-    assert len(tasks) == 2
-    assert {task.prompt for task in tasks}.isdisjoint(task.prompt for task in usual)
-    assert stream.episode(tasks[1]).environment.seed > 0
+    sampler = EnvironmentTaskSampler(Flaky, seed=0)
+    tasks = sampler.draw(0, 2)
+    assert len(tasks) == 2 and {task.prompt for task in tasks}.isdisjoint(task.prompt for task in usual)
+    assert tasks[1].prompt.endswith(f"start {sampler.episode(tasks[1]).environment.start}")
     assert caplog.text.count("the server is away") == MAX_TRIES - 1
-
-
-def test_where_all_fail_every_time_the_draw_is_an_error(monkeypatch):
     monkeypatch.setattr(Flaky, "num_failures", 100)
     with pytest.raises(EpisodeError, match=r"the server is away \(6 resets in a row failed\)"):
-        EnvironmentTaskSampler(Flaky, seed=0).draw(0, 2)
+        sampler.draw(0, 2)
+
+
+def test_a_reset_that_hangs_is_given_up_at_its_deadline():
+    release = threading.Event()
+
+    class Hanging(Echo):
+        def reset(self, seed=None):
+            release.wait(60)
+
+    class HangingLater(Hanging):
+        async def reset(self, seed=None):
+            super().reset(seed)
+
+    try:
+        for kind in (Hanging, HangingLater):
+            with pytest.raises(EpisodeError, match=rf"{kind.__name__}\.reset did not finish within 0.05 seconds"):
+                hurried = functools.partial(kind, EnvironmentConfig(step_timeout_seconds=0.05))
+                EnvironmentTaskSampler(hurried, seed=0).draw(0, 2)
+    finally:
+        release.set()

@@ -122,9 +122,8 @@ def test_an_observation_that_json_does_not_have_is_named():
 
     world = GymnasiumEnvironment(Wrong(SPACES.Discrete(2)))
     world.reset(seed=0)
-    with pytest.raises(
-        SettingsError, match=r"observed <object .*, which cannot be converted to text; give observation_to"
-    ):
+    words = "observed <object .*, which cannot be converted to text; give observation_to"
+    with pytest.raises(SettingsError, match=words):
         world.step("1")
 
 

@@ -19,8 +19,6 @@ from midthought.env.episode import call_blocking
 from midthought.env.openenv import OpenEnvEnvironment
 from midthought.errors import EpisodeError, MissingExtraError, SettingsError
 
-# -- sessions with a server, by an application that breaks on request ---------------------------------------------
-
 
 class Server:
     """An ASGI application with the route `/ws` of an OpenEnv server. Echoes `say`; other actions break it."""
@@ -40,9 +38,8 @@ class Server:
                     if (answer := await self.answer(**json.loads(event["text"]))) is None:
                         await send({"type": "websocket.close"})
                         break
-                    await send(
-                        {"type": "websocket.send", "text": answer if isinstance(answer, str) else json.dumps(answer)}
-                    )
+                    text = answer if isinstance(answer, str) else json.dumps(answer)
+                    await send({"type": "websocket.send", "text": text})
             finally:
                 self.num_open -= 1
 
@@ -57,17 +54,12 @@ class Server:
             return None if said == "leave" else said
         if said in ("VALIDATION_ERROR", "EXECUTION_ERROR", "CAPACITY_REACHED"):
             return {"type": "error", "data": {"message": "no", "code": said}}
-        seen = {
-            "observation": {"text": said, "metadata": {}},
-            "reward": 0.5,
-            "done": said == "end",
-            "metadata": {"a": 1},
-        }
-        return {"type": "observation", "data": seen}
+        paid = {"reward": 0.5, "done": said == "end", "metadata": {"a": 1}}
+        return {"type": "observation", "data": {"observation": {"text": said, "metadata": {}}, **paid}}
 
 
-def say(text: str) -> dict[str, str]:
-    return {"say": text}
+def playing(url: str, **options: Any) -> OpenEnvEnvironment:
+    return OpenEnvEnvironment(url, text_to_action=lambda text: {"say": text}, **options)
 
 
 @pytest.fixture
@@ -82,9 +74,10 @@ def url(server: Server) -> Iterator[str]:
         yield address
 
 
-def test_a_session_is_reset_stepped_and_closed(url: str, server: Server) -> None:
-    world = OpenEnvEnvironment(url, text_to_action=say, headers={"Authorization": "Bearer x"})
+def test_a_session_is_reset_stepped_also_after_an_invalid_action_and_closed(url: str, server: Server) -> None:
+    world = playing(url, headers={"Authorization": "Bearer x"})
     assert begin(world, seed=3) == "seed 3"
+    assert do(world, "VALIDATION_ERROR") == ("Not an action: no", 0.0, False, {})
     assert do(world, "hello") == ("hello", 0.5, False, {"metadata": {"a": 1}})
     assert do(world, "end")[2] and world.get_episode_reward() == 1.0
     assert server.num_open == 1 and set(server.headers) == {b"Bearer x"}
@@ -121,13 +114,6 @@ def test_an_observation_that_is_no_text_is_named() -> None:
         begin(OpenEnvEnvironment(url))
 
 
-def test_an_invalid_action_is_answered_and_the_session_goes_on(url: str) -> None:
-    world = OpenEnvEnvironment(url, text_to_action=say)
-    begin(world)
-    assert do(world, "VALIDATION_ERROR") == ("Not an action: no", 0.0, False, {})
-    assert do(world, "hello")[0] == "hello"
-
-
 @pytest.mark.parametrize(
     ("action", "words"),
     [
@@ -139,7 +125,7 @@ def test_an_invalid_action_is_answered_and_the_session_goes_on(url: str) -> None
     ],
 )
 def test_a_server_that_fails_ends_the_episode(url: str, server: Server, action: str, words: str) -> None:
-    world = OpenEnvEnvironment(url, text_to_action=say)
+    world = playing(url)
     begin(world)
     with pytest.raises(EpisodeError, match=words):
         call_blocking(lambda: world.step(action), 0.3 if action == "sleep" else 30.0, "step")
@@ -158,7 +144,7 @@ def test_without_a_function_an_action_is_the_json_in_the_text(url: str) -> None:
 
 
 def test_episodes_of_a_group_have_sessions_of_their_own(url: str, server: Server) -> None:
-    tasks = EnvironmentTaskSampler(OpenEnvEnvironment(url, text_to_action=say), seed=0)
+    tasks = EnvironmentTaskSampler(playing(url), seed=0)
     (task,) = tasks.draw(0, 1)
     worlds = [tasks.episode(task).environment for _ in range(3)]
     assert server.num_open == 3 and all(world.get_state_description() == task.prompt for world in worlds)
@@ -169,7 +155,7 @@ def test_episodes_of_a_group_have_sessions_of_their_own(url: str, server: Server
 
 
 def test_a_model_trains_on_a_server_and_leaves_no_session(url: str, server: Server) -> None:
-    check_training(OpenEnvEnvironment(url, text_to_action=say))
+    check_training(playing(url))
     assert is_soon(lambda: server.num_open == 0)
 
 
@@ -177,10 +163,9 @@ def test_a_server_that_is_not_there_is_named() -> None:
     pytest.importorskip("websockets")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(
-        EpisodeError, match=rf"no connection to the OpenEnv server at http://127.0.0.1:{port} .*is it runn"
-    ):
-        begin(OpenEnvEnvironment(f"http://127.0.0.1:{port}"))
+    address = f"http://127.0.0.1:{port}"
+    with pytest.raises(EpisodeError, match=f"no connection to the OpenEnv server at {address} .*is it runn"):
+        begin(OpenEnvEnvironment(address))
 
 
 @pytest.mark.parametrize("address", ["localhost:8000", "ws://localhost", "http://"])
@@ -193,9 +178,6 @@ def test_without_the_websocket_client_the_extra_is_named(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)
     with pytest.raises(MissingExtraError, match=r"midthought\[openenv\]"):
         asyncio.run(OpenEnvEnvironment("http://localhost:1").reset())
-
-
-# -- the package's own server and client -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

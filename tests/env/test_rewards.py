@@ -1,7 +1,6 @@
 """Rewards: named, weighted, judged from the record. Nothing that the policy merely claims is paid."""
 
 import asyncio
-import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -9,6 +8,7 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -30,7 +30,6 @@ from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment
 from midthought.env.game import SimpleGameEnvironment
 from midthought.env.rewards import (
     RewardError,
-    WeightedReward,
     answer_reward,
     combine_rewards,
     correct,
@@ -56,38 +55,35 @@ from midthought.types import (
     Trajectory,
     Turn,
 )
+from midthought.types.turn import THINK_TAGS
 
-EVENT = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.RAISED)
+OK, RAISED = ToolOutcome.OK, ToolOutcome.RAISED
 
 
-def episode(written: str, *, calls: int = 0, begins_in_thought: bool = False, **task) -> Trajectory:
-    fields = {"task_id": "t", "prompt": "?", "answer": "Ada", **task}
-    trajectory = Trajectory(Task(**fields), [ord(character) for character in "?<think>"])
-    for _ in range(calls):
-        trajectory.add_results([EVENT], [ord("#")])
-    token_ids = tuple(map(ord, written))
-    trajectory.add_sampled(
-        Completion(token_ids=token_ids, sampled_logprobs=(-1.0,) * len(token_ids), finish=Finish.END)
-    )
-    trajectory.end_turn(Turn(turn_number=0, model_output=written, begins_in_thought=begins_in_thought))
+def episode(
+    *written: str, calls: Sequence[ToolOutcome] = (), begins_in_thought=False, think_tags=THINK_TAGS, **task
+) -> Trajectory:
+    """An episode of these turns, after calls with these outcomes."""
+    of_turns = {"begins_in_thought": begins_in_thought, "think_tags": think_tags}
+    trajectory = Trajectory(Task(**{"task_id": "t", "prompt": "?", "answer": "Ada", **task}), [0])
+    if calls:
+        events = [ToolEvent(call=ToolCall(tool_name="look"), outcome=outcome) for outcome in calls]
+        trajectory.add_results(events, [2])
+    for number, text in enumerate(written):
+        trajectory.add_sampled(Completion(token_ids=(1,), sampled_logprobs=(-1.0,), finish=Finish.END))
+        trajectory.end_turn(Turn(turn_number=number, model_output=text, **of_turns))
     trajectory.stop_reason = StopReason.ANSWERED
     return trajectory
 
 
-REWARD = WeightedReward({"correct": (1.0, correct), "thought": (0.1, well_formed_thought), "calls": (-0.15, num_calls)})
+REWARD = answer_reward(RewardConfig())
 
 
 def test_that_the_memory_does_not_say_counts_only_after_a_call_that_returned_a_result():
-    found = dataclasses.replace(EVENT, outcome=ToolOutcome.OK)
     task = {"answer": NO_ANSWER, "aliases": ("I don't know.",)}
     for written in ("hm</think> The memory does not say.$", "hm</think> I don't know$"):
-        guessed, failed, searched = (
-            episode(written, **task),
-            episode(written, calls=1, **task),
-            episode(written, **task),
-        )
-        searched.tool_events = [found]
-        assert [correct(each) for each in (guessed, failed, searched)] == [0.0, 0.0, 1.0]
+        for calls, value in (([], 0.0), ([RAISED], 0.0), ([OK], 1.0)):
+            assert correct(episode(written, calls=calls, **task)) == value
     assert correct(episode("hm</think> unknown$", answer="Unknown")) == 1.0  # of a question about no memory
 
 
@@ -108,10 +104,6 @@ async def later(trajectory):
     return 0.5
 
 
-def asks(trajectory, environment):
-    return environment.worth
-
-
 DONE = episode("hm</think> Ada")
 
 
@@ -119,9 +111,8 @@ def test_plain_functions_named_tuples_and_weighted_ones_become_parts_already_mul
     reward = combine_rewards(
         [one, weighted(num_calls, -0.1), ("asked", 2.0, used_tool), weighted(one, 3, name="again")]
     )
-    done = episode("Ada", calls=2)
-    assert dict(reward(done).parts) == {"one": 1.0, "num_calls": -0.2, "asked": 0.0, "again": 3.0}
-    assert list(reward(done).parts) == ["one", "num_calls", "asked", "again"]
+    done = episode("Ada", calls=[RAISED] * 2)
+    assert list(reward(done).parts.items()) == [("one", 1.0), ("num_calls", -0.2), ("asked", 0.0), ("again", 3.0)]
     assert asyncio.run(reward.score(done)) == reward(done)
 
 
@@ -133,6 +124,9 @@ def test_a_blocking_function_runs_in_a_thread():
 
 
 def test_the_environment_is_given_to_those_who_want_it():
+    def asks(trajectory, environment):
+        return environment.worth
+
     environment = SimpleNamespace(worth=7.0)
     reward = combine_rewards([asks, one])
     assert dict(reward(DONE, environment).parts) == {"asks": 7.0, "one": 1.0}
@@ -140,18 +134,11 @@ def test_the_environment_is_given_to_those_who_want_it():
 
 
 def test_combined_rewards_join_each_other_times_their_weights():
-    inner = combine_rewards([weighted(later, 2.0)])
-    reward = combine_rewards([weighted(inner, 0.5), REWARD, one])
-    assert [(name, weight) for name, (weight, _) in reward.parts.items()] == [
-        ("later", 1.0),
-        ("correct", 1.0),
-        ("thought", 0.1),
-        ("calls", -0.15),
-        ("one", 1.0),
-    ]
-    assert asyncio.run(reward.score(episode("hm</think> Ada", begins_in_thought=True))).total == pytest.approx(
-        0.5 + 1.0 + 0.1 + 1.0
-    )
+    reward = combine_rewards([weighted(combine_rewards([weighted(later, 2.0)]), 0.5), REWARD, one])
+    weights = {name: weight for name, (weight, _) in reward.parts.items()}
+    assert weights == {"later": 1.0, "correct": 1.0, "thought": 0.1, "calls": -0.1, "one": 1.0}
+    scored = asyncio.run(reward.score(episode("hm</think> Ada", begins_in_thought=True)))
+    assert scored.total == pytest.approx(0.5 + 1.0 + 0.1 + 1.0)
 
 
 def test_a_function_of_another_form_is_refused_with_both_that_are_accepted():
@@ -176,17 +163,36 @@ def test_what_cannot_be_combined_is_refused_at_once():
             combine_rewards(functions)
 
 
+def plain_and_later(function, weight=1.0):
+    """The reward of a plain function and that of the same `async`, each named `mine`."""
+
+    async def awaited(trajectory):
+        return function(trajectory)
+
+    return [combine_rewards([("mine", weight, each)]) for each in (function, awaited)]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1", [1.0], 1j, 10**400, 1e308])
 def test_what_is_no_finite_number_names_the_function_and_the_task(value):
-    def mine(trajectory):
-        return value
-
-    async def mine_later(trajectory):
-        return value
-
-    for reward in (combine_rewards([weighted(mine, 100)]), combine_rewards([weighted(mine_later, 100, name="mine")])):
+    for reward in plain_and_later(lambda trajectory: value, 100):
         with pytest.raises(RewardError, match=r"(?s)'mine' returned .* for task 't'"):
             asyncio.run(reward.score(DONE))
+
+
+def test_a_function_that_raises_is_named_with_the_task_and_the_cause():
+    for reward in plain_and_later(lambda trajectory: trajectory.task.labels["kind"]):
+        with pytest.raises(RewardError, match=r"'mine' raised KeyError for task 't': 'kind'") as raised:
+            asyncio.run(combine_rewards([later, reward]).score(DONE))
+        assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_a_function_that_returns_none_does_not_apply_and_has_no_part():
+    for reward in plain_and_later(lambda trajectory: trajectory.task.labels.get("mine"), 2.0):
+        for labels, parts in (({}, {"one": 1.0}), ({"mine": 0}, {"mine": 0.0, "one": 1.0})):
+            scored = asyncio.run(combine_rewards([reward, one]).score(episode("hm", labels=labels)))
+            assert scored.parts == parts and scored.total == sum(parts.values())
+        with pytest.raises(RewardError, match=r"'mine' and 'other' returned None for task 't': .*; return a number"):
+            asyncio.run(combine_rewards([reward, ("other", 1.0, lambda trajectory: None)]).score(DONE))
 
 
 SCALARS = [np.float32(1), np.bool_(True), np.array(1.0), torch.tensor(1.0), torch.tensor(True)]
@@ -194,27 +200,9 @@ SCALARS = [np.float32(1), np.bool_(True), np.array(1.0), torch.tensor(1.0), torc
 
 def test_every_real_number_will_do_and_is_recorded_as_a_float():
     for value in [True, 1, 1.0, Fraction(1, 1), *SCALARS]:
-        (part,) = combine_rewards([("mine", np.float32(0.5), lambda trajectory, value=value: value)])(
-            DONE
-        ).parts.values()
+        reward = combine_rewards([("mine", np.float32(0.5), lambda trajectory, value=value: value)])
+        (part,) = reward(DONE).parts.values()
         assert part == 0.5 and type(part) is float
-
-
-def two_turns() -> Trajectory:
-    trajectory = episode("hm")
-    trajectory.stop_reason = None
-    trajectory.add_reply([ord("!")])
-    trajectory.add_demonstrated([ord("a")])
-    trajectory.end_turn(Turn(turn_number=1, model_output="a"))
-    return trajectory
-
-
-def two_calls() -> Trajectory:
-    trajectory = episode("hm")
-    trajectory.stop_reason = None
-    events = [ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)] * 2
-    trajectory.add_results(events, [ord("!")])
-    return trajectory
 
 
 def test_rewards_per_turn_and_per_call_are_weighted_and_added_to_each_other():
@@ -225,7 +213,7 @@ def test_rewards_per_turn_and_per_call_are_weighted_and_added_to_each_other():
         return Reward(calls=(4.0, 8.0), turns=(4.0,))
 
     functions = [weighted(progress, 0.5), weighted(politeness, 0.25), ("asked", 1.0, used_tool)]
-    reward = asyncio.run(combine_rewards(functions).score(two_calls()))
+    reward = asyncio.run(combine_rewards(functions).score(episode("hm", calls=[OK] * 2)))
     assert reward == Reward(parts={"progress/end": 1.5, "asked": 1.0}, turns=(1.5,), calls=(1.5, 1.0))
     assert reward.total == 6.5
 
@@ -241,51 +229,17 @@ BAD_TURNS = [
 ]
 
 
-def test_bad_rewards_per_turn_are_named():
+def test_bad_rewards_per_turn_and_parts_of_one_name_are_named():
     for value, message in BAD_TURNS:
         with pytest.raises(RewardError, match=message):
-            combine_rewards([("mine", 100.0, lambda trajectory, value=value: value)])(two_turns())
-
-
-def test_parts_of_two_functions_with_one_name_are_refused():
+            combine_rewards([("mine", 100.0, lambda trajectory, value=value: value)])(episode("hm", "a"))
     functions = [("a/b", 1.0, lambda trajectory: 1.0), ("a", 1.0, lambda trajectory: Reward(parts={"b": 1.0}))]
     with pytest.raises(RewardError, match="two reward functions give a part 'a/b'"):
-        combine_rewards(functions)(two_turns())
-
-
-def test_a_function_that_raises_is_named_with_the_task_and_the_cause():
-    def mine(trajectory):
-        return trajectory.task.labels["kind"]
-
-    async def mine_later(trajectory):
-        return mine(trajectory)
-
-    for reward in (combine_rewards([mine]), combine_rewards([weighted(mine_later, 1, name="mine"), later])):
-        with pytest.raises(RewardError, match=r"'mine' raised KeyError for task 't': 'kind'") as raised:
-            asyncio.run(reward.score(DONE))
-        assert isinstance(raised.value.__cause__, KeyError)
-
-
-def test_a_function_that_returns_none_does_not_apply_and_has_no_part():
-    def mine(trajectory):
-        return trajectory.task.labels.get("mine")
-
-    async def mine_later(trajectory):
-        return mine(trajectory)
-
-    for part in (weighted(mine, 2.0), weighted(mine_later, 2.0, name="mine")):
-        for labels, parts in (({}, {"one": 1.0}), ({"mine": 0}, {"mine": 0.0, "one": 1.0})):
-            judged = Trajectory(Task(task_id="t", prompt="?", answer="!", labels=labels), [1])
-            reward = asyncio.run(combine_rewards([part, one]).score(judged))
-            assert reward.parts == parts and reward.total == sum(parts.values())
-        with pytest.raises(RewardError, match=r"'mine' and 'other' returned None for task 't': .*; return a number"):
-            asyncio.run(combine_rewards([part, ("other", 1.0, lambda trajectory: None)]).score(DONE))
+        combine_rewards(functions)(DONE)
 
 
 def alarmed(trajectory):
     signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.alarm(1)
-    return 1.0
 
 
 def parsed(trajectory):
@@ -299,14 +253,14 @@ def verified(trajectory):
 
 
 def test_a_time_limit_by_signals_is_told_that_rewards_run_in_threads():
+    remedy = (
+        r"run in threads.* use .*mathematical_match, .*parsing_timeout=None.*timeout_seconds=None.*step_timeout_seconds"
+    )
     for function in [alarmed, parsed, verified]:
-        remedy = r"run in threads.* use .*mathematical_match, .*parsing_timeout=None.*timeout_seconds=None.*step_timeout_seconds"
-        for episode in (
-            QuestionEnvironment(combine_rewards([function]), timeout_seconds=60.0),
-            EnvironmentEpisode(SimpleGameEnvironment(), combine_rewards([function])),
-        ):
+        reward = combine_rewards([function])
+        for judging in (QuestionEnvironment(reward, 60.0), EnvironmentEpisode(SimpleGameEnvironment(), reward)):
             with pytest.raises(EpisodeError, match=f"raised ValueError.*{remedy}") as raised:
-                asyncio.run(episode.score(DONE))
+                asyncio.run(judging.score(DONE))
             assert str(raised.value).count("run in threads") == 1
 
 
@@ -337,49 +291,31 @@ def test_a_failed_part_stops_the_others():
 
 # -- functions that are ready to use ---------------------------------------------------------------------------
 
-
-def value_of(function, trajectory) -> float:
-    scored = combine_rewards([weighted(function, 1.0, name="it")]).score(trajectory)
-    return asyncio.run(scored).total
-
-
 MATCHES = [
-    (exact_match, "hm</think> ada.", {}, 1.0),
-    (exact_match, "hm</think> Countess", {"aliases": ("Bob", "countess")}, 1.0),
-    (fuzzy_match, "Ada Lovelace", {"aliases": ("Bob",)}, 2 / 3),
-    (fuzzy_match, "Ada Lovelace", {"aliases": ("the Lovelace, Ada",)}, 1.0),
-    (numeric_match, "3 times 4 is 12.", {"answer": "#### 12"}, 1.0),
-    (option_match, "The answer is (C).", {"answer": "C"}, 1.0),
-    (exact_match, "<think> Ada", {}, 0.0),
-    (exact_match, " ", {"answer": ""}, 0.0),
+    (matched(exact_match), "hm</think> ada.", {}, 1.0),
+    (matched(exact_match), "hm</think> Countess", {"aliases": ("Bob", "countess")}, 1.0),
+    (matched(fuzzy_match), "Ada Lovelace", {"aliases": ("Bob",)}, 2 / 3),
+    (matched(fuzzy_match), "Ada Lovelace", {"aliases": ("the Lovelace, Ada",)}, 1.0),
+    (matched(numeric_match), "3 times 4 is 12.", {"answer": "#### 12"}, 1.0),
+    (matched(option_match), "The answer is (C).", {"answer": "C"}, 1.0),
+    (matched(exact_match), "<think> Ada", {}, 0.0),
+    (matched(exact_match), " ", {"answer": ""}, 0.0),
+    (matched(exact_match, extract=last_boxed), "so \\boxed{Ada} it is", {}, 1.0),
+    (matched(exact_match, extract=last_boxed), "Ada", {}, 0.0),
 ]
 
 
-def test_an_answer_is_worth_its_best_match():
+def test_an_answer_or_the_part_of_it_that_is_extracted_is_worth_its_best_match():
     for match, written, task, value in MATCHES:
-        assert value_of(matched(match), episode(written, **task)) == pytest.approx(value)
-
-
-def test_the_part_that_counts_may_be_extracted():
-    boxed = matched(exact_match, extract=last_boxed)
-    assert value_of(boxed, episode("so \\boxed{Ada} it is")) == 1.0
-    assert value_of(boxed, episode("Ada")) == 0.0
+        assert combine_rewards([match])(episode(written, **task)).total == pytest.approx(value)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
 def test_a_mathematical_match_waits_in_a_thread():
     reward = combine_rewards([matched(functools.partial(mathematical_match, timeout_seconds=120))])
     assert list(reward.parts) == ["mathematical_match"]
-    right, wrong = (episode(f"so \\boxed{{{said}}}", answer="\\frac{1}{2}") for said in ("0.5", "0.6"))
-    assert asyncio.run(reward(right)).total == 1.0 and asyncio.run(reward(wrong)).total == 0.0
-
-
-def episode_of_turns(*outputs: str, begins_in_thought: bool = False) -> Trajectory:
-    trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), [0])
-    for number, output in enumerate(outputs):
-        trajectory.add_sampled(Completion(token_ids=(1,), sampled_logprobs=(-1.0,), finish=Finish.END))
-        trajectory.end_turn(Turn(turn_number=number, model_output=output, begins_in_thought=begins_in_thought))
-    return trajectory
+    for said, value in (("0.5", 1.0), ("0.6", 0.0)):
+        assert asyncio.run(reward(episode(f"so \\boxed{{{said}}}", answer="\\frac{1}{2}"))).total == value
 
 
 TURNS = [
@@ -394,8 +330,8 @@ TURNS = [
 
 def test_the_last_answer_is_read_from_the_last_turn_without_its_thought():
     for outputs, last, last_after_an_opening in TURNS:
-        assert last_answer(episode_of_turns(*outputs)) == last
-        assert last_answer(episode_of_turns(*outputs, begins_in_thought=True)) == last_after_an_opening
+        assert last_answer(episode(*outputs)) == last
+        assert last_answer(episode(*outputs, begins_in_thought=True)) == last_after_an_opening
 
 
 THOUGHTS = [
@@ -411,25 +347,23 @@ THOUGHTS = [
 ]
 
 
-def test_a_well_formed_thought_is_opened_once_closed_once_and_followed_by_an_answer_of_an_episode_that_was_not_cut():
+@pytest.mark.parametrize("tags", [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
+def test_a_well_formed_thought_is_opened_once_closed_once_and_followed_by_an_answer_of_an_episode_that_was_not_cut(
+    tags,
+):
     for outputs, begins_in_thought, well_formed in THOUGHTS:
-        done = episode_of_turns(*outputs, begins_in_thought=begins_in_thought)
-        done.stop_reason = StopReason.ANSWERED
+        written = [text.replace("</think>", tags[1]).replace("<think>", tags[0]) for text in outputs]
+        done = episode(*written, begins_in_thought=begins_in_thought, think_tags=tags)
         assert well_formed_thought(done) == well_formed
         for done.stop_reason in [reason for reason in StopReason if reason.is_truncated]:
             assert not well_formed_thought(done)
 
 
 def test_tool_use_is_counted_from_the_events():
-    done = episode("Ada")
-    for outcome in ToolOutcome:
-        done.tool_events.append(ToolEvent(call=ToolCall(tool_name="look"), outcome=outcome))
-    num_outcomes = len(ToolOutcome)
-    assert value_of(num_calls, done) == num_outcomes
-    assert value_of(num_failed_calls, done) == num_outcomes - 1
-    assert value_of(used_tool, done) == 1.0
-    assert value_of(used_tool, episode("Ada", calls=2)) == 0.0  # both raised
-    assert value_of(used_tool, episode("look_result: Ada")) == 0.0
+    done = episode("Ada", calls=[*ToolOutcome])
+    assert num_calls(done) == len(ToolOutcome) and num_failed_calls(done) == len(ToolOutcome) - 1
+    assert used_tool(done) == 1.0
+    assert used_tool(episode("Ada", calls=[RAISED])) == used_tool(episode("look_result: Ada")) == 0.0
 
 
 # -- the reward of the settings, and its time limit --------------------------------------------------------------
@@ -444,9 +378,8 @@ PAID = [
 
 def test_the_reward_of_the_settings_pays_answer_and_thought_and_takes_for_calls_and_wrong_answers():
     for written, calls, parts in PAID:
-        environment = QuestionEnvironment(answer_reward(RewardConfig()))
-        found = asyncio.run(environment.score(episode(written, calls=calls, begins_in_thought=True)))
-        assert dict(found.parts) == pytest.approx(parts)
+        done = episode(written, calls=[RAISED] * calls, begins_in_thought=True)
+        assert asyncio.run(QuestionEnvironment(REWARD).score(done)).parts == pytest.approx(parts)
     costly = answer_reward(RewardConfig(wrong_answer=1.0))
     for written, cost in (("hm</think>Ada", 0), ("hm</think>Bob", -1), ("hm</think>I don't know.", 0), ("hm", 0)):
         assert costly(episode(written, begins_in_thought=True)).parts["wrong_answer"] == cost

@@ -1,4 +1,4 @@
-"""Calls in tests of tools, and plain tools that several files run."""
+"""Calls in tests of tools, what call formats read, and plain tools that several files run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.executor import ToolExecutor
-from midthought.types import ParsedAction, Task, ToolEvent
+from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
 TASK = Task(task_id="t", prompt="Who?", answer="Ada")
+LOOK, SEE = ("look", {"q": 1}), ("see", {})
+"""Two calls as `read` returns them."""
 
 
 def call(name: str | None, **parameters: Any) -> ParsedAction:
@@ -24,6 +27,16 @@ def run(box: ToolExecutor, *calls: ParsedAction, task: Task = TASK, **options: A
 
 def results(events: Sequence[ToolEvent]) -> list[str | None]:
     return [event.call.result for event in events]
+
+
+def read(call_format: ToolCallFormat, text: str, **options: Any) -> list[Any]:
+    """The calls in a text: name and arguments, or the error of one that cannot be run."""
+    calls = call_format.parse_all(text, **options)
+    return [(call.tool_name, dict(call.parameters)) if call.success else call.error for call in calls]
+
+
+def event(words: str, outcome: ToolOutcome = ToolOutcome.OK, name: str | None = "look") -> ToolEvent:
+    return ToolEvent(call=ToolCall(tool_name=name, success=outcome is ToolOutcome.OK, result=words), outcome=outcome)
 
 
 class Quick(Tool):

@@ -72,14 +72,12 @@ def test_several_threads_may_wait_at_once(loop):
         assert waiting.result(timeout=30) == "met"
 
 
-@pytest.mark.parametrize("stop", [SystemExit("enough"), KeyboardInterrupt()])
-def test_a_coroutine_that_wants_to_end_the_program_ends_its_caller_and_not_the_loop(loop, stop):
-    with pytest.raises(type(stop)):
-        loop.run(fail(stop))
-    assert loop.run(give(6)) == 6
+def test_a_coroutine_that_wants_to_end_the_program_or_waits_for_its_own_loop_fails_and_not_the_loop(loop):
+    for stop in (SystemExit("enough"), KeyboardInterrupt()):
+        with pytest.raises(type(stop)):
+            loop.run(fail(stop))
+        assert loop.run(give(6)) == 6
 
-
-def test_a_coroutine_that_would_wait_for_its_own_loop_is_told_so(loop):
     async def inner():
         return loop.run(give(7))
 

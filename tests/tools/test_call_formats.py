@@ -12,13 +12,14 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from calling import LOOK, event
 
 from midthought.errors import SettingsError
 from midthought.tools.call_formats import begins_in_thought, describe_tools, example_parameters
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.tools.parsers import call_format_names, find_call_format
-from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
+from midthought.types import ParsedAction
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ NAMES = list(WRITINGS)
 
 Found = list[tuple[str, dict[str, Any]] | None]
 Q, R = '{"q": 1}', '{"r": 2}'
-LOOK, SEE = ("look", {"q": 1}), ("see", {"r": 2})
+SEE_R = ("see", {"r": 2})
 
 
 def look(arguments: str) -> Callable[[Writing], str]:
@@ -96,8 +97,8 @@ TABLE: dict[str, tuple[Callable[[Writing], str], Found]] = {
     "half a surrogate pair": (look(r'{"q": "\ud83d"}'), [None]),
     "malformed": (look('{"q": }'), [None]),
     "not a number": (look('{"q": NaN}'), [None]),
-    "two calls": (two("\n"), [LOOK, SEE]),
-    "malformed, then sound": (two("\n", first='{"q" 1}'), [None, SEE]),
+    "two calls": (two("\n"), [LOOK, SEE_R]),
+    "malformed, then sound": (two("\n", first='{"q" 1}'), [None, SEE_R]),
     "braces in prose": (around("So {1, 2} and \\frac{a}{b}: "), [LOOK]),
     "an open brace in prose": (around("We begin with { and\n"), [LOOK]),
     "unfinished": (lambda writing: (text := around("So ")(writing))[: text.rindex("}")], []),
@@ -117,8 +118,8 @@ def table(name: str) -> Iterator[tuple[str, str, Found]]:
     yield "no name", writing.nameless(Q), [None] if writing.nameless_is_call else []
     before, after = writing.mute
     call, see = around("")(writing), writing.call("see", R)
-    yield "where nothing is a call", f"{before}{call}{after} {see}", [SEE]
-    yield "a tag inside of a call", look(f'{{"q": "{before}{after}"}}')(writing) + see, [SEE]
+    yield "where nothing is a call", f"{before}{call}{after} {see}", [SEE_R]
+    yield "a tag inside of a call", look(f'{{"q": "{before}{after}"}}')(writing) + see, [SEE_R]
 
 
 def found(calls: list[ParsedAction]) -> Found:
@@ -255,11 +256,10 @@ def test_random_arguments_are_read_back_and_results_contain_no_call(name: str) -
         parameters = {random_string(rng, name): random_value(rng, name) for _ in range(rng.randrange(4))}
         written = call_format.render_call("look-at.it_2", parameters)
         text = f"So:\n{written}\nand\n{call_format.render_call('see', {'r': 2})}"
-        assert found(call_format.parse_all(text)) == [("look-at.it_2", parameters), SEE]
+        assert found(call_format.parse_all(text)) == [("look-at.it_2", parameters), SEE_R]
 
         words = (random_string(rng, name) + text + random_string(rng, name)).replace("think>", "")
-        event = ToolEvent(call=ToolCall(tool_name="look", success=True, result=words), outcome=ToolOutcome.OK)
-        rendered = call_format.render_results([event, event])
+        rendered = call_format.render_results([event(words), event(words)])
         if call_format.stops_at_call:
             assert found(call_format.parse_all(f"{written}{rendered}")) == [("look-at.it_2", parameters)]
         else:

@@ -1,6 +1,5 @@
 """The calls of a turn run concurrently, in order, under a deadline, within the limits of all episodes; every failure becomes an
-event, and nothing hangs: tools that never return or block the event loop of all async tools,
-and episodes that end early."""
+event, and nothing hangs, whatever a tool does."""
 
 from __future__ import annotations
 
@@ -13,72 +12,76 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from calling import TASK, Hang, Quick, call, run
+from calling import TASK, Hang, Quick, call, results, run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
+from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
 
-class Wait(Tool):
-    definition = ToolDefinition("wait", "Waits.", [ToolParameter("seconds", "number", "How long.")])
-
-    def execute(self, seconds: float) -> str:
-        time.sleep(seconds)
-        return f"waited {seconds}"
-
-
-class AsyncWait(Tool):
-    definition = ToolDefinition("async_wait", "Waits.", Wait.definition.parameters)
-    was_cancelled = False
-
-    async def execute(self, seconds: float) -> ToolOutput:
-        try:
-            await asyncio.sleep(seconds)
-        except asyncio.CancelledError:
-            self.was_cancelled = True
-            raise
-        return ToolOutput(f"waited {seconds}", {"seconds": seconds})
+@tool
+def wait(seconds: float) -> str:
+    """Waits."""
+    time.sleep(seconds)
+    return f"waited {seconds}"
 
 
-class Raise(Tool):
-    definition = ToolDefinition("raise", "Fails.", [ToolParameter("how", "string", "")])
-    errors: ClassVar[dict[str, BaseException]] = {
-        "plain": ValueError("no\n  luck"),
-        "long": ValueError("x" * 500),
-        "silent": ValueError(),
-        "stop": StopIteration("over"),
-        "surrogate": ValueError("\ud83d"),
-    }
-
-    def execute(self, how: str) -> str:
-        raise self.errors[how]
+cancelled: list[float] = []
 
 
-class Say(Tool):
-    definition = ToolDefinition("say", "Says it.", [ToolParameter("what", "array", "")])
+@tool
+async def async_wait(seconds: float) -> str:
+    """Waits, and notes when it is cancelled."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        cancelled.append(seconds)
+        raise
+    return f"waited {seconds}"
 
-    def execute(self, what: list[Any]) -> str:
-        what.append("changed")
-        return str(what[0])
+
+ERRORS = {
+    "plain": ValueError("no\n  luck"),
+    "long": ValueError("x" * 500),
+    "silent": ValueError(),
+    "stop": StopIteration("over"),
+    "surrogate": ValueError("\ud83d"),
+}
 
 
-def executor(**settings: Any) -> ToolExecutor:
-    tools = [Wait(), AsyncWait(), Raise(), Say()]
-    return ToolExecutor(ToolRegistry(tools), **settings)
+@tool(name="raise")
+def fail(how: str) -> str:
+    """Fails."""
+    raise ERRORS[how]
+
+
+@tool
+def say(what: list[Any]) -> str:
+    """Says it."""
+    what.append("changed")
+    return str(what[0])
+
+
+def executor(*tools: Tool, **settings: Any) -> ToolExecutor:
+    return ToolExecutor(ToolRegistry(tools or [wait, async_wait, fail, say]), **settings)
 
 
 def outcome(box: ToolExecutor, action: ParsedAction) -> tuple[ToolOutcome, str | None]:
     (event,) = run(box, action)
     assert event.call.success is (event.outcome is ToolOutcome.OK)
     return event.outcome, event.call.result
+
+
+def called(box: ToolExecutor, *names: str) -> Any:
+    return box.run([call(name) for name in names], TASK)
 
 
 def test_waiting_for_a_slot_does_not_count_against_the_deadline() -> None:
@@ -89,14 +92,9 @@ def test_waiting_for_a_slot_does_not_count_against_the_deadline() -> None:
 
 
 def test_a_hung_tool_does_not_keep_the_interpreter_from_ending() -> None:
-    script = (
-        "import asyncio\nfrom test_executor import *\n"
-        "print(run(executor(timeout_seconds=0.05), call('wait', seconds=60))[0].outcome)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20
-    )
-    assert done.stdout.strip() == "timed_out"
+    script = "from test_executor import *; print(outcome(executor(timeout_seconds=0.05), call('wait', seconds=60))[0])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parent, capture_output=True, timeout=20)
+    assert done.stdout.strip() == b"timed_out"
 
 
 def test_every_failure_is_an_event_with_short_words() -> None:
@@ -124,17 +122,15 @@ def test_calls_beyond_the_budget_are_answered_but_not_run() -> None:
     assert run(executor(), call("say", what=["a"]), calls_left=-1)[0].outcome is ToolOutcome.NO_CALLS_LEFT
 
 
-def test_a_tools_own_deadline_takes_the_place_of_the_executors() -> None:
+def test_a_tools_own_deadline_takes_the_place_of_the_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     box = executor(timeout_seconds=0.05)
-    for name, seconds in (("wait", 0.2), ("async_wait", 0.2)):
-        tool = box.registry.get(name)
-        assert tool is not None
-        tool.timeout_seconds = 20.0
-        assert outcome(box, call(name, seconds=seconds)) == (ToolOutcome.OK, "waited 0.2")
-        tool.timeout_seconds = 0.01
-        words = "no answer within 0.01 seconds; go on without it"
-        assert outcome(box, call(name, seconds=seconds)) == (ToolOutcome.TIMED_OUT, words)
-    assert isinstance(tool, AsyncWait) and tool.was_cancelled
+    for each in (wait, async_wait):
+        action = call(each.definition.name, seconds=0.2)
+        monkeypatch.setattr(each, "timeout_seconds", 20.0)
+        assert outcome(box, action) == (ToolOutcome.OK, "waited 0.2") and not cancelled
+        monkeypatch.setattr(each, "timeout_seconds", 0.01)
+        assert outcome(box, action) == (ToolOutcome.TIMED_OUT, "no answer within 0.01 seconds; go on without it")
+    assert cancelled == [0.2]
 
 
 def test_a_limit_that_makes_no_sense_is_refused() -> None:
@@ -152,41 +148,27 @@ def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
                 raise RuntimeError("the tool is off")
             return ToolOutput(task.answer)
 
-    box = Oracle(ToolRegistry([Say()]))
+    box = Oracle(ToolRegistry([say]))
     assert outcome(box, call("say", what=["a"])) == (ToolOutcome.OK, "Ada")
     assert outcome(box, call("say", what=[])) == (ToolOutcome.RAISED, "the tool is off")
     assert outcome(box, call("say"))[0] is ToolOutcome.BAD_ARGUMENTS
 
 
-# -- limits --------------------------------------------------------------------------
+def test_the_calls_of_64_episodes_run_all_at_once_by_default() -> None:
+    barrier = threading.Barrier(64)
 
-NUM_EPISODES = 64
-
-
-class Meet(Tool):
-    """Answers only once as many calls as there are episodes run at the same time."""
-
-    definition = ToolDefinition("meet", "Waits for the others.")
-
-    def __init__(self) -> None:
-        self.barrier = threading.Barrier(NUM_EPISODES)
-
-    def execute(self) -> str:
-        self.barrier.wait(10)
+    @tool
+    def meet() -> str:
+        """Waits for the others."""
+        barrier.wait(10)
         return "met"
 
-
-def test_the_calls_of_64_episodes_run_all_at_once_by_default() -> None:
-    box = ToolExecutor(ToolRegistry([Meet()]))
-
-    async def episode() -> list[ToolEvent]:
-        return [event for _ in range(2) for event in await box.run([call("meet")], TASK)]
-
     async def all_episodes() -> list[list[ToolEvent]]:
-        return await asyncio.gather(*(episode() for _ in range(NUM_EPISODES)))
+        box = executor(meet)
+        return await asyncio.gather(*(called(box, "meet") for _ in range(64)))
 
     for events in asyncio.run(all_episodes()):
-        assert [event.call.result for event in events] == ["met", "met"]
+        assert results(events) == ["met"]
 
 
 class Watched(Tool):
@@ -225,7 +207,7 @@ def test_limits_hold_at_any_moment_and_results_come_in_order(
 ) -> None:
     running: Counter[str] = Counter()
     tools = {name: Watched(name, running, limit) for name, limit in zip("abc", limits, strict=True)}
-    box = ToolExecutor(ToolRegistry(tools.values()), max_concurrency=max_concurrency)
+    box = executor(*tools.values(), max_concurrency=max_concurrency)
 
     async def everybody() -> list[list[ToolEvent]]:
         asked = [[call(name, turns=turns) for name, turns in calls] for calls in episodes]
@@ -234,29 +216,16 @@ def test_limits_hold_at_any_moment_and_results_come_in_order(
     done = asyncio.run(everybody())
     assert running["most"] <= max_concurrency and not any(running[name] for name in "abc")
     for calls, events in zip(episodes, done, strict=True):
-        assert [event.call.result for event in events] == [
-            "not three" if turns == 3 else f"{name}{turns}" for name, turns in calls
-        ]
-    for name, tool in tools.items():
-        assert tool.max_concurrency is None or tool.most <= tool.max_concurrency
+        assert results(events) == ["not three" if turns == 3 else f"{name}{turns}" for name, turns in calls]
+    for name, each in tools.items():
+        assert each.max_concurrency is None or each.most <= each.max_concurrency
         asked = [turns for calls in episodes for asked_name, turns in calls if asked_name == name]
-        assert sorted(tool.executed) == sorted(asked)
+        assert sorted(each.executed) == sorted(asked)
 
 
 def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_marked(monkeypatch) -> None:
-    class Flood(Tool):
-        definition = ToolDefinition("flood", "Says much.")
-
-        def execute(self) -> str:
-            return "tide " * 40
-
     monkeypatch.setattr("midthought.tools.executor.MAX_RESULT_CHARS", 9)
-    box = ToolExecutor(ToolRegistry([Flood()]))
-    [event] = asyncio.run(box.run([call("flood")], TASK))
-    assert (event.outcome, event.call.result) == (ToolOutcome.OK, "tide tide …[cut]")
-
-
-# -- nothing hangs ---------------------------------------------------------------------------------------------
+    assert outcome(executor(), call("say", what=["tide " * 40])) == (ToolOutcome.OK, "tide tide …[cut]")
 
 
 class AsyncHang(Tool):
@@ -274,7 +243,7 @@ class AsyncHang(Tool):
 
 def test_calls_that_never_return_do_not_take_more_and_more_threads() -> None:
     hang = Hang()
-    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05, max_threads=1)
+    box = executor(hang, Quick(), timeout_seconds=0.05, max_threads=1)
     num_threads = threading.active_count()
     events = run(box, *[call("hang")] * 10, call("quick"))
     outcomes = Counter(event.outcome for event in events)
@@ -290,17 +259,17 @@ def test_calls_that_never_return_do_not_take_more_and_more_threads() -> None:
 @pytest.mark.parametrize("name", ["hang", "async_hang"])
 def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -> None:
     hang, async_hang = Hang(), AsyncHang()
-    box = ToolExecutor(ToolRegistry([hang, async_hang, Quick()]), timeout_seconds=60, max_concurrency=2)
+    box = executor(hang, async_hang, Quick(), timeout_seconds=60, max_concurrency=2)
 
     async def rollout() -> None:
-        episode = asyncio.create_task(box.run([call(name)] * 4, TASK))
+        episode = asyncio.create_task(called(box, *[name] * 4))
         while hang.num_begun + async_hang.num_running < 2:
             await asyncio.sleep(0.01)
         began = time.perf_counter()
         episode.cancel()
         await asyncio.wait({episode})
         assert episode.cancelled() and async_hang.num_running == 0
-        (event,) = await box.run([call("quick")], TASK)
+        (event,) = await called(box, "quick")
         assert event.outcome is ToolOutcome.OK and time.perf_counter() - began < 5
 
     asyncio.run(rollout())
@@ -308,7 +277,7 @@ def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -
 
 
 def test_one_executor_serves_several_loops_even_when_calls_had_to_wait() -> None:
-    box = ToolExecutor(ToolRegistry([Quick()]), max_concurrency=1)
+    box = executor(Quick(), max_concurrency=1)
     for _ in range(2):
         assert [event.outcome for event in run(box, *[call("quick")] * 3)] == [ToolOutcome.OK] * 3
 
@@ -328,7 +297,7 @@ class Asked(asyncio.SelectorEventLoop):
 def test_loops_of_several_threads_that_begin_at_once_all_keep_their_places() -> None:
     """While one loop begins, which asks the others whether they are closed, another one begins, and its call hangs."""
     hang = Hang()
-    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=60, max_concurrency=1)
+    box = executor(hang, Quick(), timeout_seconds=60, max_concurrency=1)
     has_begun, may_go_on = threading.Event(), threading.Event()
 
     async def second_call_runs() -> bool:
@@ -355,9 +324,6 @@ def test_loops_of_several_threads_that_begin_at_once_all_keep_their_places() -> 
         assert not others[0].result()
 
 
-# -- the event loop of async tools -----------------------------------------------------------------------------------
-
-
 class Where(Tool):
     """Answers with its event loop and its thread."""
 
@@ -373,28 +339,9 @@ class Where(Tool):
         return threading.current_thread().name
 
 
-class Block(Tool):
-    """Blocks the event loop that it runs on, until the test is over."""
-
-    definition = ToolDefinition("block", "Blocks.")
-    timeout_seconds = 0.3
-
-    def __init__(self) -> None:
-        self.has_begun, self.over = threading.Event(), threading.Event()
-
-    async def execute(self) -> str:
-        self.has_begun.set()
-        self.over.wait(60)
-        return "free"
-
-
-def called(box: ToolExecutor, *names: str) -> Any:
-    return box.run([call(name) for name in names], TASK)
-
-
 def test_all_async_tools_run_on_one_loop_that_outlives_the_loops_of_their_callers() -> None:
     one, other = Where("one"), Where("other")
-    box = ToolExecutor(ToolRegistry([one, other]))
+    box = executor(one, other)
     for _ in range(2):
         asyncio.run(called(box, "one", "other"))
     assert len({*one.loops, *other.loops}) == 1 and not one.loops[0].is_closed()
@@ -402,19 +349,28 @@ def test_all_async_tools_run_on_one_loop_that_outlives_the_loops_of_their_caller
 
 
 def test_while_a_tool_blocks_the_loop_the_rollout_goes_on_and_every_call_ends_at_its_deadline() -> None:
-    block, where, patient = Block(), Where("where"), Where("patient")
+    has_begun, over = threading.Event(), threading.Event()
+
+    @tool(timeout_seconds=0.3)
+    async def block() -> str:
+        """Blocks the event loop that it runs on, until the test is over."""
+        has_begun.set()
+        over.wait(60)
+        return "free"
+
+    where, patient = Where("where"), Where("patient")
     where.timeout_seconds, patient.timeout_seconds = 0.5, 60.0
-    box = ToolExecutor(ToolRegistry([block, where, patient, Quick()]))
+    box = executor(block, where, patient, Quick())
 
     async def rollout() -> tuple[list[ToolEvent], list[ToolEvent], float]:
         blocking = asyncio.create_task(called(box, "block"))
-        while not block.has_begun.is_set():
+        while not has_begun.is_set():
             await asyncio.sleep(0.001)
         started = time.perf_counter()
         waiting = [asyncio.create_task(called(box, name)) for name in ("where", "patient")]
         first = [*await called(box, "quick"), *await blocking, *await waiting[0]]
         seconds = time.perf_counter() - started
-        block.over.set()
+        over.set()
         return first, [*await waiting[1], *await called(box, "patient")], seconds
 
     first, second, seconds = asyncio.run(rollout())

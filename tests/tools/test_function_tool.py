@@ -91,10 +91,8 @@ def test_name_description_and_parameters_come_from_the_function() -> None:
 def test_it_is_still_the_function_and_it_runs_as_a_tool() -> None:
     assert search("tide", 5, order="old") == "tide 5 False 1 old"
     assert run(search, query="tide", k=2.0, weight=2) == (True, "tide 2 False 2.0 new")
-    assert run(search, query="tide", order="best") == (
-        False,
-        "argument 'order' should be one of 'new', 'old', got 'best'",
-    )
+    wrong = run(search, query="tide", order="best")
+    assert wrong == (False, "argument 'order' should be one of 'new', 'old', got 'best'")
     assert search.__name__ == "search" and search.__doc__ is not None
 
 
@@ -184,11 +182,7 @@ def test_a_bound_method_is_a_tool_and_a_copy_has_its_own_object() -> None:
 
     first = tool(Counter().add)
     second = copy.deepcopy(first)
-    assert [run(first, number=1), run(first, number=1), run(second, number=5)] == [
-        (True, "1"),
-        (True, "2"),
-        (True, "5"),
-    ]
+    assert [run(each, number=1)[1] for each in (first, first, second)] == ["1", "2", "1"]
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -286,17 +280,14 @@ class Disc:
     minutes: int
 
 
-@tool
-def alternatives(value: int | str, words: str | list[int], item: Book | Disc | None = None) -> str:
-    """Alternatives."""
-    return repr((value, words, item))
-
-
 def test_a_union_takes_the_first_type_that_the_value_fits() -> None:
-    assert properties_of(alternatives)["value"] == {
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
-        "description": "",
-    }
+    @tool
+    def alternatives(value: int | str, words: str | list[int], item: Book | Disc | None = None) -> str:
+        """Alternatives."""
+        return repr((value, words, item))
+
+    either = [{"type": "integer"}, {"type": "string"}]
+    assert properties_of(alternatives)["value"] == {"anyOf": either, "description": ""}
     assert run(alternatives, value=3.0, words=[1.0]) == (True, "(3, [1], None)")
     assert run(alternatives, value="3", words="a", item={"minutes": 2}) == (True, "('3', 'a', Disc(minutes=2))")
     book = run(alternatives, value=1, words=[], item={"ISBN": "12"})
@@ -306,89 +297,64 @@ def test_a_union_takes_the_first_type_that_the_value_fits() -> None:
     assert not run(alternatives, value=1, words="a", item={"name": "a"})[0]
 
 
-@tool
-def several(
-    pair: tuple[float, float],
-    words: Iterable[str],
-    seen: AbstractSet[int],
-    rates: Mapping[str, float],
-    user: UserId,
-    day: datetime.date,
-    path: pathlib.Path = pathlib.Path("a"),
-    price: decimal.Decimal = decimal.Decimal("0.1"),
-) -> str:
-    """Several."""
-    return repr((pair, words, seen, rates, user, day, path.name, price))
-
-
 def test_other_types_of_pydantic_are_json_for_the_model_and_themselves_for_the_function() -> None:
+    @tool
+    def several(
+        pair: tuple[float, float],
+        words: Iterable[str],
+        seen: AbstractSet[int],
+        rates: Mapping[str, float],
+        user: UserId,
+        day: datetime.date,
+        path: pathlib.Path = pathlib.Path("a"),
+        price: decimal.Decimal = decimal.Decimal("0.1"),
+    ) -> str:
+        """Several."""
+        return repr((pair, words, seen, rates, user, day, path.name, price))
+
     shown = properties_of(several)
-    assert shown["pair"] == {
-        "type": "array",
-        "prefixItems": [{"type": "number"}, {"type": "number"}],
-        "minItems": 2,
-        "maxItems": 2,
-        "description": "",
-    }
+    two = {"minItems": 2, "maxItems": 2}
+    assert shown["pair"] == {"type": "array", "prefixItems": [{"type": "number"}] * 2, **two, "description": ""}
     assert shown["day"] == {"type": "string", "format": "date", "description": ""}
-    given = {
-        "words": ["b"],
-        "seen": [1, 1],
-        "rates": {"x": 1},
-        "user": 4,
-        "day": "2024-05-06",
-        "path": "x/y",
-        "price": 2.5,
-    }
+    given = {"pair": [1, 2], "words": ["b"], "seen": [1, 1], "rates": {"x": 1}, "user": 4}
+    given |= {"day": "2024-05-06", "path": "x/y", "price": 2.5}
     expected = "((1.0, 2.0), ['b'], frozenset({1}), {'x': 1.0}, 4, datetime.date(2024, 5, 6), 'y', Decimal('2.5'))"
-    assert run(several, pair=[1, 2], **given) == (True, expected)
-    assert run(several, pair=[1], **given) == (False, "argument 'pair' should have a length of at least 2, got [1]")
-    is_ok, message = run(several, pair=[1, 2], **{**given, "day": "yesterday"})
+    assert run(several, **given) == (True, expected)
+    short = run(several, **{**given, "pair": [1]})
+    assert short == (False, "argument 'pair' should have a length of at least 2, got [1]")
+    is_ok, message = run(several, **{**given, "day": "yesterday"})
     assert not is_ok and "'yesterday'" in message
 
 
-@tool
-def limited(
-    count: Annotated[int, Field(ge=1, le=5, description="How many.")],
-    name: Annotated[str, Field(min_length=2, pattern="^a")] = "ab",
-) -> str:
-    """Limited."""
-    return repr((count, name))
+def test_limits_descriptions_and_aliases_of_fields_and_models_are_in_the_schema_and_checked() -> None:
+    @tool
+    def limited(
+        count: Annotated[int, Field(ge=1, le=5, description="How many.")],
+        name: Annotated[str, Field(min_length=2, pattern="^a")] = "ab",
+        book: Book | None = None,
+    ) -> str:
+        """Limited."""
+        return repr((count, name, book))
 
-
-def test_limits_and_descriptions_of_fields_are_in_the_schema_and_checked() -> None:
-    assert properties_of(limited)["count"] == {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 5,
-        "description": "How many.",
-    }
+    shown = properties_of(limited)
+    assert shown["count"] == {"type": "integer", "minimum": 1, "maximum": 5, "description": "How many."}
     assert limited.definition.parameters_schema()["required"] == ["count"]
-    assert run(limited, count=1) == (True, "(1, 'ab')")
-    assert run(limited, count=9) == (False, "argument 'count' should be at most 5, got 9")
-    assert run(limited, count=1, name="a")[1] == "argument 'name' should have a length of at least 2, got 'a'"
-
-
-@tool
-def keep(book: Book) -> str:
-    """Keeps."""
-    return repr(book)
-
-
-def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_line() -> None:
-    shown = properties_of(keep)["book"]
-    assert shown["properties"]["pages"] == {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 5000,
-        "description": "Number of pages.",
-        "default": 1,
-    }
-    assert shown["properties"]["tags"]["description"] == "What it is about."
-    assert (shown["required"], shown["properties"]["tags"]["maxItems"]) == (["ISBN"], 2)
-    assert run(keep, book={"ISBN": "12", "tags": ["a"]}) == (True, "Book(kind='book', pages=1, isbn='12', tags=['a'])")
-    assert run(keep, book={"ISBN": "a"})[1] == "argument 'book.ISBN': String should match pattern '^\\d+$', got 'a'"
-    assert run(keep, book={"ISBN": "10"})[1] == "argument 'book.ISBN': Value error, a zero, got '10'"
+    book = shown["book"]
+    pages = {"type": "integer", "minimum": 1, "maximum": 5000, "description": "Number of pages.", "default": 1}
+    assert book["properties"]["pages"] == pages
+    assert book["properties"]["tags"]["description"] == "What it is about."
+    assert (book["required"], book["properties"]["tags"]["maxItems"]) == (["ISBN"], 2)
+    assert run(limited, count=1) == (True, "(1, 'ab', None)")
+    given = run(limited, count=1, book={"ISBN": "12", "tags": ["a"]})
+    assert given == (True, "(1, 'ab', Book(kind='book', pages=1, isbn='12', tags=['a']))")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"count": 9}, "argument 'count' should be at most 5, got 9"),
+        ({"count": 1, "name": "a"}, "argument 'name' should have a length of at least 2, got 'a'"),
+        ({"count": 1, "book": {"ISBN": "a"}}, r"argument 'book.ISBN': String should match pattern '^\d+$', got 'a'"),
+        ({"count": 1, "book": {"ISBN": "10"}}, "argument 'book.ISBN': Value error, a zero, got '10'"),
+    ]
+    for arguments, words in wrong:
+        assert run(limited, **arguments) == (False, words)
 
 
 @pytest.mark.parametrize(
@@ -397,10 +363,10 @@ def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_
         ({"a": "ü", "b": [1, None]}, '{"a": "ü", "b": [1, null]}'),
         (Book(ISBN="12"), '{"kind":"book","pages":1,"isbn":"12","tags":[]}'),
         ({"a": {1, 2}}, '{"a": [1, 2]}'),
-        (
-            {"colour": enum.Enum("Colour", {"RED": "red"}).RED, "day": datetime.date(2026, 1, 2)},
-            '{"colour": "red", "day": "2026-01-02"}',
-        ),
+        (Color.RED, "red"),
+        (enum.Enum("Shade", {"DARK": "dark"}, type=str).DARK, "dark"),
+        ([{Color.RED: 1, datetime.date(2026, 1, 2): ({Color.BLUE: 2},)}], '[{"red": 1, "2026-01-02": [{"blue": 2}]}]'),
+        ({"colour": Color.RED, "day": datetime.date(2026, 1, 2)}, '{"colour": "red", "day": "2026-01-02"}'),
         ([Disc(3), Book(ISBN="12")], '[{"minutes": 3}, {"kind": "book", "pages": 1, "isbn": "12", "tags": []}]'),
         ({"mean": numpy.float64(0.5), "all": numpy.array([1, 2])}, '{"mean": 0.5, "all": [1, 2]}'),
         ([{*"hgfedcba"}], '[["a", "b", "c", "d", "e", "f", "g", "h"]]'),
@@ -411,26 +377,26 @@ def test_a_model_has_its_aliases_limits_and_descriptions_and_its_errors_are_one_
     ],
 )
 def test_results_that_have_parts_are_json_for_the_model(result: Any, text: str) -> None:
-    @tool
-    def give() -> Any:
-        """Gives."""
-        return result
-
-    assert run(give) == (True, text)
+    assert given(result) == (True, text)
 
 
-def test_a_result_without_a_text_is_an_error_that_names_it() -> None:
-    results = [b"\x89PNG", object(), [1, object()], lambda: 1, pieces("a")]
+def given(result: Any) -> tuple[bool, str]:
+    """What the model reads of a tool's result."""
+    return run(tool(name="give", description="Gives.")(lambda: result))
 
-    @tool
-    def give(number: int) -> Any:
-        """Gives."""
-        return results[number]
 
-    nameless = ["an object without a text, <object object>"] * 2
-    local = "<function test_a_result_without_a_text_is_an_error_that_names_it.<locals>.<lambda>>"
-    for number, what in enumerate(["bytes that are no text", *nameless, f"an object without a text, {local}"]):
-        said = f"Tool execution error: the tool returned {what}; execute must return a text, or what JSON can write"
-        assert run(give, number=number) == (False, said)
-    said = "Tool execution error: the tool yields its result in pieces; execute must return one text"
-    assert run(give, number=4) == (False, said)
+RETURN = "; execute must return a text, or what JSON can write"
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (b"\x89PNG", f"the tool returned bytes that are no text{RETURN}"),
+        (object(), f"the tool returned an object without a text, <object object>{RETURN}"),
+        ([1, object()], f"the tool returned an object without a text, <object object>{RETURN}"),
+        (untyped, f"the tool returned an object without a text, <function untyped>{RETURN}"),
+        (pieces("a"), "the tool yields its result in pieces; execute must return one text"),
+    ],
+)
+def test_a_result_without_a_text_is_an_error_that_names_it(result: Any, words: str) -> None:
+    assert given(result) == (False, f"Tool execution error: {words}")

@@ -3,17 +3,17 @@ servers, which would not let them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 import pytest
-from calling import TASK, call
+from calling import call, run
 from command_process import is_running
 
 from midthought.errors import SettingsError
@@ -27,6 +27,7 @@ pytest.importorskip("mcp")
 from midthought.tools.mcp import McpTools, mcp_tools
 from midthought.tools.mcp_connection import McpServerError
 
+KEY = "sk-0123456789-opened"
 SERVER = r"""
 import json, os, sys, threading
 does = json.loads(os.environ["DOES"])
@@ -79,11 +80,8 @@ def started(does: dict[str, Any], **options: Any) -> McpTools:
     return mcp_tools(command=command, environment=environment, **given)
 
 
-LOOK = call("look")
-
-
-def called(tools: McpTools, executor: ToolExecutor | None = None) -> ToolEvent:
-    return asyncio.run((executor or ToolExecutor(ToolRegistry(tools))).run([LOOK], TASK))[0]
+def called(tools: McpTools) -> ToolEvent:
+    return run(ToolExecutor(ToolRegistry(tools)), call("look"))[0]
 
 
 @pytest.mark.parametrize(
@@ -136,46 +134,45 @@ def test_tools_of_one_name_and_unusable_tools_have_a_remedy_that_works(caplog):
         ToolRegistry(tools)
 
 
-NONSENSE = [
-    "hello",
-    "{",
-    "[]",
-    "null",
-    "[" * 5000,
-    '{"jsonrpc": "2.0", "id": 99999, "result": {}}',
-    '{"jsonrpc": "2.0", "method": "x"}',
+NONSENSE = ["hello", "{", "[]", "null", "[" * 5000]
+SENT = [
+    {"id": 99999, "result": {}},
+    {"method": "x"},
+    {"id": "s0", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 5}},
+    {"id": "s1", "method": "roots/list", "params": {}},
+    {"id": "s2", "method": "no/such", "params": {}},
 ]
-ASKED = [
-    json.dumps({"jsonrpc": "2.0", "id": f"s{number}", "method": method, "params": params})
-    for number, (method, params) in enumerate(
-        [("sampling/createMessage", {"messages": [], "maxTokens": 5}), ("roots/list", {}), ("no/such", {})]
-    )
-]  # fmt: skip
 
 
 def test_nonsense_and_questions_of_a_server_do_not_stop_its_calls():
-    does = {f"before {method}": [*NONSENSE, *ASKED] for method in ("initialize", "tools/list", "tools/call")}
+    lines = [*NONSENSE, *(json.dumps({"jsonrpc": "2.0", **each}) for each in SENT)]
+    does = {f"before {method}": lines for method in ("initialize", "tools/list", "tools/call")}
     with started(does) as tools:
         assert [called(tools).outcome for _ in range(2)] == [ToolOutcome.OK, ToolOutcome.OK]
 
 
+def raw(reply: str) -> dict[str, str]:
+    return {"raw": f'{{"jsonrpc": "2.0", "id": NUMBER, {reply}}}'}
+
+
 @pytest.mark.parametrize(
-    ("raw", "outcome", "said"),
+    ("does", "outcome", "said"),
     [
-        ('{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": "x"}}', ToolOutcome.RAISED, "valid list"),
-        ('{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [{"type": "video"}]}}', ToolOutcome.RAISED, ""),
-        ('{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": ["\\ud800"]}}', ToolOutcome.TIMED_OUT, ""),
-        ('{"jsonrpc": "2.0", "id": NUMBER, "result": null}', ToolOutcome.TIMED_OUT, ""),
-        ('{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": [], "isError": true}}', ToolOutcome.RAISED, "did not say why"),
-        ('\udcff\n{"jsonrpc": "2.0", "id": NUMBER, "result": {"content": []}}', ToolOutcome.OK, ""),
-        ('{"jsonrpc": "2.0", "id": NUMBER, "error": {"code": 1, "message": "' + "x" * 50_000 + '"}}', ToolOutcome.RAISED, "xxx"),
+        (raw('"result": {"content": "x"}'), ToolOutcome.RAISED, "valid list"),
+        (raw('"result": {"content": [{"type": "video"}]}'), ToolOutcome.RAISED, ""),
+        (raw('"result": {"content": ["\\ud800"]}'), ToolOutcome.TIMED_OUT, ""),
+        (raw('"result": null'), ToolOutcome.TIMED_OUT, ""),
+        (raw('"result": {"content": [], "isError": true}'), ToolOutcome.RAISED, "did not say why"),
+        ({"raw": "\udcff\n" + raw('"result": {"content": []}')["raw"]}, ToolOutcome.OK, ""),
+        (raw(f'"error": {{"code": 1, "message": "{"x" * 50_000}"}}'), ToolOutcome.RAISED, "xxx"),
+        (raw(f'"error": {{"code": 1, "message": "no such key: {KEY}"}}'), ToolOutcome.RAISED, "no such key: …"),
     ],
-    ids=["no list", "an unknown kind", "a lone surrogate", "null", "an error without words", "a line", "a long error"],
-)  # fmt: skip
-def test_a_result_that_makes_no_sense_is_an_error_that_the_model_reads(raw, outcome, said):
-    with started({"raw": raw}, timeout_seconds=0.5) as tools:
+)
+def test_a_result_that_makes_no_sense_is_an_error_that_the_model_reads_without_our_key(does, outcome, said):
+    with started(does, timeout_seconds=0.5, environment={"OUR_KEY": KEY}) as tools:
         event = called(tools)
-        assert event.outcome is outcome and said in str(event.call.result) and len(str(event.call.result)) < 500
+        words = str(event.call.result)
+        assert event.outcome is outcome and said in words and len(words) < 500 and KEY not in words
 
 
 def test_a_server_that_ends_is_started_again(caplog, tmp_path):
@@ -228,21 +225,15 @@ def test_closing_ends_calls_that_wait_for_a_server_and_a_server_that_hangs(tmp_p
     ended, marker = tmp_path / "ended", str(uuid.uuid4())
     tools = started({"ends": "/nowhere", "ended": str(ended), "hangs": str(ended)}, start_seconds=600.0, marker=marker)
 
-    async def closed_while_waiting() -> ToolEvent:
-        executor = ToolExecutor(ToolRegistry(tools))
-        await executor.run([LOOK], TASK)
-        waiting = asyncio.create_task(executor.run([LOOK], TASK))
+    called(tools)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(called, tools)
         while ended.exists():  # the server removes it before it hangs
-            await asyncio.sleep(0.02)
-        await asyncio.to_thread(tools.close)
-        return (await waiting)[0]
-
-    event = asyncio.run(closed_while_waiting())
+            time.sleep(0.02)
+        tools.close()
+        event = waiting.result()
     assert event.outcome is ToolOutcome.RAISED and "the MCP server is closed" in str(event.call.result)
     assert not is_running(marker)
-
-
-KEY = "sk-0123456789-opened"
 
 
 def test_a_key_that_a_server_prints_and_escapes_are_not_in_the_error():
@@ -252,13 +243,6 @@ def test_a_key_that_a_server_prints_and_escapes_are_not_in_the_error():
     with pytest.raises(McpServerError, match=r"its last output: \[2J x$") as error:
         started({"log": "TEXT"}, environment={"TEXT": "\x1b[2J\u202ex"})
     assert str(error.value).isprintable()
-
-
-def test_a_key_that_a_server_returns_as_an_error_is_hidden_from_the_model():
-    error = json.dumps({"code": 1, "message": f"no such key: {KEY}"})
-    refused = f'{{"jsonrpc": "2.0", "id": NUMBER, "error": {error}}}'
-    with started({"raw": refused}, environment={"OUR_KEY": KEY}) as tools:
-        assert called(tools).call.result == "no such key: …"
 
 
 class Web(BaseHTTPRequestHandler):
@@ -273,22 +257,16 @@ class Web(BaseHTTPRequestHandler):
         if method in self.closes:
             self.closes.remove(method)
             self.close_connection = True
-        elif "id" in asked:
-            info = {"protocolVersion": asked.get("params", {}).get("protocolVersion"), "capabilities": {"tools": {}}}
-            found = {
-                "initialize": {**info, "serverInfo": {"name": "web", "version": "1"}},
-                "tools/list": {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]},
-                "tools/call": {"content": [{"type": "text", "text": "fine"}]},
-            }
-            reply = {"result": found[method]} if method in found else {"error": {"code": -32601, "message": "none"}}
-            self.answer(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}).encode())
-        else:
-            self.send_response(202)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    def answer(self, body: bytes) -> None:
-        self.send_response(200)
+            return
+        info = {"protocolVersion": asked.get("params", {}).get("protocolVersion"), "capabilities": {"tools": {}}}
+        found = {
+            "initialize": {**info, "serverInfo": {"name": "web", "version": "1"}},
+            "tools/list": {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]},
+            "tools/call": {"content": [{"type": "text", "text": "fine"}]},
+        }
+        reply = {"result": found[method]} if method in found else {"error": {"code": -32601, "message": "none"}}
+        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **reply}).encode() if "id" in asked else b""
+        self.send_response(200 if body else 202)
         for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(body)))):
             self.send_header(name, value)
         self.end_headers()
@@ -298,22 +276,17 @@ class Web(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def web() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
-        server.shutdown()
-
-
 def test_a_key_in_a_url_is_not_in_the_error():
     with pytest.raises(McpServerError) as error:
         mcp_tools(url=f"http://me:{KEY}@127.0.0.1:1/mcp?api_key={KEY}")
     assert KEY not in str(error.value) and "http://127.0.0.1:1/mcp cannot be used" in str(error.value)
 
 
-def test_a_server_at_a_url_that_closes_a_connection_is_connected_again(web, monkeypatch, caplog):
+def test_a_server_at_a_url_that_closes_a_connection_is_connected_again(monkeypatch, caplog):
     monkeypatch.setattr(Web, "closes", {"tools/call"})
-    with mcp_tools(url=web) as tools:
-        assert [called(tools).outcome for _ in range(3)] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with mcp_tools(url=f"http://127.0.0.1:{server.server_address[1]}/mcp") as tools:
+            assert [called(tools).outcome for _ in range(3)] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.OK]
+        server.shutdown()
     assert "; it is connected again with the next call" in caplog.text

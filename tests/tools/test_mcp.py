@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import TASK, call
+from calling import call, results, run
 from served import served
 
 from midthought.errors import MissingExtraError, SettingsError
@@ -60,19 +60,14 @@ async def sleep(seconds: float) -> str:
     return "slept"
 
 @server.tool()
-def variables() -> str:
-    """Tells the names of its environment variables."""
-    return " ".join(os.environ)
+def process() -> str:
+    """Tells its process and the names of its environment variables."""
+    return " ".join([str(os.getpid()), *os.environ])
 
 @server.tool()
 def picture() -> list:
     """Gives words and a picture."""
     return ["Look:", Image(data=b"abc", format="png")]
-
-@server.tool()
-def process() -> int:
-    """Tells its process."""
-    return os.getpid()
 '''
 
 
@@ -84,15 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(folder: Path, **options: Any) -> McpTools:
-    environment = {"NOTES": str(folder / "notes")}
-    return mcp_tools(
-        command=[sys.executable, "server.py"],
-        folder=folder,
-        environment=environment,
-        start_seconds=PATIENT,
-        timeout_seconds=PATIENT,
-        **options,
-    )
+    options |= {"environment": {"NOTES": str(folder / "notes")}, "start_seconds": PATIENT, "timeout_seconds": PATIENT}
+    return mcp_tools(command=[sys.executable, "server.py"], folder=folder, **options)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +95,7 @@ def registry(tools: McpTools) -> ToolRegistry:
 
 
 def test_definitions_carry_the_servers_schema(registry: ToolRegistry) -> None:
-    assert registry.names() == ["add", "deep_visit", "sleep", "variables", "picture", "process"]
+    assert registry.names() == ["add", "deep_visit", "sleep", "process", "picture"]
     add, visit = registry.definitions()[:2]
     assert add.description == "Adds two numbers."
     number = {"description": "One number.", "minimum": 0, "title": "A", "type": "integer"}
@@ -135,66 +123,52 @@ def test_arguments_that_would_break_the_connection_break_one_call_only(registry:
     for place, extra in (({"city": "\ud800"}, []), ({"city": "a"}, [float("nan")])):
         success, words = registry.execute_tool("deep_visit", place=place, extra=extra)
         assert not success and words.startswith("Tool execution error: the arguments ")
-    assert registry.execute_tool("deep_visit", place={"city": "Köln \0 \u2028 😀"}, extra=nested) == (
-        False,
-        "the arguments are nested too deeply, at most 64 levels",
-    )
+    words = registry.execute_tool("deep_visit", place={"city": "a"}, extra=nested)[1]
+    assert words == "the arguments are nested too deeply, at most 64 levels"
     assert registry.execute_tool("deep_visit", place={"city": "Köln \0 \u2028 😀"}) == (True, "Köln \0 \u2028 😀 A")
 
 
 def test_the_server_sees_none_of_our_variables_but_those_it_was_given(registry: ToolRegistry) -> None:
-    seen = registry.execute_tool("variables")[1].split()
+    _, *seen = registry.execute_tool("process")[1].split()
     assert "NOTES" in seen and "PATH" in seen and not any(name.startswith(("PYTEST", "VIRTUAL")) for name in seen)
 
 
 def test_calls_run_side_by_side_from_several_event_loops(registry: ToolRegistry) -> None:
-    def episode(number: int, results: list[Any]) -> None:
-        box = ToolExecutor(registry)
-        events = asyncio.run(box.run([call("sleep", seconds=0.2), call("add", a=number)], TASK))
-        results.append((number, [event.call.result for event in events]))
+    def episode(number: int) -> Any:
+        return results(run(ToolExecutor(registry), call("sleep", seconds=0.2), call("add", a=number)))
 
-    results: list[Any] = []
-    threads = [threading.Thread(target=episode, args=(number, results)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == [(number, ["slept", str(number + 1)]) for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(episode, range(4))) == [["slept", str(number + 1)] for number in range(4)]
 
 
 def test_a_late_call_is_cancelled_on_the_server_and_the_others_go_on(
     registry: ToolRegistry, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry.get("sleep"), "timeout_seconds", 0.2)
-    (event,) = asyncio.run(ToolExecutor(registry).run([call("sleep", seconds=3600)], TASK))
+    (event,) = run(ToolExecutor(registry), call("sleep", seconds=3600))
     assert event.outcome is ToolOutcome.TIMED_OUT
     assert registry.execute_tool("add", a=1) == (True, "2")
-    notes = folder / "notes"
-    for _ in range(3000):
-        if notes.exists() and notes.read_text() == "cancelled":
-            break
+    deadline = time.monotonic() + 60
+    while not (folder / "notes").exists() or (folder / "notes").read_text() != "cancelled":
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert notes.read_text() == "cancelled"
 
 
 def test_closing_ends_the_server_and_the_calls_that_run_and_later_ones_say_so(folder: Path) -> None:
     tools = started(folder, prefix="my_")
     registry = ToolRegistry(tools)
-    server = int(registry.execute_tool("my_process")[1])
+    server = int(registry.execute_tool("my_process")[1].split()[0])
     assert Path(f"/proc/{server}").exists() or sys.platform != "linux"
 
-    async def episode() -> ToolOutcome:
-        running = asyncio.create_task(ToolExecutor(registry).run([call("my_sleep", seconds=3600)], TASK))
-        await asyncio.sleep(0.2)
-        await asyncio.to_thread(tools.close)
-        (event,) = await running
-        return event.outcome
-
-    assert asyncio.run(episode()) is ToolOutcome.RAISED
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, ToolExecutor(registry), call("my_sleep", seconds=3600))
+        time.sleep(0.2)
+        tools.close()
+        assert running.result()[0].outcome is ToolOutcome.RAISED
     tools.close()
     assert not Path(f"/proc/{server}").exists()
     assert registry.execute_tool("my_add", a=1) == (False, "Tool execution error: the MCP server is closed")
-    assert len(tools) == 6 and isinstance(tools[0], McpTool)
+    assert len(tools) == 5 and isinstance(tools[0], McpTool)
 
 
 def test_a_connection_that_makes_no_sense_is_refused() -> None:

@@ -52,17 +52,13 @@ def test_steps_run_in_order_and_tell_observation_reward_and_end(environment: Cou
 
 def test_what_the_environment_raises_or_gives_wrongly_is_an_error_that_the_model_reads() -> None:
     class Broken:
-        def step(self, action: str) -> Any:
-            if action == "raise":
-                raise ValueError("the door is shut")
-            return "only words"
+        def step(self, action: str) -> str:
+            return {"x": "only words"}[action]
 
-    registry = ToolRegistry([EnvironmentStepTool(Broken(), name="do", description="Does it.")])
-    assert registry.execute_tool("do", action="raise") == (False, "Tool execution error: the door is shut")
-    assert registry.execute_tool("do", action="x") == (
-        False,
-        "Tool execution error: step returned str, not (observation, reward, done, info)",
-    )
+    do = ToolRegistry([EnvironmentStepTool(Broken(), name="do", description="Does it.")]).execute_tool
+    assert do("do", action="y") == (False, "Tool execution error: KeyError: 'y'")
+    wrong = "Tool execution error: step returned str, not (observation, reward, done, info)"
+    assert do("do", action="x") == (False, wrong)
 
 
 def test_without_an_environment_it_steps_that_of_the_episode() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from calling import event
+from test_call_formats import WRITINGS, Q
 
 from midthought.tools.call_formats import ActionParser, ParsedTurnFormat
 from midthought.tools.definition import ToolDefinition
@@ -16,16 +18,9 @@ from midthought.tools.parsers import (
     ReActActionParser,
     find_call_format,
 )
-from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
+from midthought.types import ParsedAction, ToolOutcome
 
-EXAMPLES = {
-    JSONActionParser: '{"tool": "look", "parameters": {"q": 1}}',
-    ReActActionParser: 'Thought: hm\nAction: look\nAction Input: {"q": 1}',
-    FunctionCallingParser: '<function_calls>{"tool_name": "look", "parameters": {"q": 1}}</function_calls>',
-    HermesParser: '<tool_call>\n{"name": "look", "arguments": {"q": 1}}\n</tool_call>',
-    InThoughtParser: 'Hm. #call look {"q": 1}',
-}
-each = pytest.mark.parametrize("parser_class", EXAMPLES, ids=lambda parser_class: parser_class.__name__)
+PARSERS = [InThoughtParser, JSONActionParser, ReActActionParser, FunctionCallingParser, HermesParser]
 
 
 class Angles(ActionParser):
@@ -48,9 +43,11 @@ class FirstLine(ActionParser):
         return ParsedAction(tool_name=name, parameters={}, raw_text=line, success=error is None, error=error)
 
 
-@each
-def test_a_built_in_parser_finds_calls_and_has_the_methods_of_its_call_format(parser_class: type[ActionParser]) -> None:
-    parser, text = parser_class(), EXAMPLES[parser_class]
+@pytest.mark.parametrize(("parser_class", "name"), [*zip(PARSERS, WRITINGS, strict=True)])
+def test_a_built_in_parser_finds_calls_and_has_the_methods_of_its_call_format(
+    parser_class: type[ActionParser], name: str
+) -> None:
+    parser, text = parser_class(), WRITINGS[name].call("look", Q)
     first = parser.parse(f"So:\n{text}\n")
     assert (first.tool_name, first.parameters, first.success, first.error) == ("look", {"q": 1}, True, None)
     assert parser.parse_all(f"So:\n{text}\n\n{text}") == [first, first]
@@ -59,7 +56,7 @@ def test_a_built_in_parser_finds_calls_and_has_the_methods_of_its_call_format(pa
     assert parser.call_format.parse_all(parser.render_call("look", {"q": 1}))[0].parameters == {"q": 1}
     definitions = [ToolDefinition("look", "Looks.")]
     assert parser.instructions(definitions) == parser.call_format.instructions(definitions)
-    assert type(parser.call_format) is type(find_call_format(parser.call_format.name)), "a run records its name"
+    assert type(parser.call_format) is type(find_call_format(name)) and parser.call_format.name == name
 
 
 def test_one_method_is_enough_and_the_other_follows() -> None:
@@ -83,8 +80,7 @@ def test_a_users_parser_is_asked_when_the_turn_has_ended_and_says_what_it_can() 
     scanner.resume()
     scanner.feed("ok>> <<see>>")
     assert [action.tool_name for action in scanner.take()] == ["see"]
-    call = ToolCall(tool_name="look", success=False, result="no luck")
-    assert call_format.render_results([ToolEvent(call=call, outcome=ToolOutcome.RAISED)]) == "no luck"
+    assert call_format.render_results([event("no luck", ToolOutcome.RAISED)]) == "no luck"
     assert call_format.instructions([ToolDefinition("look", "Looks.")]) == "Tools:\n- look: Looks."
     with pytest.raises(NotImplementedError, match="Angles only reads calls; define its render_call"):
         call_format.render_call("look", {})

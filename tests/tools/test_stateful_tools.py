@@ -10,8 +10,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from calling import TASK, results, run
 from calling import call as tool_call
-from calling import results
 
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.executor import ToolExecutor
@@ -19,10 +19,6 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolOutcome
 
 DEFINITION = ToolDefinition("note", "Keeps notes.", [ToolParameter("word", "string", "What to add.")])
-
-
-def task(number: int = 0) -> Task:
-    return Task(task_id=f"t{number}", prompt="Who?", answer="Ada")
 
 
 def call(word: str, name: str = "note") -> ParsedAction:
@@ -43,12 +39,15 @@ class Notes(Tool):
         self.log["opened"] += 1
         return type(self)(episode, self.log)
 
-    def execute(self, word: str) -> str:
-        words = list(self.words)
+    def execute(self, word: str) -> Any:
+        words = [*self.words, word]
         time.sleep(0.001)
-        self.words = [*words, word]
+        return self.keep(words)
+
+    def keep(self, words: list[str]) -> str:
+        self.words = words
         assert self.episode is not None
-        return f"{self.episode.task.task_id}: {' '.join(self.words)}"
+        return f"{self.episode.task.task_id}: {' '.join(words)}"
 
     def close(self) -> Any:
         self.log["closed"] += 1
@@ -60,12 +59,10 @@ class AsyncNotes(Notes):
         await asyncio.sleep(0)
         return Notes.open(self, episode)
 
-    async def execute(self, word: str) -> str:
-        words = list(self.words)
+    async def execute(self, word: str) -> Any:
+        words = [*self.words, word]
         await asyncio.sleep(0.001)
-        self.words = [*words, word]
-        assert self.episode is not None
-        return f"{self.episode.task.task_id}: {' '.join(self.words)}"
+        return self.keep(words)
 
     async def close(self) -> Any:
         await asyncio.sleep(0)
@@ -78,21 +75,22 @@ def test_64_concurrent_episodes_each_see_their_own_state_and_calls_of_one_run_in
     box = ToolExecutor(ToolRegistry([tool]))
 
     async def episode(number: int) -> None:
-        tools = box.for_episode(ToolEpisode(task=task(number), seed=number))
-        first = await box.run([call(word) for word in "abc"], task(number), tools=tools)
-        second = await box.run([call("d")], task(number), tools=tools)
+        task = Task(task_id=f"t{number}", prompt="Who?", answer="Ada")
+        tools = box.for_episode(ToolEpisode(task=task, seed=number))
+        first = await box.run([call(word) for word in "abc"], task, tools=tools)
+        second = await box.run([call("d")], task, tools=tools)
         await tools.close()
         assert results([*first, *second]) == [f"t{number}: {words}" for words in ("a", "a b", "a b c", "a b c d")]
 
-    async def all_of_them() -> None:
+    async def episodes() -> None:
         await asyncio.gather(*map(episode, range(64)))
 
-    asyncio.run(all_of_them())
+    asyncio.run(episodes())
     assert tool.log == {"opened": 64, "closed": 64, "closed with 4": 64}
     assert tool.words == []
 
 
-def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again(caplog: Any) -> None:
+def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again() -> None:
     class Late(Notes):
         def open(self, episode: ToolEpisode) -> Any:
             if not self.log["refused"]:
@@ -107,9 +105,9 @@ def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again(cap
             return None
 
     box = ToolExecutor(ToolRegistry([Late(), Nothing()]))
-    events = asyncio.run(box.run([call("a"), call("b"), call("c", "nothing")], task()))  # an episode of their own
+    events = run(box, call("a"), call("b"), call("c", "nothing"))  # an episode of their own
     assert [event.outcome for event in events] == [ToolOutcome.RAISED, ToolOutcome.OK, ToolOutcome.RAISED]
-    assert results(events) == ["no room yet", "t0: b", "open returned a NoneType; return the tool for the episode"]
+    assert results(events) == ["no room yet", "t: b", "open returned a NoneType; return the tool for the episode"]
 
 
 def test_an_open_that_takes_longer_than_the_call_is_waited_for_by_the_next_one_and_closed_in_the_end() -> None:
@@ -121,7 +119,7 @@ def test_an_open_that_takes_longer_than_the_call_is_waited_for_by_the_next_one_a
             return super().open(episode)
 
     tool = Slow()
-    events = asyncio.run(ToolExecutor(ToolRegistry([tool])).run([call("a"), call("b")], task()))
+    events = run(ToolExecutor(ToolRegistry([tool])), call("a"), call("b"))
     assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT, ToolOutcome.OK]
     assert tool.log == {"opened": 1, "closed": 1, "closed with 1": 1}
 
@@ -139,8 +137,8 @@ def test_closing_waits_for_an_open_in_progress_and_for_the_close_of_what_it_open
 
     async def episode() -> None:
         box = ToolExecutor(ToolRegistry([tool]), timeout_seconds=60)
-        tools = box.for_episode(ToolEpisode(task=task()))
-        running = asyncio.ensure_future(box.run([call("a")], task(), tools=tools))
+        tools = box.for_episode(ToolEpisode(task=TASK))
+        running = asyncio.ensure_future(box.run([call("a")], TASK, tools=tools))
         await asyncio.to_thread(is_opening.wait, 60)
         running.cancel()
         closing = asyncio.ensure_future(tools.close())
@@ -164,7 +162,7 @@ def test_a_cancelled_call_does_not_keep_the_tool_from_being_closed() -> None:
 
     async def episode() -> None:
         box = ToolExecutor(ToolRegistry([tool]))
-        running = asyncio.ensure_future(box.run([call("a"), call("b")], task()))
+        running = asyncio.ensure_future(box.run([call("a"), call("b")], TASK))
         await asyncio.sleep(0.05)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -187,7 +185,7 @@ def test_a_close_that_raises_or_hangs_is_logged_and_ends_nothing(caplog: Any) ->
 
     caplog.set_level(logging.WARNING)
     box = ToolExecutor(ToolRegistry([Raising(), Hanging()]), timeout_seconds=0.1)
-    events = asyncio.run(box.run([call("a"), call("a", "hang")], task()))
+    events = run(box, call("a"), call("a", "hang"))
     assert [event.outcome for event in events] == [ToolOutcome.OK] * 2
     assert "tool 'note': close raised OSError: the disk is full" in caplog.text
     assert "tool 'hang': close was not done within 0.1 seconds" in caplog.text

@@ -87,13 +87,10 @@ def written(value: Number) -> str:
     """
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.{_NUM_DIGITS}g}"
-    if value.denominator == 1:
-        return str(value.numerator)
     scaled = value * 10**_MAX_DECIMALS
     if scaled.denominator == 1:
-        digits = str(abs(scaled.numerator)).rjust(_MAX_DECIMALS + 1, "0")
-        sign = "-" if value < 0 else ""
-        return f"{sign}{digits[:-_MAX_DECIMALS]}.{digits[-_MAX_DECIMALS:].rstrip('0')}"
+        with decimal.localcontext(prec=2 * _MAX_EXPONENT):  # exact
+            return f"{decimal.Decimal(scaled.numerator).scaleb(-_MAX_DECIMALS).normalize():f}"
     with decimal.localcontext(prec=_NUM_DIGITS):
         return f"{decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator):.{_NUM_DIGITS}g}"
 
@@ -161,6 +158,10 @@ def _power(base: Number, exponent: Number) -> Number:
         root = _exact_root(base, exponent.denominator)
         if root is not None and _is_bounded(root, exponent.numerator):
             return root**exponent.numerator
+        if base > 0:  # with floats, the error of the base would be multiplied by the exponent
+            precise = decimal.Context(prec=3 * _NUM_DIGITS, traps=[])
+            operands = (precise.divide(*each.as_integer_ratio()) for each in (base, exponent))
+            return _not_lost(base, float(precise.power(*operands)))
     return _not_lost(base, math.pow(base, exponent))
 
 
