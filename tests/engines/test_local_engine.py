@@ -337,19 +337,15 @@ def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_la
         assert_exact(model, prompts[number], found[number])
 
 
-def test_nothing_to_continue_and_asking_twice_are_errors():
+async def test_nothing_to_continue_and_asking_twice_are_errors():
     engine = LocalEngine(make_model(), eos_token_ids=[])
     with pytest.raises(EngineError, match="nothing to continue"):
-        asyncio.run(engine.sample(1, [], Sampling(max_tokens=3)))
-
-    async def twice() -> None:
-        first = asyncio.ensure_future(engine.sample(1, prompt(3), Sampling(max_tokens=3)))
-        await asyncio.sleep(0)
-        with pytest.raises(EngineError, match="sampled already"):
-            await engine.sample(1, prompt(3), Sampling(max_tokens=3))
-        await first
-
-    asyncio.run(twice())
+        await engine.sample(1, [], Sampling(max_tokens=3))
+    first = asyncio.ensure_future(engine.sample(1, prompt(3), Sampling(max_tokens=3)))
+    await asyncio.sleep(0)
+    with pytest.raises(EngineError, match="sampled already"):
+        await engine.sample(1, prompt(3), Sampling(max_tokens=3))
+    await first
 
 
 def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take():
