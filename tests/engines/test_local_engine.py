@@ -28,7 +28,6 @@ from midthought.engines.local import forward_pass, kv_cache_manager, sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.runner import CachedRunner, Row
-from midthought.engines.local.runner_selection import make_runner
 from midthought.errors import EngineError
 from midthought.types import Completion, Finish
 
@@ -192,37 +191,29 @@ async def until_sampled(engine: LocalEngine, num_tokens: int) -> int:
 
 
 @BOTH_SCHEDULES
-def test_weights_that_change_in_place_in_mid_sample_are_sampled_from_at_once(is_later):
+async def test_weights_that_change_in_place_in_mid_sample_are_sampled_from_at_once(is_later):
     model, other = make_model(seed=0), make_model(seed=1)
     engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
     ids = prompt(12)
-
-    async def run() -> tuple[int, Completion]:
-        pending = asyncio.ensure_future(engine.sample(1, ids, Sampling(max_tokens=12)))
-        num_old = await until_sampled(engine, 5)
-        model.load_state_dict(other.state_dict())
-        engine.update_weights()
-        return num_old, await pending
-
-    num_old, completion = asyncio.run(run())
+    pending = asyncio.ensure_future(engine.sample(1, ids, Sampling(max_tokens=12)))
+    num_old = await until_sampled(engine, 5)
+    model.load_state_dict(other.state_dict())
+    engine.update_weights()
+    completion = await pending
     old, new = completion.token_ids[:num_old], completion.token_ids[num_old:]
     expected = rescore(other, [*ids, *old], new)
     assert completion.sampled_logprobs[num_old:] == pytest.approx(expected, abs=logit_tolerance(model))
     assert completion.policy_version == 1 and len(new) == 12 - num_old > 0
 
 
-def test_an_engine_that_sleeps_while_it_samples_computes_the_rest_again(monkeypatch):
+async def test_an_engine_that_sleeps_while_it_samples_computes_the_rest_again(monkeypatch):
     monkeypatch.setattr(kv_cache_manager.KVCacheManager, "is_on_gpu", True)
     engine = LocalEngine(make_model(), eos_token_ids=[], async_scheduling=True)
-
-    async def run() -> Completion:
-        pending = asyncio.ensure_future(engine.sample(1, prompt(12), Sampling(max_tokens=12)))
-        await until_sampled(engine, 5)
-        engine.sleep()
-        assert not engine.num_cache_bytes
-        return await pending
-
-    assert_exact(make_model(), prompt(12), asyncio.run(run()))
+    pending = asyncio.ensure_future(engine.sample(1, prompt(12), Sampling(max_tokens=12)))
+    await until_sampled(engine, 5)
+    engine.sleep()
+    assert not engine.num_cache_bytes
+    assert_exact(make_model(), prompt(12), await pending)
 
 
 def test_the_learners_model_is_left_alone():
@@ -238,14 +229,12 @@ def test_running_sequences_are_moved_together_when_others_have_ended_or_are_idle
     """Most episodes end early or stay idle in their slots, so the last ones are left in the highest slots."""
     model, num_idle, num_short = make_model(), 9, 24
     prompts = [prompt(5 + number % 3, seed=number) for number in range(28)]
-    last_slots: dict[int, int] = {}
+    slots_of_passes: list[set[int]] = []
     long_ones_ended = asyncio.Event()
     steps = CachedRunner.steps
 
     def observed(self: CachedRunner, rows: Sequence[Row], **options: Any) -> Any:
-        for row in rows:
-            begun_so = (n for n, ids in enumerate(prompts) if list(row.token_ids[: len(ids)]) == ids)
-            last_slots.update(dict.fromkeys(begun_so, row.slot))
+        slots_of_passes.append({row.slot for row in rows})
         return steps(self, rows, **options)
 
     monkeypatch.setattr(CachedRunner, "steps", observed)
@@ -265,7 +254,7 @@ def test_running_sequences_are_moved_together_when_others_have_ended_or_are_idle
             assert_exact(model, ids, await engine.sample(number, ids, Sampling(max_tokens=5, seed=number)))
 
     play(engine, episode, len(prompts))
-    assert [last_slots[number] for number in range(num_short, 28)] == [0, 1, 2, 3]
+    assert {0, 1, 2, 3} in slots_of_passes, "of the four that sample longest"
     assert engine.stats.num_reused_tokens == sum(len(ids) + 2 for ids in prompts[:num_idle])
 
 
@@ -319,33 +308,19 @@ def test_when_memory_runs_out_the_error_names_the_remedy(monkeypatch):
 
 
 @BOTH_SCHEDULES
-def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_later):
+async def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_later):
     model, prompts = make_model(), [prompt(8, seed=number) for number in range(3)]
     engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
 
-    async def run() -> list[Any]:
-        ways = [Sampling(max_tokens=30, seed=number) for number in range(3)]
-        pending = asyncio.gather(*map(engine.sample, range(3), prompts, ways), return_exceptions=True)
-        await until_sampled(engine, 15)
-        engine.close(1)
-        return await pending
-
-    found = asyncio.run(run())
+    ways = [Sampling(max_tokens=30, seed=number) for number in range(3)]
+    pending = asyncio.gather(*map(engine.sample, range(3), prompts, ways), return_exceptions=True)
+    await until_sampled(engine, 15)
+    engine.close(1)
+    found = await pending
     assert isinstance(found[1], asyncio.CancelledError)
     for number in (0, 2):
         assert len(found[number].token_ids) == 30
         assert_exact(model, prompts[number], found[number])
-
-
-async def test_nothing_to_continue_and_asking_twice_are_errors():
-    engine = LocalEngine(make_model(), eos_token_ids=[])
-    with pytest.raises(EngineError, match="nothing to continue"):
-        await engine.sample(1, [], Sampling(max_tokens=3))
-    first = asyncio.ensure_future(engine.sample(1, prompt(3), Sampling(max_tokens=3)))
-    await asyncio.sleep(0)
-    with pytest.raises(EngineError, match="sampled already"):
-        await engine.sample(1, prompt(3), Sampling(max_tokens=3))
-    await first
 
 
 def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take():
@@ -545,24 +520,19 @@ def test_what_quick_tools_bring_is_computed_together():
 
 
 @pytest.mark.parametrize(("num_away", "yield_seconds"), [(0, 1e9), (1, 1e9), (0, 0.0)])
-def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
+async def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
     num_away, yield_seconds, monkeypatch
 ):
     monkeypatch.setattr(local, "YIELD_SECONDS", yield_seconds)
     engine = LocalEngine(make_model(), eos_token_ids=[])
-
-    async def run() -> int:
-        for number in range(2 + num_away):
-            engine.open(number)
-        ways = Sampling(max_tokens=50)
-        requests = [asyncio.ensure_future(engine.sample(n, prompt(3, seed=n), ways)) for n in range(2)]
-        num_turns = 0
-        while not all(request.done() for request in requests):
-            await asyncio.sleep(0)
-            num_turns += 1
-        return num_turns
-
-    num_turns = asyncio.run(run())
+    for number in range(2 + num_away):
+        engine.open(number)
+    ways = Sampling(max_tokens=50)
+    requests = [asyncio.ensure_future(engine.sample(n, prompt(3, seed=n), ways)) for n in range(2)]
+    num_turns = 0
+    while not all(request.done() for request in requests):
+        await asyncio.sleep(0)
+        num_turns += 1
     assert engine.stats.num_forward_passes == 50
     assert num_turns >= 50 if num_away or not yield_seconds else num_turns < 10
 
@@ -575,21 +545,15 @@ def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_els
 )
 def test_the_next_pass_begins_before_the_tokens_of_the_last_one_are_read(is_later, expected, monkeypatch):
     order: list[str] = []
-    read = sampling.DrawnTokens.read
-    monkeypatch.setattr(sampling.DrawnTokens, "read", lambda self: order.append("read") or read(self))
-
-    def make_noted(*args: Any, **options: Any) -> Any:
-        runner = make_runner(*args, **options)
-        begin = runner.steps
-
-        def steps(*rows: Any, **more: Any) -> Any:
-            step = begin(*rows, **more)
-            return lambda token_ids: order.append("pass") or step(token_ids)
-
-        runner.steps = steps  # type: ignore[method-assign]
-        return runner
-
-    monkeypatch.setattr(kv_cache_manager, "make_runner", make_noted)
     engine = LocalEngine(make_model(), eos_token_ids=[], async_scheduling=is_later)
+    sample_all(engine, [prompt(3)], max_tokens=1)
+    steps, read = CachedRunner.steps, sampling.DrawnTokens.read
+
+    def noted(self: CachedRunner, *rows: Any, **options: Any) -> Any:
+        step = steps(self, *rows, **options)
+        return lambda token_ids: order.append("pass") or step(token_ids)
+
+    monkeypatch.setattr(CachedRunner, "steps", noted)
+    monkeypatch.setattr(sampling.DrawnTokens, "read", lambda self: order.append("read") or read(self))
     sample_all(engine, [prompt(5)], max_tokens=5)
     assert order[1:] == expected, "the prompt's own pass comes first, and its token is read at once"

@@ -15,7 +15,7 @@ from midthought.types import Completion
 
 
 @given(st.lists(st.sampled_from([0, 5, MIN_PREFIX_TOKENS, MIN_PREFIX_TOKENS + 9]), min_size=1, max_size=20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_groups_cover_every_row_once_and_share_no_more_than_neighbours_do(common):
     common[0] = 0
     groups = find_groups(common)
@@ -50,11 +50,12 @@ def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_le
         seen.append(len(groups))
         return steps(self, rows, groups=groups)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(CachedRunner, "steps", observed)
-        shared = asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600)))
+    monkeypatch.setattr(CachedRunner, "steps", observed)
+    shared, alone = (
+        asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600, share_prefixes=is_shared)))
+        for is_shared in (True, False)
+    )
     assert max(seen) >= 2, "no pass treated samples of one prompt together"
-    alone = asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600, share_prefixes=False)))
     for ids, ours, theirs in zip(prompts, shared, alone, strict=True):
         assert ours.token_ids == theirs.token_ids
         assert_exact(model, ids, ours, MIN_PREFIX_TOKENS)

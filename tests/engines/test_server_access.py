@@ -1,6 +1,5 @@
 """Servers that we start answer this user only: through a Unix socket in a private folder, or with a random key."""
 
-import asyncio
 import gc
 import json
 import socket
@@ -11,16 +10,11 @@ from pathlib import Path
 
 import pytest
 from fake_server import FakeServer
-from server_engines import IMPATIENT, PROMPT, interpreter, planned, sample, written
+from server_engines import PROMPT, engine_for, interpreter, planned, sample, sample_together, written
 
-from midthought.engines.engine import Sampling
-from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import SERVERS, private_socket, start_server
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.server import ServerOptions
-from midthought.engines.servers.sglang import SGLangServer
-from midthought.engines.servers.vllm import VLLMServer
 from midthought.errors import EngineError, SettingsError
 from midthought.http.network import is_local, socket_path
 
@@ -35,7 +29,6 @@ def short_folder() -> Iterator[Path]:
 
 
 MODEL = ("some/model", "--lora-rank", 8)
-PATIENCE = RetryPolicy(**IMPATIENT, max_attempts=2)
 
 
 def started(kind: str, folder: Path, python: str = "") -> ServerProcess:
@@ -47,7 +40,8 @@ def permissions(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(tmp_path):
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder_while_somebody_holds_it(is_stopped, tmp_path):
     server = started("vllm", tmp_path)
     path = socket_path(server.url)
     assert path is not None and path.is_socket() and permissions(path.parent) == 0o700
@@ -55,10 +49,11 @@ def test_a_vllm_that_we_start_listens_on_a_socket_in_a_private_folder(tmp_path):
     assert words[words.index("--uds") + 1] == str(path)
     assert "--host" not in words and "--port" not in words
     assert is_local(server.url)
-    assert list(
-        sample(ServerEngine(VLLMServer, server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE), 4).token_ids
-    ) == written(4)
-    server.stop()
+    assert list(sample(engine_for(server.url), 4).token_ids) == written(4)
+    if is_stopped:
+        server.stop()
+    del server
+    gc.collect()
     assert not path.parent.exists()
 
 
@@ -76,10 +71,9 @@ def test_an_sglang_that_we_start_answers_only_requests_with_its_random_key(tmp_p
             f"{server.url}/update_weights_from_disk", json={"model_path": "/tmp/evil"}, trust_env=False
         )
         assert refused.status_code == 401
-        keyless = ServerEngine(SGLangServer, server.url, "tiny", eos_token_ids=[], retry_policy=PATIENCE)
         with pytest.raises(EngineError, match="401"):
-            sample(keyless)
-        ours = ServerEngine(SGLangServer, (), "tiny", eos_token_ids=[], retry_policy=PATIENCE, process=server)
+            sample(engine_for(server.url, kind="sglang"))
+        ours = engine_for(server.url, kind="sglang", limits={"process": server})
         assert list(sample(ours, 4).token_ids) == written(4)
     finally:
         server.stop()
@@ -97,30 +91,16 @@ def test_a_server_that_prints_its_key_and_ends_does_not_show_it_in_the_error(tmp
     assert len(key) >= 32 and key not in str(error.value)
 
 
-def test_a_server_that_nobody_holds_any_more_leaves_no_folder(tmp_path):
-    server = started("vllm", tmp_path)
-    path = socket_path(server.url)
-    assert path is not None
-    del server
-    gc.collect()
-    assert not path.parent.exists()
-
-
 def test_a_socket_is_an_address_like_any_other(short_folder):
     with FakeServer(uds=str(short_folder / "a.sock")) as first, FakeServer() as second:
         assert first.url == f"unix:{short_folder}/a.sock"
-        engine = ServerEngine(VLLMServer, [first.url, second.url], "tiny", eos_token_ids=[], retry_policy=PATIENCE)
-
-        async def sample_all() -> list[list[int]]:
-            engine.check()
-            found = [engine.sample(number, PROMPT, Sampling(max_tokens=4)) for number in range(4)]
-            return [list(completion.token_ids) for completion in await asyncio.gather(*found)]
-
-        assert asyncio.run(sample_all()) == [written(4)] * 4
+        engine = engine_for(first, second)
+        engine.check()
+        completions = sample_together(engine, dict.fromkeys(range(4), PROMPT))
+        assert [list(completion.token_ids) for completion in completions] == [written(4)] * 4
         assert first.requests and second.requests
-    gone = ServerEngine(VLLMServer, f"unix:{short_folder}/gone.sock", "tiny", eos_token_ids=[], retry_policy=PATIENCE)
     with pytest.raises(EngineError, match=r"gone\.sock: ConnectError"):
-        gone.check()
+        engine_for(f"unix:{short_folder}/gone.sock").check()
 
 
 def test_a_socket_where_others_could_reach_it_is_refused(short_folder):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,14 +18,16 @@ from fake_server import FakeServer, Fault
 from hypothesis import given
 from hypothesis import strategies as st
 from playing import Host, Look, parts_of, play
-from server_engines import KINDS, PROMPT, engine_for, is_alive, sample, until, written
+from server_engines import KINDS, PROMPT, engine_for, interpreter, is_alive, sample, sample_together, until, written
+from small_decoders import small_model
 
 from midthought.engines.engine import Engine, Sampling
+from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy, clean_addresses
 from midthought.engines.servers.engine import ServerEngine, ServerPool
 from midthought.engines.servers.launch import SERVERS
-from midthought.engines.servers.process import ServerProcess, free_port, start_guarded
+from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.server import Requirements
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
 from midthought.engines.servers.vllm import VLLMServer
@@ -135,18 +137,17 @@ def test_every_request_has_a_seed_of_its_own_that_follows_from_the_episode_and_t
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_nothing_to_continue_and_an_episode_that_is_busy_are_errors():
-    async def twice(engine: ServerEngine) -> None:
+@pytest.mark.parametrize("is_local", [False, True])
+async def test_nothing_to_continue_and_an_episode_that_is_busy_are_errors(is_local):
+    with FakeServer() as server:
+        engine = LocalEngine(small_model(), eos_token_ids=[]) if is_local else engine_for(server)
+        with pytest.raises(EngineError, match="nothing to continue"):
+            await engine.sample(0, [], Sampling(max_tokens=5))
         first = asyncio.ensure_future(engine.sample(3, PROMPT, Sampling(max_tokens=5)))
         await asyncio.sleep(0)
         with pytest.raises(EngineError, match="sampled already"):
             await engine.sample(3, PROMPT, Sampling(max_tokens=5))
         await first
-
-    with FakeServer() as server:
-        with pytest.raises(EngineError, match="nothing to continue"):
-            asyncio.run(engine_for(server).sample(0, [], Sampling(max_tokens=5)))
-        asyncio.run(twice(engine_for(server)))
 
 
 # -- what breaks ---------------------------------------------------------------------------------------------------
@@ -260,9 +261,8 @@ def test_hostile_answers_are_errors_and_nothing_else():
 
 
 def test_a_dead_server_is_tried_again_after_a_rest_that_grows():
-    port = free_port()
     retry_policy = RetryPolicy(pause_seconds=1.0, max_pause_seconds=3.0)
-    server = VLLMServer(f"http://127.0.0.1:{port}", Requirements(model="tiny"), retry_policy)
+    server = VLLMServer("http://host", Requirements(model="tiny"), retry_policy)
     pool = ServerPool([server], retry_policy)
     for num_failures, longest in [(1, 1.0), (2, 2.0), (3, 3.0), (4, 3.0)]:
         started_at = time.monotonic()
@@ -278,56 +278,46 @@ def test_a_dead_server_is_tried_again_after_a_rest_that_grows():
         server.on_token()
         assert heeded - 0.1 < server.free_at - time.monotonic() <= heeded
 
-    async def outage() -> Completion:
-        with FakeServer(port=port) as server:
-            engine = engine_for(server, max_attempts=1000)
-            engine.check()
-        sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=12)))
-        await asyncio.sleep(0.3)
-        assert not sampling.done()
-        with FakeServer(port=port):
-            completion = await sampling
-        return completion
 
-    assert asyncio.run(outage()).token_ids == tuple(written(12))
+async def test_an_outage_of_all_servers_is_waited_for():
+    with FakeServer() as server:
+        engine = engine_for(server, max_attempts=1000)
+        engine.check()
+    sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=12)))
+    await asyncio.sleep(0.3)
+    assert not sampling.done()
+    with server:
+        assert (await sampling).token_ids == tuple(written(12))
 
 
 def test_episodes_are_spread_and_each_stays_where_its_prefix_is_cached_until_it_is_closed():
-    async def run(engine: ServerEngine, episodes: Sequence[int]) -> None:
-        for turn in range(3):
-            order = episodes if turn != 1 else episodes[::-1]
-            prompts = {episode: [episode + 1] * (turn + 1) for episode in order}
-            await asyncio.gather(*(engine.sample(e, p, Sampling(max_tokens=4)) for e, p in prompts.items()))
-        for episode in episodes:
-            engine.close(episode)
-
     with FakeServer(token_seconds=0.02) as one, FakeServer(token_seconds=0.02) as other:
         engine = engine_for(one, other)
         for episodes in (range(6), range(5, -1, -1)):
-            asyncio.run(run(engine, episodes))
+            for turn in range(3):
+                order = episodes if turn != 1 else episodes[::-1]
+                sample_together(engine, {episode: [episode + 1] * (turn + 1) for episode in order})
             homes = [{prompt[0] - 1 for prompt in server.prompts[-9:]} for server in (one, other)]
             assert homes == [set(episodes[::2]), set(episodes[1::2])]
+            for episode in episodes:
+                engine.close(episode)
         assert len(one.requests) == len(other.requests) == 18
 
 
 def test_no_more_requests_are_on_their_way_than_the_limit():
-    async def run(engine: ServerEngine) -> list[Completion]:
-        return await asyncio.gather(*(engine.sample(e, PROMPT, Sampling(max_tokens=4)) for e in range(9)))
-
     with FakeServer(token_seconds=0.01) as server:
-        completions = asyncio.run(run(engine_for(server, limits={"max_num_seqs": 3})))
+        engine = engine_for(server, limits={"max_num_seqs": 3})
+        completions = sample_together(engine, dict.fromkeys(range(9), PROMPT))
         assert {completion.token_ids for completion in completions} == {tuple(written(4))}
         assert server.max_running <= 3
 
 
 def test_who_waited_for_a_server_that_failed_meanwhile_goes_elsewhere():
-    async def run(engine: ServerEngine) -> list[Completion]:
-        return await asyncio.gather(*(engine.sample(e, PROMPT, Sampling(max_tokens=4)) for e in range(6)))
-
     with FakeServer() as survivor, FakeServer(token_seconds=0.05) as victim:
         victim.always = Fault(kind="cut", after=2)
         engine = engine_for(victim, survivor, limits={"max_num_seqs": 1}, pause_seconds=60, max_pause_seconds=60)
-        assert {completion.token_ids for completion in asyncio.run(run(engine))} == {tuple(written(4))}
+        completions = sample_together(engine, dict.fromkeys(range(6), PROMPT))
+        assert {completion.token_ids for completion in completions} == {tuple(written(4))}
         assert (len(victim.requests), len(survivor.requests)) == (1, 6)
 
 
@@ -336,8 +326,8 @@ def test_who_waited_for_a_server_that_failed_meanwhile_goes_elsewhere():
 
 @KINDS
 @pytest.mark.parametrize("how", ["task", "close", "shutdown", "stopper"])
-def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
-    async def run(server: FakeServer) -> None:
+async def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
+    with FakeServer(kind, token_seconds=0.01) as server:
         engine, watch = engine_for(server), Watch(written(6)[-1] if how == "stopper" else None)
         sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=4000), stopper=watch))
         await until(lambda: len(watch.seen) >= 3)
@@ -353,9 +343,6 @@ def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
         assert len(watch.seen) == num_seen < 3000
         with pytest.raises(EngineError, match="was shut down") if how == "shutdown" else contextlib.nullcontext():
             assert len((await engine.sample(0, PROMPT, Sampling(max_tokens=2))).token_ids) == 2
-
-    with FakeServer(kind, token_seconds=0.01) as server:
-        asyncio.run(run(server))
 
 
 # -- whole trajectories --------------------------------------------------------------------------------------------
@@ -422,7 +409,6 @@ def test_trajectories_are_those_of_a_scripted_engine(renderer, kind, chunk_size,
 
 def test_addresses_are_taken_as_people_write_them_and_others_are_refused():
     for url, cleaned in (
-        ("http://host:8000", "http://host:8000"),
         ("http://host:8000/", "http://host:8000"),
         ("https://host/v1/", "https://host"),
         ("http://[::1]:8000/proxy/v1", "http://[::1]:8000/proxy"),
@@ -467,28 +453,19 @@ def test_httpx_is_named_where_it_is_missing(kind, monkeypatch):
 
 # -- a server of our own -------------------------------------------------------------------------------------------
 
-SERVE = """
-import http.server, os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print("child", child.pid, "server", os.getpid(), flush=True)
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200 if self.path == "/health" else 404)
-        self.end_headers()
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
 
-
-def own_server() -> ServerProcess:
+def own_server(folder: Path) -> ServerProcess:
+    """A fake server whose log says the numbers of a child and of itself."""
+    python = interpreter(folder, 'sleep 600 & echo "child $! server $$"; exec "{python}" "{server}" "$@"')
     port = free_port()
-    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}")
+    words = [python, "-m", "vllm", "--port", str(port), "--served-model-name", "tiny"]
+    server = ServerProcess(words, f"http://127.0.0.1:{port}")
     server.wait_until_ready(120)
-    assert server.url == f"http://127.0.0.1:{port}"
     return server
 
 
-def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children():
-    server = own_server()
+def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
+    server = own_server(tmp_path)
     child = int(server.log_path.read_text().split()[1])
     assert server.is_running and is_alive(child) and server.exit_reason() is None
     server.stop()
@@ -516,8 +493,8 @@ def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words(tm
     assert not list(tmp_path.iterdir()), "no log is left"
 
 
-def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words():
-    server = own_server()
+def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path):
+    server = own_server(tmp_path)
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
     engine = ServerEngine(VLLMServer, (), "tiny", eos_token_ids=[2], retry_policy=patient, process=server)
     os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)
@@ -582,7 +559,3 @@ def test_a_server_and_its_workers_end_when_the_run_is_killed(starter, first, tmp
         run.send_signal(signal.SIGKILL)
         run.wait()
     asyncio.run(until(lambda: not any(map(is_alive, pids)), seconds=5.0 + (5.0 if first else 0.0)))
-
-
-def test_a_server_that_ends_by_itself_leaves_its_exit_code():
-    assert start_guarded([sys.executable, "-c", "import sys; sys.exit(7)"]).wait(30) == 7
