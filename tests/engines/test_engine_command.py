@@ -1,18 +1,19 @@
 """`midthought engine serve`: the command that it would run, what it refuses, and signals handed on."""
 
+import asyncio
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from server_engines import interpreter, planned
+from server_engines import interpreter, planned, until
+from test_weight_sync import make_model
 from transformers import Qwen3Config
 from typer.testing import CliRunner
 
@@ -21,6 +22,7 @@ from midthought.engines.servers.launch import SERVERS, plan_launch
 from midthought.engines.servers.process import run_in_foreground
 from midthought.engines.servers.server import ServerOptions
 from midthought.errors import EngineError, ModelPathError, OutputPathError, SettingsError
+from midthought.models.pretrained import load_model, save_model
 
 pytest.importorskip("httpx")
 
@@ -91,10 +93,6 @@ def test_flags_cannot_change_the_address_the_key_or_whose_code_runs(backend):
 
 
 def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer, tmp_path):
-    from test_weight_sync import make_model
-
-    from midthought.models.pretrained import load_model, save_model
-
     save_model(make_model(tied=True), renderer.tokenizer, tmp_path / "model")
     copy = tmp_path / "model-untied"
     words = words_for(tmp_path / "model")
@@ -144,11 +142,8 @@ def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path):
         "import os, sys; from midthought.engines.servers.process import run_in_foreground; "
         f"sys.exit(run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ)))"
     )
-    process = subprocess.Popen([sys.executable, "-c", ours], env=dict(os.environ))
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "ready").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    process = subprocess.Popen([sys.executable, "-c", ours])
+    asyncio.run(until((tmp_path / "ready").exists))
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 5
     assert run_in_foreground(["sh", "-c", "kill -9 $$"], dict(os.environ)) == 137

@@ -326,6 +326,12 @@ def test_without_the_package_and_without_a_server_the_ways_out_are_named(engine_
         engine_class("tiny", tokenizer=renderer.tokenizer)
 
 
+def test_flags_for_a_server_that_is_started_here_are_refused_for_a_running_one(renderer):
+    options: dict[str, Any] = {"base_url": "http://host", "server_flags": ["--seed", "5"]}
+    with pytest.raises(SettingsError, match=r"^server_flags=\['--seed', '5'\] with base_url='http://host': .* leave"):
+        create_inference_engine("m", "vllm", options, tokenizer=renderer.tokenizer)
+
+
 def test_a_server_is_started_with_the_right_flags_and_ended(renderer, tmp_path, monkeypatch, caplog):
     options: dict[str, Any] = {"server_python": interpreter(tmp_path)}
     options |= {"max_seq_len": 100, "max_num_seqs": 3, "dtype": "float32", "server_flags": ["--seed", "5"]}

@@ -113,12 +113,19 @@ def test_what_cannot_be_trained_through_is_said_before_anything_begins():
     for inference, words in [
         ({"backend": "scripted"}, "use 'local', 'vllm' or 'sglang'"),
         ({"deterministic": True}, "use 'local' for a bit-identical repetition"),
+        (
+            {"base_url": ["http://host"], "server_flags": ["--seed", "5"]},
+            r"inference.server_flags=\['--seed', '5'\] with inference.base_url=\['http://host'\].*started here; .* leave",
+        ),
         ({"in_process": True, "backend": "sglang"}, "only 'vllm' can run without a server"),
         ({"in_process": True, "base_url": ["http://127.0.0.1:1"]}, "one excludes the other"),
         ({"base_url": ["http://127.0.0.1:9"], "served_model_name": None}, "inference.served_model_name"),
     ]:
         with pytest.raises(SettingsError, match=words):
             trainer_for(**inference)
+    served_elsewhere = {"backend": "vllm", "base_url": ["http://host"]}
+    config = create_default_config(model={"tensor_parallel_size": 2}, inference=served_elsewhere).frozen()
+    assert config.inference.server_flags == []
     with (
         FakeServer() as server,
         pytest.warns(UserWarning, match="tokenization"),

@@ -74,6 +74,8 @@ def test_it_samples_from_the_policy_before_and_after_every_update(engines, tmp_p
     engine.sleep()  # without sleep mode
     assert engines[0].log == UPDATE * 4
     engine.shutdown()
+    with pytest.raises(EngineError, match="this VLLMInProcessEngine was shut down"):
+        engine.update_weights()
     assert engines[0].log[-1] == "shutdown"
 
 
@@ -129,6 +131,8 @@ async def test_a_sample_that_begins_while_the_engine_falls_asleep_wakes_it_up(en
     may_fall.set()
     await falling
     assert off_by(await sampling, policy) < 1e-5
+    engine.shutdown()
+    engine.sleep()
     assert engines[0].log.count("sleep 2") == 1 and not engine.is_asleep
 
 

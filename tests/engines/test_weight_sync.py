@@ -164,7 +164,12 @@ def test_after_every_update_all_servers_compute_with_the_new_weights(kind, tied,
     assert all(server.prompts for server in servers)
     assert len(list(tmp_path.glob("*/*"))) == 1  # older ones are removed
     engine.shutdown()
-    assert list(tmp_path.iterdir()) == []
+    num_threads = threading.active_count()
+    for use in (engine.update_weights, engine.check):
+        with pytest.raises(EngineError, match="this ServerEngine was shut down; create a new one"):
+            use()
+    engine.sleep()
+    assert threading.active_count() <= num_threads and list(tmp_path.iterdir()) == []
 
 
 @KINDS

@@ -8,6 +8,7 @@ import pytest
 from representatives import representatives
 
 from midthought.config import ConfigStore
+from midthought.config.yaml_files import parse_assignments
 from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.memory import Memory
@@ -40,14 +41,6 @@ VALUES = {
 }
 
 
-def of(values) -> dict[str, dict[str, object]]:
-    sections: dict[str, dict[str, object]] = {}
-    for name, value in values.items():
-        section, _, key = name.partition(".")
-        sections.setdefault(section, {})[key] = value
-    return sections
-
-
 def own(run) -> ConfigStore:
     training = {"batch_size": 64, "kl_coef": 0.02, "learning_rate": "auto", "micro_batch_tokens": "auto"}
     inference = {"max_tokens": 1024, "max_num_seqs": "auto"}
@@ -67,7 +60,8 @@ def most(config, source: str, kind: str, memory_gib: float) -> int:
 def assignments(config):
     names = [name for name in VALUES if value(config, name) == "auto"]
     for values in product(*(VALUES[name] for name in names)):
-        yield config.merged(of(dict(zip(names, values, strict=True))))
+        words = [f"{name}={value}" for name, value in zip(names, values, strict=True)]
+        yield config.merged(parse_assignments(words))
 
 
 @pytest.mark.parametrize(("shape", "kind"), representatives(product(SHAPES, ["cpu", "gpu"]), ("large", "gpu")))

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.plan import SMALLEST, make_trajectories, memory_of
 from midthought.config import ConfigStore, RecipeConfig
+from midthought.config.yaml_files import parse_assignments
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.plan.choices import choose, resolve
@@ -62,17 +63,14 @@ def test_without_peft_the_weights_themselves_learn(monkeypatch):
         resolve(auto(model={"lora_rank": 8}), gpu(80), source=QWEN).require_possible()
 
 
-def test_a_value_that_is_neither_a_number_nor_auto_is_refused_in_one_sentence():
-    with pytest.raises(SettingsError, match=r"^model\.lora_rank='many': .*integer.*, or be auto$"):
-        auto(model={"lora_rank": "many"})
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_critic_is_named_only_if_there_is_one():
     grpo = resolve(auto(training={"adv_estimator": "grpo"}), gpu(24), source=QWEN)
     assert not any("critic" in line for line in grpo.table())
+
+
+def test_a_value_that_is_neither_a_number_nor_auto_is_refused_in_one_sentence():
+    with pytest.raises(SettingsError, match=r"^model\.lora_rank='many': .*integer.*, or be auto$"):
+        auto(model={"lora_rank": "many"})
 
 
 # -- prompts that a group shares -----------------------------------------------------------------------------------------
@@ -179,22 +177,12 @@ def test_a_loaded_model_that_cannot_be_planned_keeps_fixed_sizes(memory_gib, mod
     assert (*update_of(choice), choice.config.training.logits_mib) == (True, 4096, 64)
 
 
-def test_if_nothing_makes_it_fit_a_smaller_model_is_the_remedy():
-    with pytest.raises(SettingsError, match="no setting makes it fit; take a smaller model"):
-        resolve(auto(), gpu(8), source="Qwen/Qwen3-8B").require_possible()
-
-
 def test_what_does_not_fit_is_refused_with_settings_that_make_it_fit():
     model = {"dtype": "float32", "critic": "separate", "lora_rank": 0}
     config = auto(model=model, training={"gradient_checkpointing": False})
     with pytest.raises(SettingsError, match=r"Qwen3-1\.7B does not fit: training needs .* it fits with ") as refused:
         resolve(config, gpu(24), source=QWEN).require_possible()
-    words = str(refused.value).rpartition("fits with ")[2].split()
-    changes = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        section, _, name = key.partition(".")
-        changes.setdefault(section, {})[name] = value
+    changes = parse_assignments(str(refused.value).rpartition("fits with ")[2].split())
     resolve(config.merged(changes), gpu(24), source=QWEN).require_possible()
 
 

@@ -6,8 +6,12 @@ import json
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from midthought.errors import ModelPathError, SettingsError
+from midthought.learning.attention import can_share
+from midthought.learning.model import add_adapters
 from midthought.plan.shape import MODEL_CONFIGS, Shape, find_shape
 
 
@@ -35,9 +39,6 @@ SMALL = {
 
 
 def on_the_meta_device(config: dict[str, Any]) -> Any:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     values = {key: value for key, value in config.items() if key != "model_type"}
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **values))
@@ -72,8 +73,6 @@ def test_biases_ties_and_head_sizes_are_counted(config):
 def test_adapters_are_counted_as_peft_makes_them():
     pytest.importorskip("peft")
     config = {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 16}
-    from midthought.learning.model import add_adapters
-
     adapted = add_adapters(on_the_meta_device(config), 8, 16)
     learning = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     assert Shape.from_config(config).adapter_parameters(8) == learning
@@ -107,10 +106,6 @@ def test_a_model_that_is_not_found_is_reported_with_the_remedy(tmp_path):
     ],
 )
 def test_layers_that_see_a_window_are_found_as_the_learner_finds_them(kind, more):
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from midthought.learning.attention import can_share
-
     sizes = {**SMALL, "num_key_value_heads": 2, **more}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
     shape = Shape.from_config({"model_type": kind, **sizes})
