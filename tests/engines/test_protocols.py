@@ -89,8 +89,7 @@ def test_an_event_is_read_as_documented():
     ],
 )
 def test_a_server_that_changes_the_prompt_or_knows_no_token_ids_is_an_error(changes, message):
-    with FakeServer() as server:
-        server.alter = lambda event: {**event, "choices": [{**event["choices"][0], **changes}]}
+    with FakeServer(alter=lambda event: {**event, "choices": [{**event["choices"][0], **changes}]}) as server:
         with pytest.raises(EngineError, match=message):
             sample(engine_for(server, max_attempts=2))
         assert len(server.requests) == 1
@@ -165,10 +164,12 @@ def test_where_the_server_stops_at_a_token_that_is_no_end_for_us_it_goes_on():
 
 
 def test_a_server_that_ends_without_a_token_again_and_again_is_given_up():
-    with FakeServer("sglang", len, server_eos=[3]) as server:
-        server.alter = lambda said: event([], 0, {"type": "stop", "matched": "NaN happened"})
-        with pytest.raises(EngineError, match=r"2 requests failed.*ended without a token"):
-            sample(engine_for(server, max_attempts=2), 6)
+    ended = event([], 0, {"type": "stop", "matched": "NaN happened"})
+    with (
+        FakeServer("sglang", len, server_eos=[3], alter=lambda _: ended) as server,
+        pytest.raises(EngineError, match=r"2 requests failed.*ended without a token"),
+    ):
+        sample(engine_for(server, max_attempts=2), 6)
 
 
 # -- whose log-probabilities ---------------------------------------------------------------------------------------

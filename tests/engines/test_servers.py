@@ -169,8 +169,7 @@ BREAKS = [
 @KINDS
 @pytest.mark.parametrize("fault", BREAKS, ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.after}")
 def test_a_request_that_breaks_is_continued_from_the_tokens_that_came_and_nothing_counts_twice(kind, fault):
-    with FakeServer(kind) as server:
-        server.faults = [fault, fault]
+    with FakeServer(kind, faults=[fault, fault]) as server:
         watch = Watch()
         completion = sample(engine_for(server), stopper=watch)
         tokens = written(12)
@@ -181,16 +180,14 @@ def test_a_request_that_breaks_is_continued_from_the_tokens_that_came_and_nothin
 
 @pytest.mark.parametrize(("kind", "after"), [("vllm", 0), ("sglang", 4)])
 def test_a_stalled_stream_is_given_up_and_continued(kind, after):
-    with FakeServer(kind) as server:
-        server.faults = [Fault(kind="stall", after=after)]
+    with FakeServer(kind, faults=[Fault(kind="stall", after=after)]) as server:
         engine = engine_for(server, first_token_timeout_seconds=1.0, next_token_timeout_seconds=1.0)
         assert sample(engine).token_ids == tuple(written(12))
         assert server.prompts == [PROMPT, PROMPT + written(after)]
 
 
 def test_a_slow_first_token_is_waited_for_and_later_ones_have_a_deadline_of_their_own():
-    with FakeServer() as server:
-        server.faults = [Fault(kind="slow_start", seconds=1.0)]
+    with FakeServer(faults=[Fault(kind="slow_start", seconds=1.0)]) as server:
         engine = engine_for(server, first_token_timeout_seconds=60.0, next_token_timeout_seconds=0.6)
         assert len(sample(engine).token_ids) == 12
         server.token_seconds = 0.08
@@ -200,11 +197,9 @@ def test_a_slow_first_token_is_waited_for_and_later_ones_have_a_deadline_of_thei
 
 
 def test_it_gives_up_after_so_many_attempts_and_says_why():
-    with FakeServer() as server:
-        server.always = Fault(kind="status", status=500, message="CUDA error:\nout of memory")
-        with pytest.raises(
-            EngineError, match=rf"4 requests failed.*{server.url}: status 500: CUDA error: out of memory"
-        ):
+    with FakeServer(always=Fault(kind="status", status=500, message="CUDA error:\nout of memory")) as server:
+        message = rf"4 requests failed.*{server.url}: status 500: CUDA error: out of memory"
+        with pytest.raises(EngineError, match=message):
             sample(engine_for(server, max_attempts=4))
         assert len(server.requests) == 4
         server.always = Fault(kind="cut", after=1)
@@ -212,8 +207,7 @@ def test_it_gives_up_after_so_many_attempts_and_says_why():
 
 
 def test_a_server_that_is_busy_is_asked_until_the_deadline_of_the_whole():
-    with FakeServer() as server:
-        server.always = Fault(kind="status", status=429, message="queue full")
+    with FakeServer(always=Fault(kind="status", status=429, message="queue full")) as server:
         began = time.monotonic()
         with pytest.raises(EngineError, match=r"not complete after 0.7 s; 0 tokens received .*status 429: queue full"):
             sample(engine_for(server, max_attempts=1, total_timeout_seconds=0.7))
@@ -222,13 +216,14 @@ def test_a_server_that_is_busy_is_asked_until_the_deadline_of_the_whole():
 
 
 def test_a_refused_request_is_an_error_at_once_with_the_servers_words():
-    with FakeServer() as server:
-        server.faults = [Fault(kind="status", status=400, message="logprobs are off")]
-        with pytest.raises(EngineError, match=r"status 400\): logprobs are off"):
-            sample(engine_for(server))
-        server.faults = [Fault(kind="error_event", status=400, message="bad token", after=2)]
-        with pytest.raises(EngineError, match=r"\(400\): bad token"):
-            sample(engine_for(server))
+    faults = [
+        Fault(kind="status", status=400, message="logprobs are off"),
+        Fault(kind="error_event", status=400, message="bad token", after=2),
+    ]
+    with FakeServer(faults=faults) as server:
+        for message in (r"status 400\): logprobs are off", r"\(400\): bad token"):
+            with pytest.raises(EngineError, match=message):
+                sample(engine_for(server))
         assert len(server.requests) == 2
 
 
@@ -250,11 +245,9 @@ def test_hostile_answers_are_errors_and_nothing_else():
     choices += [[{"token_ids": [], "logprobs": None, "finish_reason": "stop", "stop_reason": "🦉" * 9999}]]
     answers: list[dict[str, Any]] = [{}, *({"choices": each} for each in choices)]
     for answer in answers:
-        with FakeServer() as server:
-            server.alter = lambda event, answer=answer: answer  # type: ignore[misc]
-            with pytest.raises(EngineError) as caught:
-                sample(engine_for(server, max_attempts=2))
-            assert len(str(caught.value)) < 1500
+        with FakeServer(alter=lambda event, answer=answer: answer) as server, pytest.raises(EngineError) as caught:
+            sample(engine_for(server, max_attempts=2))
+        assert len(str(caught.value)) < 1500
 
 
 # -- several servers -----------------------------------------------------------------------------------------------
@@ -313,8 +306,7 @@ def test_no_more_requests_are_on_their_way_than_the_limit():
 
 
 def test_who_waited_for_a_server_that_failed_meanwhile_goes_elsewhere():
-    with FakeServer() as survivor, FakeServer(token_seconds=0.05) as victim:
-        victim.always = Fault(kind="cut", after=2)
+    with FakeServer() as survivor, FakeServer(token_seconds=0.05, always=Fault(kind="cut", after=2)) as victim:
         engine = engine_for(victim, survivor, limits={"max_num_seqs": 1}, pause_seconds=60, max_pause_seconds=60)
         completions = sample_together(engine, dict.fromkeys(range(6), PROMPT))
         assert {completion.token_ids for completion in completions} == {tuple(written(4))}
@@ -392,9 +384,8 @@ def test_trajectories_are_those_of_a_scripted_engine(renderer, kind, chunk_size,
     def policy(context: list[int]) -> int:
         return next_token.get(tuple(context), 0)  # beyond a call a server samples whatever it likes
 
-    with FakeServer(kind, policy, chunk_size=chunk_size) as server:
-        if faulty:
-            server.faults = [fault for fault in [*BREAKS, Fault(kind="stall", after=2)] for _ in range(2)]
+    faults = [fault for fault in [*BREAKS, Fault(kind="stall", after=2)] for _ in range(2)] if faulty else []
+    with FakeServer(kind, policy, chunk_size=chunk_size, faults=faults) as server:
         waits = {"first_token_timeout_seconds": 1.0, "next_token_timeout_seconds": 1.0} if faulty else {}
         engine = engine_for(server, eos=sorted(renderer.eos_token_ids), **waits)
         found = trajectories(engine, renderer)
