@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 from fake_server import hashed
-from typer.testing import CliRunner
 
-from midthought.cli import app
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
@@ -66,15 +64,6 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         await asyncio.sleep(0.005)
-
-
-def planned(*words: Any) -> str:
-    """What `midthought engine serve --dry-run` prints. Raises what it raises."""
-    result = CliRunner().invoke(app, ["engine", "serve", "--python", "py", "--dry-run", *map(str, words)])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def is_alive(pid: int) -> bool:
