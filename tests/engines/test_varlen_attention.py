@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from small_decoders import SIZES, small_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
@@ -23,7 +23,6 @@ from midthought.models.varlen_attention import (
     no_cudnn_attention,
 )
 
-VOCABULARY = 61
 CPU = torch.device("cpu")
 
 
@@ -104,10 +103,7 @@ def install(monkeypatch: pytest.MonkeyPatch):
 
 
 def make_model(**changes: Any) -> Any:
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(Qwen3Config(**sizes, **heads, initializer_range=0.3, **changes)).eval()
+    return small_model(num_hidden_layers=2, **changes)
 
 
 WINDOWS = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
@@ -130,7 +126,7 @@ def test_a_row_of_one_head_by_hand(install):
 def test_a_learners_packed_rows_and_their_gradients_are_the_same(changes, install):
     model = make_model(**changes).double()
     lengths = (3, 17, 1, 9)
-    token_ids = torch.randint(VOCABULARY, (1, sum(lengths)), generator=torch.Generator().manual_seed(1))
+    token_ids = torch.randint(SIZES["vocab_size"], (1, sum(lengths)), generator=torch.Generator().manual_seed(1))
 
     def results() -> list[Tensor]:
         model.zero_grad()
