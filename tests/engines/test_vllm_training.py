@@ -18,7 +18,8 @@ import pytest
 import torch
 from fake_vllm import AsyncLLM
 from server_engines import until
-from test_weight_sync import PROBE, PROMPT, learn, make_model, off_by
+from small_decoders import off_by
+from test_weight_sync import PROBE, PROMPT, learn, make_model
 
 from midthought.config import InferenceConfig
 from midthought.engines import shared_tensors
@@ -56,9 +57,8 @@ def synced(policy: Any, folder: Path, **engine_args: Any) -> VLLMInProcessEngine
 
 
 def difference(engine: VLLMInProcessEngine, policy: Any) -> float:
-    """`off_by` of one sample."""
     sampled = asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=6, temperature=0.7)))
-    return off_by(sampled, policy, temperature=0.7)
+    return off_by(policy, PROMPT, sampled, temperature=0.7)
 
 
 def test_it_samples_from_the_policy_before_and_after_every_update(engines, tmp_path):
@@ -130,7 +130,7 @@ async def test_a_sample_that_begins_while_the_engine_falls_asleep_wakes_it_up(en
     await asyncio.sleep(0)  # the sample has begun
     may_fall.set()
     await falling
-    assert off_by(await sampling, policy) < 1e-5
+    assert off_by(policy, PROMPT, await sampling) < 1e-5
     engine.shutdown()
     engine.sleep()
     assert engines[0].log.count("sleep 2") == 1 and not engine.is_asleep

@@ -17,7 +17,7 @@ from precision import logit_tolerance
 from representatives import representatives
 from safetensors import SafetensorError
 from server_engines import IMPATIENT, KINDS, engine_for, until
-from small_decoders import small_model
+from small_decoders import off_by, small_model
 from transformers import AutoModelForCausalLM
 
 from midthought.engines import weight_publication
@@ -49,12 +49,12 @@ def policy() -> Any:
     return make_model()
 
 
-def learn(policy: Any, amount: float = 0.3) -> None:
+@torch.no_grad()
+def learn(policy: Any) -> None:
     """A large step in some direction."""
-    with torch.no_grad():
-        for weight in policy.parameters():
-            if weight.requires_grad:
-                weight.add_(amount * torch.randn_like(weight))
+    for weight in policy.parameters():
+        if weight.requires_grad:
+            weight.add_(0.3 * torch.randn_like(weight))
 
 
 def logits_of(model: Any) -> Callable[[list[int]], list[float]]:
@@ -98,15 +98,6 @@ def synced(servers: list[FakeServer], policy: Any, **options: Any) -> ServerEngi
     return engine.follow(PublishedPolicy(policy, probe_ids=PROBE, **options))
 
 
-def off_by(completion: Completion, policy: Any, prompt: list[int] = PROMPT, temperature: float = 1.0) -> float:
-    """Largest difference between what was recorded and what the policy says of the same tokens."""
-    sequence = torch.tensor([[*prompt, *completion.token_ids]])
-    with torch.no_grad():
-        logprobs = (policy.eval()(sequence).logits[0] / temperature).log_softmax(-1)[len(prompt) - 1 : -1]
-    expected = logprobs.gather(-1, sequence[0, len(prompt) :, None])[:, 0]
-    return float((torch.tensor(completion.sampled_logprobs) - expected).abs().max())
-
-
 def difference(engine: ServerEngine, policy: Any, num_episodes: int = 1, prompt: list[int] = PROMPT) -> float:
     """`off_by` of some episodes, which are all of the engine's version."""
 
@@ -116,7 +107,7 @@ def difference(engine: ServerEngine, policy: Any, num_episodes: int = 1, prompt:
 
     completions = asyncio.run(sample())
     assert {completion.policy_version for completion in completions} == {engine.policy_version}
-    return max(off_by(completion, policy, prompt) for completion in completions)
+    return max(off_by(policy, prompt, completion) for completion in completions)
 
 
 # -- the folder ----------------------------------------------------------------------------------------------------
@@ -224,7 +215,7 @@ async def test_no_completion_mixes_two_versions(policy, kind, follow):
     completions = await asyncio.gather(*early, *late)
     assert [completion.policy_version for completion in completions] == [0, 0, 0, 1, 1, 1]
     for completion in completions:
-        assert off_by(completion, policy if completion.policy_version else old) < logit_tolerance(policy)
+        assert off_by(policy if completion.policy_version else old, PROMPT, completion) < logit_tolerance(policy)
 
 
 def test_sglang_is_flushed_only_once_it_has_ended_every_request(policy, follow):
