@@ -1,4 +1,4 @@
-"""Decoders that are small enough to compare to the last digit, which of the fused ones compute, and what was sampled from them."""
+"""Decoders that are small enough to compare to the last digit, which of the fused ones compute, and how exactly they sample."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
