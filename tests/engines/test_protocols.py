@@ -274,12 +274,12 @@ def test_silent_servers_are_named_and_asked_when_they_answer():
     with pytest.raises(EngineError, match=f"no server answers.*{other.url}"):
         engine_for(other).check()
     with FakeServer() as server:
-        both = engine_for(server, other)
+        both = engine_for(other, server, model="tiny")
         with pytest.warns(UserWarning, match=f"continuing without {other.url}"):
             both.check()
         assert len(sample(both).token_ids) == 12
         with other:  # what answers there at last is not ours
-            assert len(sample(engine_for(server, other)).token_ids) == 12
+            assert len(sample(engine_for(other, server, model="tiny")).token_ids) == 12
         with pytest.raises(EngineError, match="refuses the request"):
             engine_for(f"{server.url}/elsewhere").check()
 
