@@ -1,5 +1,5 @@
-"""Servers that we start answer this user only: through a Unix socket in a private folder, or with a random key. The command
-`midthought engine serve`: what it would run, what it refuses, and signals handed on."""
+"""Servers that we start answer this user only: through a Unix socket in a private folder, or with a random key; they end with us.
+The command `midthought engine serve`: what it would run, and what it refuses."""
 
 import asyncio
 import gc
@@ -19,14 +19,15 @@ from typing import Any
 import pytest
 import torch
 from fake_server import FakeServer
-from server_engines import PROMPT, engine_for, interpreter, sample, sample_together, until, written
+from server_engines import PROMPT, engine_for, interpreter, is_alive, sample, sample_together, until, written
 from test_weight_sync import make_model
 from transformers import Qwen3Config
 from typer.testing import CliRunner
 
 from midthought.cli import app
+from midthought.engines.engine import Sampling
 from midthought.engines.servers.launch import SERVERS, plan_launch, private_socket, start_server
-from midthought.engines.servers.process import ServerProcess, run_in_foreground
+from midthought.engines.servers.process import ServerProcess, free_port, run_in_foreground
 from midthought.engines.servers.server import ServerOptions
 from midthought.errors import EngineError, ModelPathError, OutputPathError, SettingsError
 from midthought.http.network import is_local, socket_path
@@ -138,6 +139,119 @@ def test_a_socket_that_a_dead_server_left_is_replaced_and_that_of_a_living_one_i
     assert path.exists()
     private_socket(path)
     assert not path.exists()
+
+
+# -- a server of our own -------------------------------------------------------------------------------------------
+
+
+def own_server(folder: Path) -> ServerProcess:
+    """A fake server whose log says the numbers of a child and of itself."""
+    python = interpreter(folder, 'sleep 600 & echo "child $! server $$"; exec "{python}" "{server}" "$@"')
+    port = free_port()
+    words = [python, "-m", "vllm", "--port", str(port), "--served-model-name", "tiny"]
+    server = ServerProcess(words, f"http://127.0.0.1:{port}")
+    server.wait_until_ready(120)
+    return server
+
+
+def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
+    server = own_server(tmp_path)
+    child = int(server.log_path.read_text().split()[1])
+    assert server.is_running and is_alive(child) and server.exit_reason() is None
+    server.stop()
+    server.stop()
+    asyncio.run(until(lambda: not is_alive(child)))
+    assert not server.is_running and server.exit_reason() == "the server that was started here was stopped"
+    assert not server.log_path.exists()
+
+
+def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words(tmp_path, monkeypatch):
+    cry = "import sys, time; print('no such\\nmodel: tiny', file=sys.stderr, flush=True); "
+    early = ServerProcess([sys.executable, "-c", cry + "sys.exit(3)"], f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(EngineError, match=r"code 3 before.*no such \| model: tiny"):
+        early.wait_until_ready(120)
+    late = ServerProcess([sys.executable, "-c", cry + "time.sleep(600)"], f"http://127.0.0.1:{free_port()}")
+    asyncio.run(until(lambda: "tiny" in late.log_path.read_text()))
+    with pytest.raises(EngineError, match=r"not ready after 0.2 s.*model: tiny"):
+        late.wait_until_ready(0.2)
+    assert not late.is_running
+    for server in (early, late):
+        server.log_path.unlink()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(EngineError, match="no-such-program"):
+        ServerProcess(["no-such-program"], f"http://127.0.0.1:{free_port()}")
+    assert not list(tmp_path.iterdir()), "no log is left"
+
+
+def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path):
+    server = own_server(tmp_path)
+    patience = {"pause_seconds": 60, "max_pause_seconds": 60, "max_attempts": 1000}
+    engine = engine_for(server.url, limits={"process": server}, **patience)
+    os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)
+    asyncio.run(until(lambda: not server.is_running))
+    with pytest.raises(EngineError, match=r"episode 1: the server that was started here ended with code.*child \d+"):
+        asyncio.run(asyncio.wait_for(engine.sample(1, [5, 6], Sampling(max_tokens=4)), 30))
+    server.stop()
+    assert server.log_path.exists()
+
+
+def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch):
+    monkeypatch.setattr("midthought.engines.servers.process.TERMINATE_SECONDS", 0.2)
+    stubborn = 'trap "" TERM; echo deaf; sleep 600'
+    server = ServerProcess(["sh", "-c", stubborn], "http://127.0.0.1:1")
+    asyncio.run(until(lambda: "deaf" in server.log_path.read_text()))
+    server.stop()
+    assert not server.is_running
+    assert not server.log_path.exists()
+
+
+# -- a server that we start ends with us, also where we are killed and can end nothing ourselves -------------------
+
+STARTERS = {
+    "ServerProcess": (
+        "import time; from midthought.engines.servers.process import ServerProcess\n"
+        "server = ServerProcess(['sh', '-c', {server!r}], 'http://127.0.0.1:1')\n"
+        "time.sleep(600)\n"
+    ),
+    "serve": (
+        "import os, sys; from midthought.engines.servers.process import run_in_foreground\n"
+        "sys.exit(run_in_foreground(['sh', '-c', {server!r}], dict(os.environ)))\n"
+    ),
+}
+
+
+def started_by(starter: str, server: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A process that starts this shell script as a server."""
+    return subprocess.Popen([sys.executable, "-c", STARTERS[starter].format(server=server)], cwd=folder)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("", id="heeds"),
+        pytest.param('trap "" TERM; ', id="deaf", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_server_and_its_workers_end_when_the_run_is_killed(starter, first, tmp_path):
+    server = 'sleep 600 & echo "$$ $!" > pids.part; mv pids.part pids; wait'
+    run = started_by(starter, first + server, tmp_path)
+    try:
+        asyncio.run(until((tmp_path / "pids").exists))
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        assert all(map(is_alive, pids))
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    asyncio.run(until(lambda: not any(map(is_alive, pids)), seconds=5.0 + (5.0 if first else 0.0)))
+
+
+def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path):
+    process = started_by("serve", "trap 'kill $!; exit 5' TERM; sleep 600 & touch ready; wait", tmp_path)
+    asyncio.run(until((tmp_path / "ready").exists))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 5
+    assert run_in_foreground(["sh", "-c", "kill -9 $$"], dict(os.environ)) == 137
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -254,24 +368,6 @@ def test_what_is_not_there_is_named():
         run_in_foreground(["no-such-program"], {})
     with pytest.raises(SettingsError, match=r"no servers of 'vlm'.*'vllm'"):
         words_for("model", "--backend", "vlm")
-
-
-def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path):
-    server = (
-        "import signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
-        f"open({str(tmp_path / 'ready')!r}, 'w').close()\n"
-        "time.sleep(600)\n"
-    )
-    ours = (
-        "import os, sys; from midthought.engines.servers.process import run_in_foreground; "
-        f"sys.exit(run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ)))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", ours])
-    asyncio.run(until((tmp_path / "ready").exists))
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 5
-    assert run_in_foreground(["sh", "-c", "kill -9 $$"], dict(os.environ)) == 137
 
 
 def test_engine_serve_protects_a_server_by_a_socket_or_a_key(monkeypatch, tmp_path):

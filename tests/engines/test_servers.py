@@ -4,13 +4,8 @@ import asyncio
 import contextlib
 import json
 import math
-import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +13,7 @@ from fake_server import FakeServer, Fault
 from hypothesis import given
 from hypothesis import strategies as st
 from playing import Host, Look, parts_of, play
-from server_engines import KINDS, PROMPT, engine_for, interpreter, is_alive, sample, sample_together, until, written
+from server_engines import KINDS, PROMPT, engine_for, sample, sample_together, until, written
 from small_decoders import small_model
 
 from midthought.engines.engine import Engine, Sampling
@@ -27,7 +22,6 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy, clean_addresses
 from midthought.engines.servers.engine import ServerEngine, ServerPool
 from midthought.engines.servers.launch import SERVERS
-from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.server import Requirements
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
 from midthought.engines.servers.vllm import VLLMServer
@@ -440,113 +434,3 @@ def test_httpx_is_named_where_it_is_missing(kind, monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtraError, match=rf"httpx.*midthought\[{kind}\]"):
         ServerEngine(SERVERS[kind], "http://host", "tiny", eos_token_ids=[])
-
-
-# -- a server of our own -------------------------------------------------------------------------------------------
-
-
-def own_server(folder: Path) -> ServerProcess:
-    """A fake server whose log says the numbers of a child and of itself."""
-    python = interpreter(folder, 'sleep 600 & echo "child $! server $$"; exec "{python}" "{server}" "$@"')
-    port = free_port()
-    words = [python, "-m", "vllm", "--port", str(port), "--served-model-name", "tiny"]
-    server = ServerProcess(words, f"http://127.0.0.1:{port}")
-    server.wait_until_ready(120)
-    return server
-
-
-def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path):
-    server = own_server(tmp_path)
-    child = int(server.log_path.read_text().split()[1])
-    assert server.is_running and is_alive(child) and server.exit_reason() is None
-    server.stop()
-    server.stop()
-    asyncio.run(until(lambda: not is_alive(child)))
-    assert not server.is_running and server.exit_reason() == "the server that was started here was stopped"
-    assert not server.log_path.exists()
-
-
-def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words(tmp_path, monkeypatch):
-    cry = "import sys, time; print('no such\\nmodel: tiny', file=sys.stderr, flush=True); "
-    early = ServerProcess([sys.executable, "-c", cry + "sys.exit(3)"], f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(EngineError, match=r"code 3 before.*no such \| model: tiny"):
-        early.wait_until_ready(120)
-    late = ServerProcess([sys.executable, "-c", cry + "time.sleep(600)"], f"http://127.0.0.1:{free_port()}")
-    asyncio.run(until(lambda: "tiny" in late.log_path.read_text()))
-    with pytest.raises(EngineError, match=r"not ready after 0.2 s.*model: tiny"):
-        late.wait_until_ready(0.2)
-    assert not late.is_running
-    for server in (early, late):
-        server.log_path.unlink()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(EngineError, match="no-such-program"):
-        ServerProcess(["no-such-program"], f"http://127.0.0.1:{free_port()}")
-    assert not list(tmp_path.iterdir()), "no log is left"
-
-
-def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path):
-    server = own_server(tmp_path)
-    patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
-    engine = ServerEngine(VLLMServer, (), "tiny", eos_token_ids=[2], retry_policy=patient, process=server)
-    os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)
-    asyncio.run(until(lambda: not server.is_running))
-    with pytest.raises(EngineError, match=r"episode 1: the server that was started here ended with code.*child \d+"):
-        asyncio.run(asyncio.wait_for(engine.sample(1, [5, 6], Sampling(max_tokens=4)), 30))
-    server.stop()
-    assert server.log_path.exists()
-
-
-def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch):
-    monkeypatch.setattr("midthought.engines.servers.process.TERMINATE_SECONDS", 0.2)
-    stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
-    server = ServerProcess([sys.executable, "-c", stubborn], f"http://127.0.0.1:{free_port()}")
-    asyncio.run(until(lambda: "deaf" in server.log_path.read_text()))
-    server.stop()
-    assert not server.is_running
-    assert not server.log_path.exists()
-
-
-# -- a server that we start ends with us, also where we are killed and can end nothing ourselves -------------------
-
-STARTERS = {
-    "ServerProcess": (
-        "import sys, time; from midthought.engines.servers.process import ServerProcess\n"
-        "server = ServerProcess([sys.executable, '-c', {server!r}], 'http://127.0.0.1:1')\n"
-        "time.sleep(600)\n"
-    ),
-    "serve": (
-        "import os, sys; from midthought.engines.servers.process import run_in_foreground\n"
-        "run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ))\n"
-    ),
-}
-SERVER = """
-import os, signal, subprocess, sys, time
-{first}
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-with open({path!r} + ".part", "w") as file:
-    file.write(f"{{os.getpid()}} {{worker.pid}}")
-os.rename({path!r} + ".part", {path!r})
-time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param("", id="heeds"),
-        pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", id="deaf", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("starter", STARTERS)
-def test_a_server_and_its_workers_end_when_the_run_is_killed(starter, first, tmp_path):
-    told = tmp_path / "pids"
-    server = SERVER.format(first=first, path=str(told))
-    run = subprocess.Popen([sys.executable, "-c", STARTERS[starter].format(server=server)], cwd=tmp_path)
-    try:
-        asyncio.run(until(told.exists))
-        pids = [int(pid) for pid in told.read_text().split()]
-        assert all(map(is_alive, pids))
-    finally:
-        run.send_signal(signal.SIGKILL)
-        run.wait()
-    asyncio.run(until(lambda: not any(map(is_alive, pids)), seconds=5.0 + (5.0 if first else 0.0)))
