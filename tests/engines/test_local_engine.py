@@ -257,28 +257,26 @@ def test_an_engine_lives_through_several_event_loops_even_abandoned_ones():
 
 
 @BOTH_SCHEDULES
-def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(is_later):
+async def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(is_later):
     class Broken:
         def feed(self, token_id: int) -> bool:
             raise LookupError("no such piece")
 
+    async def outcomes(*requests: Any) -> list[type]:
+        return [*map(type, await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), timeout=30))]
+
     model, few = make_model(), Sampling(max_tokens=3)
     engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
-
-    async def run(*requests: Any, fails_later: bool = False) -> list[type]:
-        pending = asyncio.gather(*requests, return_exceptions=True)
-        if fails_later:
-            await until_sampled(engine, 10)
-            for parameter in model.parameters():
-                parameter.data = parameter.data[:0]
-        return [*map(type, await asyncio.wait_for(pending, timeout=30))]
-
     unknown = engine.sample(0, [VOCAB + 5], few)  # a token that is not in the embedding
-    assert asyncio.run(run(unknown, engine.sample(1, prompt(3), few))) == [EngineError] * 2
+    assert await outcomes(unknown, engine.sample(1, prompt(3), few)) == [EngineError] * 2
     broken = engine.sample(0, prompt(3), few, stopper=Broken())
-    assert asyncio.run(run(broken, engine.sample(1, prompt(3), few))) == [LookupError, Completion]
-    long = (engine.sample(number, prompt(5), Sampling(max_tokens=50)) for number in range(2))
-    assert asyncio.run(run(*long, fails_later=True)) == [EngineError] * 2
+    assert await outcomes(broken, engine.sample(1, prompt(3), few)) == [LookupError, Completion]
+    long = [engine.sample(number, prompt(5), Sampling(max_tokens=50)) for number in range(2)]
+    failing = asyncio.create_task(outcomes(*long))
+    await until_sampled(engine, 10)
+    for parameter in model.parameters():
+        parameter.data = parameter.data[:0]
+    assert await failing == [EngineError] * 2
 
 
 def test_when_memory_runs_out_the_error_names_the_remedy(monkeypatch):

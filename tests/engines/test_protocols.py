@@ -109,7 +109,9 @@ def test_an_end_of_sequence_token_that_is_named_but_not_listed_is_recorded_witho
     assert math.isnan(completion.sampled_logprobs[2])
 
 
-def event(listed: list[Any], completion_tokens: int, reason: Any = None, prompt_tokens: int = 3) -> dict[str, Any]:
+def sglang_event(
+    listed: list[Any], completion_tokens: int, reason: Any = None, prompt_tokens: int = 3
+) -> dict[str, Any]:
     return {
         "text": "…",
         "meta_info": {
@@ -136,7 +138,7 @@ A, B, C = [-0.1, 5, None], [-0.2, 6, None], [None, 7, None]
 )
 def test_cumulative_and_incremental_events_give_the_same_tokens(events):
     read = SGLangServer.reader(PROMPT)
-    chunks = [read(event(listed, num_all)) for listed, num_all in events]
+    chunks = [read(sglang_event(listed, num_all)) for listed, num_all in events]
     assert [token_id for chunk in chunks for token_id in chunk.token_ids] == [5, 6, 7]
     logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
     assert logprobs[:2] == [-0.1, -0.2] and math.isnan(logprobs[2])
@@ -144,16 +146,18 @@ def test_cumulative_and_incremental_events_give_the_same_tokens(events):
 
 def test_events_that_do_not_fit_together_and_refusals_are_told_apart():
     with pytest.raises(ValueError, match="1 tokens listed, 4 sampled, 0 seen"):
-        SGLangServer.reader(PROMPT)(event([A], 4))
+        SGLangServer.reader(PROMPT)(sglang_event([A], 4))
     with pytest.raises(EngineError, match="prompt of 3 tokens and continued one of 4"):
-        SGLangServer.reader(PROMPT)(event([A], 1, prompt_tokens=4))
-    without = event([A], 1)
+        SGLangServer.reader(PROMPT)(sglang_event([A], 1, prompt_tokens=4))
+    without = sglang_event([A], 1)
     del without["meta_info"]["output_token_logprobs"]
     with pytest.raises(EngineError, match="no log-probabilities"):
         SGLangServer.reader(PROMPT)(without)
     for status, error in [(400, EngineError), (503, RetryableError), (None, RetryableError)]:
         with pytest.raises(error, match="too long"):
-            SGLangServer.reader(PROMPT)(event([A], 1, {"type": "abort", "message": "too long", "status_code": status}))
+            SGLangServer.reader(PROMPT)(
+                sglang_event([A], 1, {"type": "abort", "message": "too long", "status_code": status})
+            )
 
 
 def test_where_the_server_stops_at_a_token_that_is_no_end_for_us_it_goes_on():
@@ -164,7 +168,7 @@ def test_where_the_server_stops_at_a_token_that_is_no_end_for_us_it_goes_on():
 
 
 def test_a_server_that_ends_without_a_token_again_and_again_is_given_up():
-    ended = event([], 0, {"type": "stop", "matched": "NaN happened"})
+    ended = sglang_event([], 0, {"type": "stop", "matched": "NaN happened"})
     with (
         FakeServer("sglang", len, server_eos=[3], alter=lambda _: ended) as server,
         pytest.raises(EngineError, match=r"2 requests failed.*ended without a token"),
