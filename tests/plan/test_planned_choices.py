@@ -218,9 +218,7 @@ SMALL = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, 
 SMALL |= {"intermediate_size": 1536, "vocab_size": 49_152, "tie_word_embeddings": True}
 ONE_LAYER = {"hidden_size": 2048, "num_hidden_layers": 1, "num_attention_heads": 16, "num_key_value_heads": 8}
 ONE_LAYER |= {"intermediate_size": 8192, "vocab_size": 4000}
-LARGE = {"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
-LARGE |= {"intermediate_size": 12_288, "vocab_size": 151_936}
-SHAPES = {"one layer": ONE_LAYER, "large": LARGE}
+SHAPES = {"one layer": ONE_LAYER, "large": MODEL_CONFIGS["Qwen/Qwen3-8B"]}
 RUNS = (
     {},
     {"training": {"adv_estimator": "grpo", "mini_batch_size": 2}},
