@@ -44,7 +44,7 @@ COMMON = {
 
 def test_a_request_says_everything_that_the_servers_defaults_could_change():
     sampling = Sampling(max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, seed=2**40 + 11)
-    assert VLLMServer.body("tiny", (1, 2), sampling, [7]) == {
+    assert VLLMServer.body("tiny", (1, 2), sampling, [7], None) == {
         **COMMON,
         "model": "tiny",
         "prompt": [1, 2],
@@ -59,7 +59,7 @@ def test_a_request_says_everything_that_the_servers_defaults_could_change():
     }
     own = {"max_new_tokens": 5, "sampling_seed": 11, "ignore_eos": False}
     asked = {"input_ids": [1, 2], "sampling_params": COMMON | own, "return_logprob": True, "stream": True}
-    assert SGLangServer.body("tiny", (1, 2), sampling, [7]) == asked
+    assert SGLangServer.body("tiny", (1, 2), sampling, [7], None) == asked
     greedy = Sampling(max_tokens=5, temperature=0.0, top_p=0.9, top_k=40, min_p=0.1)
     body = SGLangServer.body("tiny", (1, 2), greedy, [7], "an adapter")
     params = body["sampling_params"]
