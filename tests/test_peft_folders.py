@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,22 +48,16 @@ def adapted(kind: str = "Qwen3", num_adapters: int = 1, tied: bool = False, **ch
     return model.eval()
 
 
+IN_OUT = {"kind": "GPT2", "target_modules": ["c_attn"], "fan_in_fan_out": True}
 KINDS = {
     "LoRA": {},
     "rsLoRA": {"use_rslora": True},
     "DoRA": {"use_dora": True},
     "several adapters": {"num_adapters": 3},
-    "weights stored as [in, out]": {"kind": "GPT2", "target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True},
-    "DoRA stored as [in, out]": {
-        "kind": "GPT2",
-        "target_modules": ["c_attn"],
-        "fan_in_fan_out": True,
-        "use_dora": True,
-    },
-    "a bias that learns": {"kind": "GPT2", "target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_bias": True},
+    "weights stored as [in, out]": {**IN_OUT, "target_modules": ["c_attn", "c_fc"]},
+    "DoRA stored as [in, out]": {**IN_OUT, "use_dora": True},
+    "a bias that learns": {**IN_OUT, "lora_bias": True},
     "embeddings": {"target_modules": ["embed_tokens", "q_proj"]},
-}
-MORE = {
     "a module to save": {"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]},
     "trained tokens": {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [3, 4]}},
     "experts": {
@@ -74,16 +69,34 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("changes", [*KINDS.values(), *MORE.values()], ids=[*KINDS, *MORE])
-def test_the_merged_folder_computes_what_the_model_with_adapters_computes(changes, tmp_path, monkeypatch):
+@torch.no_grad()
+def move_adapters(model: Any) -> None:
+    for name, tensor in model.named_parameters():
+        if "lora_" in name or "modules_to_save" in name or "trainable_tokens" in name:
+            tensor.add_(1.0)
+
+
+def assert_computes_as(model: Any, folder: Path) -> None:
+    with torch.no_grad():
+        found, expected = load_model(folder)(input_ids=IDS).logits, model(input_ids=IDS).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS)
+def test_the_merged_folder_computes_what_the_model_computes_and_adapters_come_back_bit_by_bit(
+    changes, tmp_path, monkeypatch
+):
     model = adapted(**changes)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    expected = model(input_ids=IDS).logits
     monkeypatch.setattr(peft_folders, "MAX_SHARD_BYTES", 20_000)
     save_merged(model, tmp_path / "merged")
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert len(list((tmp_path / "merged").glob("model-*-of-*.safetensors"))) > 1
-    torch.testing.assert_close(load_model(tmp_path / "merged")(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
+    assert_computes_as(model, tmp_path / "merged")
+    save_adapters(model, tmp_path / "adapters")
+    move_adapters(model)
+    load_adapters(model, tmp_path / "adapters")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize("kind", ["Qwen3", "Qwen3Moe"])
@@ -105,11 +118,9 @@ def test_tied_embeddings_stay_tied_unless_adapters_make_them_differ(target, tmp_
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = adapted(target_modules=target, tied=True)
-    expected = model(input_ids=IDS).logits
     save_merged(model, tmp_path / "merged")
-    loaded = load_model(tmp_path / "merged")
-    assert loaded.config.tie_word_embeddings is (target == ["q_proj"])
-    torch.testing.assert_close(loaded(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
+    assert load_model(tmp_path / "merged").config.tie_word_embeddings is (target == ["q_proj"])
+    assert_computes_as(model, tmp_path / "merged")
 
 
 def test_small_adapters_are_not_lost_in_bfloat16(tmp_path):
@@ -140,21 +151,17 @@ def saved_with_base(tmp_path):
 
 def test_a_folder_of_adapters_loads_with_its_base_also_if_the_run_was_moved(tmp_path):
     model = saved_with_base(tmp_path)
-    expected = model(input_ids=IDS).logits
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-    loaded = load_model(tmp_path / "elsewhere/step/policy")
-    torch.testing.assert_close(loaded(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
+    assert_computes_as(model, tmp_path / "elsewhere/step/policy")
 
 
 def test_adapters_without_a_base_s_name_belong_to_the_model_in_whose_folder_they_are(tmp_path):
     model = adapted()
-    expected = model(input_ids=IDS).logits
     copy.deepcopy(model).unload().save_pretrained(tmp_path)
     save_adapters(model, tmp_path / "lora_adapter")
     assert not json.loads((tmp_path / "lora_adapter/adapter_config.json").read_text())["base_model_name_or_path"]
     assert find_shape(str(tmp_path / "lora_adapter")).num_layers == model.config.num_hidden_layers
-    loaded = load_model(tmp_path / "lora_adapter")
-    torch.testing.assert_close(loaded(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
+    assert_computes_as(model, tmp_path / "lora_adapter")
 
 
 def test_adapters_of_another_base_damaged_ones_and_those_without_a_base_are_named_with_the_remedy(tmp_path):
@@ -190,25 +197,9 @@ def test_adapters_that_are_their_own_base_model_are_named(tmp_path):
 def test_the_digest_is_of_the_base_alone_and_the_same_in_bfloat16():
     model = adapted(modules_to_save=["lm_head"])
     digest = base_digest(model.base_model.model)
-    with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            if "lora_" in name or "modules_to_save" in name:
-                tensor.add_(1.0)
+    move_adapters(model)
     assert base_digest(model.base_model.model) == digest
     assert base_digest(model.base_model.model.to(torch.bfloat16)) == digest
-
-
-@pytest.mark.parametrize("changes", [*KINDS.values(), *MORE.values()], ids=[*KINDS, *MORE])
-def test_adapters_of_every_kind_come_back_bit_by_bit(changes, tmp_path):
-    model = adapted(**changes)
-    saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    save_adapters(model, tmp_path)
-    with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            if "lora_" in name or "modules_to_save" in name or "trainable_tokens" in name:
-                tensor.add_(1.0)
-    load_adapters(model, tmp_path)
-    assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
 
 
 def test_disabled_adapters_give_the_base_weight_whether_merged_or_not():

@@ -96,7 +96,7 @@ class RecipeConfig(Section):
         corrects_itself = training.policy_loss in training.sampling_corrected
         is_older = training.max_staleness and training.rollout_correction == "auto" and not corrects_itself
         num_gpus, flags = self.model.tensor_parallel_size, inference.server_flags
-        if num_gpus > 1 and "--tensor-parallel-size" not in flags:
+        if num_gpus > 1 and not inference.base_url and "--tensor-parallel-size" not in flags:
             flags = [*flags, "--tensor-parallel-size", str(num_gpus)]
         derived: dict[str, dict[str, Any]] = {
             "training": {

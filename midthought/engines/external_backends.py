@@ -13,7 +13,7 @@ from midthought.engines.engine import Engine
 from midthought.engines.external_engine import ExternalEngine
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.launch import SERVERS, start_server
+from midthought.engines.servers.launch import SERVERS, require_own_server, start_server
 from midthought.engines.servers.preparation import probe_text
 from midthought.engines.servers.server import ServerOptions
 from midthought.engines.servers.vllm import max_lora_rank
@@ -48,6 +48,7 @@ def check_external(inference: InferenceConfig) -> None:
             f"inference.in_process and inference.base_url={inference.base_url!r}: one excludes the other; without a server "
             "there is no URL"
         )
+    require_own_server(inference.server_flags, inference.base_url, "inference.")
     if inference.in_process:
         import_vllm()
 

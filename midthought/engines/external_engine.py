@@ -78,8 +78,7 @@ class ExternalEngine(ABC):
         Raises `EngineError` if `token_ids` is empty, the episode is being sampled already, the request is refused, it is not
         completed within the limits of the retry policy, or the engine is shut down.
         """
-        if self._is_shut_down:
-            raise EngineError(f"this {type(self).__name__} was shut down; create a new one")
+        self._require_running()
         if not token_ids:
             raise EngineError(f"episode {episode}: nothing to continue; give at least one token id")
         if episode in self._samples:
@@ -136,6 +135,10 @@ class ExternalEngine(ABC):
             if self.is_asleep:
                 await asyncio.to_thread(self._wake_up)
 
+    def _require_running(self) -> None:
+        if self._is_shut_down:
+            raise EngineError(f"this {type(self).__name__} was shut down; create a new one")
+
     def _failure(self, episode: int, draft: PartialCompletion, what: str) -> EngineError:
         return EngineError(f"episode {episode}: {what}; {len(draft.token_ids)} tokens received")
 
@@ -166,7 +169,7 @@ class ExternalEngine(ABC):
 
         Running samples are awaited first and new ones wait, so no completion mixes weights. Wakes up from `sleep`.
 
-        Raises `EngineError` if the engine does not load the weights or computes something else.
+        Raises `EngineError` if the engine does not load the weights, computes something else, or is shut down.
         """
         with self._updates:
             self._publish(self.policy_version + 1)
@@ -174,7 +177,7 @@ class ExternalEngine(ABC):
     def sleep(self) -> None:
         """Releases its memory, if it can, after running samples; the next sample or update loads the policy again."""
         with self._updates:
-            if self.can_sleep and not self.is_asleep:
+            if self.can_sleep and not self.is_asleep and not self._is_shut_down:
                 self._loop.run(self._fall_asleep())
 
     def shutdown(self) -> None:
@@ -192,6 +195,7 @@ class ExternalEngine(ABC):
                 self._publish(self.policy_version)
 
     def _publish(self, policy_version: int) -> None:
+        self._require_running()
         assert self._policy is not None
         with self._policy.publication(in_memory=self.reads_memory) as publication:
             self._loop.run(self._load_version(publication, policy_version))
@@ -224,6 +228,7 @@ class ExternalEngine(ABC):
 
     def check(self) -> None:
         """Checks that it can be used. Raises `EngineError` or `SettingsError`."""
+        self._require_running()
         self._loop.run(self._check())
 
     @abstractmethod

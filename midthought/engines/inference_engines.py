@@ -11,7 +11,7 @@ from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.scripted import Script, ScriptedEngine, byte_tokenizer
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
-from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.launch import require_own_server, start_server
 from midthought.engines.servers.preparation import probe_text
 from midthought.engines.servers.server import Server, ServerOptions
 from midthought.engines.servers.sglang import SGLangServer
@@ -117,7 +117,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
             the GPU's memory (None: its own default), further command-line arguments, Python interpreter with its package.
 
     Raises:
-        SettingsError: a server serves another model, or has another tokenizer.
+        SettingsError: a server serves another model, or has another tokenizer; `server_flags` with `base_url`.
         EngineError: no server answers, or the server started here does not become ready.
         MissingExtraError: httpx is not installed, or, without `base_url`, the server's package.
     """
@@ -142,6 +142,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
         server_python: str | None = None,
         **sampling: Any,
     ) -> None:
+        require_own_server(server_flags, base_url)
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
         name = str(model_path) if served_model_name is None else served_model_name
         process = None

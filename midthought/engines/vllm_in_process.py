@@ -242,7 +242,7 @@ class VLLMInProcessEngine(ExternalEngine):
 
         seed = request_seed(draft.sampling.seed, len(draft.prompt))
         sampling = dataclasses.replace(draft.sampling, max_tokens=room, seed=seed)
-        body = VLLMServer.body("", (), sampling, sorted(draft.eos_token_ids))
+        body = VLLMServer.body("", (), sampling, sorted(draft.eos_token_ids), None)
         said = {name: body[name] for name in _SAID_OF_SAMPLING}
         return SamplingParams(**said, detokenize=False, output_kind=RequestOutputKind.DELTA)
 

@@ -5,7 +5,6 @@ Run as a program (`python fake_server.py -m vllm.… --uds …`) it is a server 
 
 import argparse
 import contextlib
-import errno
 import hashlib
 import json
 import math
@@ -53,18 +52,6 @@ class Fault:
 def hashed(context: Sequence[int], num_tokens: int) -> int:
     """A policy without any state: the next token follows from all ids so far."""
     return int.from_bytes(hashlib.blake2b(repr(list(context)).encode(), digest_size=8).digest()) % num_tokens
-
-
-def _bound(make: Callable[[], ThreadingHTTPServer], seconds: float = 60.0) -> ThreadingHTTPServer:
-    """A connection of another test may have been given the port meanwhile: it is waited for."""
-    ends_at = time.monotonic() + seconds
-    while True:
-        try:
-            return make()
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > ends_at:
-                raise
-            time.sleep(0.05)
 
 
 @dataclass(eq=False)
@@ -116,6 +103,12 @@ class FakeServer:
         """Paths of the requests that change the server, in their order."""
         self.released = threading.Event()
         self.lock = threading.Lock()
+        if not self.uds:  # other processes get other ports while this object lives, whether it serves or not
+            self._reserved = socket.socket()
+            self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._reserved.bind(("127.0.0.1", self.port))
+            self.port = int(self._reserved.getsockname()[1])
+            weakref.finalize(self, self._reserved.close)
 
     @property
     def url(self) -> str:
@@ -134,15 +127,14 @@ class FakeServer:
         class Server(ThreadingHTTPServer):
             request_queue_size = 256
             daemon_threads = True
-            allow_reuse_address = not self.uds
+            allow_reuse_address = allow_reuse_port = not self.uds
             address_family = socket.AF_UNIX if self.uds else socket.AF_INET
 
             def server_bind(self) -> None:  # without looking up the host's name
                 socketserver.TCPServer.server_bind(self)
 
-        self._http = _bound(lambda: Server(self.uds or ("127.0.0.1", self.port), Handler))  # type: ignore[arg-type]
-        if not self.uds:
-            self.port = int(self._http.server_address[1])
+        self.released.clear()
+        self._http = Server(self.uds or ("127.0.0.1", self.port), Handler)  # type: ignore[arg-type]
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 
@@ -150,14 +142,6 @@ class FakeServer:
         self.released.set()
         self._http.shutdown()
         self._http.server_close()
-        if (
-            not self.uds
-        ):  # the port stays bound while this object lives: otherwise a server of another test may be given the port
-            bound = socket.socket()
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                bound.bind(("127.0.0.1", self.port))
-            weakref.finalize(self, bound.close)
 
     def next_fault(self) -> Fault | None:
         with self.lock:

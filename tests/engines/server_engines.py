@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import FakeServer, hashed
-from typer.testing import CliRunner
+from fake_server import hashed
 
-from midthought.cli import app
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
@@ -33,12 +31,14 @@ def written(num_tokens: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 
 
 def engine_for(
-    *servers: FakeServer, eos: Sequence[int] = (), limits: dict[str, Any] | None = None, **retry_policy: Any
+    *servers: Any, kind: str = "", model: str = "", eos: Sequence[int] = (), limits: Any = None, **retry_policy: Any
 ) -> ServerEngine:
+    """An engine over fake servers, or over those at addresses; `limits`: further options."""
+    first = servers[0]
     return ServerEngine(
-        SERVERS[servers[0].kind],
-        [server.url for server in servers],
-        servers[0].model,
+        SERVERS[kind or getattr(first, "kind", "vllm")],
+        [getattr(server, "url", server) for server in servers],
+        model or getattr(first, "model", "tiny"),
         eos_token_ids=eos,
         retry_policy=RetryPolicy(**{**IMPATIENT, **retry_policy}),
         **(limits or {}),
@@ -49,20 +49,21 @@ def sample(engine: ServerEngine, max_tokens: int = 12, stopper: Stopper | None =
     return asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=max_tokens, **sampling), stopper=stopper))
 
 
+def sample_together(engine: ServerEngine, prompts: dict[int, list[int]]) -> list[Completion]:
+    """Samples four tokens after the prompt of each episode, all at once."""
+
+    async def run() -> list[Completion]:
+        ways = Sampling(max_tokens=4)
+        return await asyncio.gather(*(engine.sample(episode, prompt, ways) for episode, prompt in prompts.items()))
+
+    return asyncio.run(run())
+
+
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         await asyncio.sleep(0.005)
-
-
-def planned(*words: Any) -> str:
-    """What `midthought engine serve --dry-run` prints. Raises what it raises."""
-    result = CliRunner().invoke(app, ["engine", "serve", "--python", "py", "--dry-run", *map(str, words)])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def is_alive(pid: int) -> bool:

@@ -1,6 +1,6 @@
-"""Decoders that are small enough to compare to the last digit, and which of the fused ones compute."""
+"""Decoders that are small enough to compare to the last digit, which of the fused ones compute, and how exactly they sample."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought.engines.local.decoder import Decoder
+from midthought.types import Completion
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61,
@@ -47,3 +48,12 @@ def decoders_in(compute: Callable[[], object]) -> list[Decoder]:
         patch.setattr(Decoder, "__call__", observed)
         compute()
     return used
+
+
+@torch.no_grad()
+def off_by(model: Any, context: Sequence[int], completion: Completion, temperature: float = 1.0) -> float:
+    """The largest difference between the recorded log-probabilities and those of one plain forward pass."""
+    ids = torch.tensor([[*context, *completion.token_ids]])
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(context) - 1 : -1].float()
+    expected = (logits / temperature).log_softmax(-1).gather(-1, ids[0, len(context) :, None])[:, 0]
+    return float((torch.tensor(completion.sampled_logprobs) - expected).abs().max())

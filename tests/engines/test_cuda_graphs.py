@@ -153,21 +153,18 @@ def test_replayed_passes_of_several_tokens_give_what_plain_ones_give(name, monke
 
 
 @pytest.mark.parametrize(
-    ("owner", "limit", "value", "lengths", "num_new", "num_recordings"),
+    ("limit", "lengths", "num_new", "num_recordings"),
     [
-        (recorded, "NUMBERS_OF_TOKENS", (4,), {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
-        (recorded, "MAX_LAST_TOKENS", 1, {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
-        (recorded, "MAX_KEYS_READ", 30, {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
-        (recorded, "MAX_KEYS_READ", 20, {0: 3, 1: 40}, {0: 2, 1: 1}, 1),  # keys of rows with one token do not count
-        (Decoder, "reads_own_keys", False, {0: 5, 1: 17}, {0: 1, 1: 4}, 0),  # attention reads all keys
+        ((recorded, "NUMBERS_OF_TOKENS", (4,)), {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
+        ((recorded, "MAX_LAST_TOKENS", 1), {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
+        ((recorded, "MAX_KEYS_READ", 30), {0: 5, 1: 17}, {0: 1, 1: 4}, 0),
+        ((recorded, "MAX_KEYS_READ", 20), {0: 3, 1: 40}, {0: 2, 1: 1}, 1),  # keys of rows with one token do not count
+        ((Decoder, "reads_own_keys", False), {0: 5, 1: 17}, {0: 1, 1: 4}, 0),  # attention reads all keys
     ],
 )
 @pytest.mark.usefixtures("reads_own_keys")
-def test_passes_of_several_tokens_beyond_a_limit_are_computed(
-    owner, limit, value, lengths, num_new, num_recordings,
-    monkeypatch
-):  # fmt: skip
-    monkeypatch.setattr(owner, limit, value)
+def test_passes_of_several_tokens_beyond_a_limit_are_computed(limit, lengths, num_new, num_recordings, monkeypatch):
+    monkeypatch.setattr(*limit)
     tape = Tape()
     sequences = Sequences(runners(make("qwen3"), tape), lengths, room_for=60)
     for _ in range(2 * MIN_PASSES_OF_SEVERAL):

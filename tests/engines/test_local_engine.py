@@ -4,23 +4,17 @@ import asyncio
 import random
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import small_decoders
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from precision import logit_tolerance
 from representatives import representatives
-from transformers import (
-    Gemma2Config,
-    Gemma3TextConfig,
-    LlamaConfig,
-    MambaConfig,
-    MistralConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    Qwen3Config,
-)
+from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, MambaConfig, MistralConfig, Qwen3Config
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import engine as local
@@ -28,14 +22,14 @@ from midthought.engines.local import forward_pass, kv_cache_manager, sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.runner import CachedRunner, Row
-from midthought.engines.local.runner_selection import make_runner
+from midthought.engines.local.slot_batch import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, find_groups
 from midthought.errors import EngineError
 from midthought.types import Completion, Finish
 
 VOCAB = 97
 SIZES = {**small_decoders.SIZES, "vocab_size": VOCAB, "num_hidden_layers": 2, "head_dim": 8}
 """Weights far from uniform, so that a wrong cache shows."""
-CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+CONFIGS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaConfig(**SIZES),
     "qwen3": lambda: Qwen3Config(**SIZES),
     "mistral": lambda: MistralConfig(**SIZES, sliding_window=7),
@@ -54,19 +48,8 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return torch.randint(VOCAB, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def rescore(model: PreTrainedModel, context: Sequence[int], sampled: Sequence[int]) -> list[float]:
-    """Log-probabilities of `sampled` after `context`, by one plain forward pass."""
-    with torch.no_grad():
-        logits = model(torch.tensor([[*context, *sampled]]), use_cache=False).logits[0].float()
-    logprobs = logits.log_softmax(-1)
-    first = len(context) - 1
-    return [logprobs[first + index, token].item() for index, token in enumerate(sampled)]
-
-
-def assert_exact(model: PreTrainedModel, context: Sequence[int], completion: Completion, num_tokens: int = 64) -> None:
-    """The recorded log-probabilities are those of one plain forward pass."""
-    expected = rescore(model, context, completion.token_ids)
-    assert list(completion.sampled_logprobs) == pytest.approx(expected, abs=logit_tolerance(model, num_tokens))
+def assert_exact(model: Any, context: Sequence[int], completion: Completion, num_tokens: int = 64) -> None:
+    assert small_decoders.off_by(model, context, completion) <= logit_tolerance(model, num_tokens)
 
 
 BOTH_SCHEDULES = pytest.mark.parametrize("is_later", [False, True], ids=["tokens read at once", "one pass later"])
@@ -192,37 +175,29 @@ async def until_sampled(engine: LocalEngine, num_tokens: int) -> int:
 
 
 @BOTH_SCHEDULES
-def test_weights_that_change_in_place_in_mid_sample_are_sampled_from_at_once(is_later):
+async def test_weights_that_change_in_place_in_mid_sample_are_sampled_from_at_once(is_later):
     model, other = make_model(seed=0), make_model(seed=1)
     engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
     ids = prompt(12)
-
-    async def run() -> tuple[int, Completion]:
-        pending = asyncio.ensure_future(engine.sample(1, ids, Sampling(max_tokens=12)))
-        num_old = await until_sampled(engine, 5)
-        model.load_state_dict(other.state_dict())
-        engine.update_weights()
-        return num_old, await pending
-
-    num_old, completion = asyncio.run(run())
-    old, new = completion.token_ids[:num_old], completion.token_ids[num_old:]
-    expected = rescore(other, [*ids, *old], new)
-    assert completion.sampled_logprobs[num_old:] == pytest.approx(expected, abs=logit_tolerance(model))
-    assert completion.policy_version == 1 and len(new) == 12 - num_old > 0
+    pending = asyncio.ensure_future(engine.sample(1, ids, Sampling(max_tokens=12)))
+    num_old = await until_sampled(engine, 5)
+    model.load_state_dict(other.state_dict())
+    engine.update_weights()
+    completion = await pending
+    old, logprobs = completion.token_ids[:num_old], completion.sampled_logprobs[num_old:]
+    rest = replace(completion, token_ids=completion.token_ids[num_old:], sampled_logprobs=logprobs)
+    assert_exact(other, [*ids, *old], rest)
+    assert completion.policy_version == 1 and len(rest.token_ids) == 12 - num_old > 0
 
 
-def test_an_engine_that_sleeps_while_it_samples_computes_the_rest_again(monkeypatch):
+async def test_an_engine_that_sleeps_while_it_samples_computes_the_rest_again(monkeypatch):
     monkeypatch.setattr(kv_cache_manager.KVCacheManager, "is_on_gpu", True)
     engine = LocalEngine(make_model(), eos_token_ids=[], async_scheduling=True)
-
-    async def run() -> Completion:
-        pending = asyncio.ensure_future(engine.sample(1, prompt(12), Sampling(max_tokens=12)))
-        await until_sampled(engine, 5)
-        engine.sleep()
-        assert not engine.num_cache_bytes
-        return await pending
-
-    assert_exact(make_model(), prompt(12), asyncio.run(run()))
+    pending = asyncio.ensure_future(engine.sample(1, prompt(12), Sampling(max_tokens=12)))
+    await until_sampled(engine, 5)
+    engine.sleep()
+    assert not engine.num_cache_bytes
+    assert_exact(make_model(), prompt(12), await pending)
 
 
 def test_the_learners_model_is_left_alone():
@@ -238,14 +213,12 @@ def test_running_sequences_are_moved_together_when_others_have_ended_or_are_idle
     """Most episodes end early or stay idle in their slots, so the last ones are left in the highest slots."""
     model, num_idle, num_short = make_model(), 9, 24
     prompts = [prompt(5 + number % 3, seed=number) for number in range(28)]
-    last_slots: dict[int, int] = {}
+    slots_of_passes: list[set[int]] = []
     long_ones_ended = asyncio.Event()
     steps = CachedRunner.steps
 
     def observed(self: CachedRunner, rows: Sequence[Row], **options: Any) -> Any:
-        for row in rows:
-            begun_so = (n for n, ids in enumerate(prompts) if list(row.token_ids[: len(ids)]) == ids)
-            last_slots.update(dict.fromkeys(begun_so, row.slot))
+        slots_of_passes.append({row.slot for row in rows})
         return steps(self, rows, **options)
 
     monkeypatch.setattr(CachedRunner, "steps", observed)
@@ -265,7 +238,7 @@ def test_running_sequences_are_moved_together_when_others_have_ended_or_are_idle
             assert_exact(model, ids, await engine.sample(number, ids, Sampling(max_tokens=5, seed=number)))
 
     play(engine, episode, len(prompts))
-    assert [last_slots[number] for number in range(num_short, 28)] == [0, 1, 2, 3]
+    assert {0, 1, 2, 3} in slots_of_passes, "of the four that sample longest"
     assert engine.stats.num_reused_tokens == sum(len(ids) + 2 for ids in prompts[:num_idle])
 
 
@@ -284,28 +257,26 @@ def test_an_engine_lives_through_several_event_loops_even_abandoned_ones():
 
 
 @BOTH_SCHEDULES
-def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(is_later):
+async def test_a_failing_pass_fails_every_request_and_a_raising_stopper_its_own_only(is_later):
     class Broken:
         def feed(self, token_id: int) -> bool:
             raise LookupError("no such piece")
 
+    async def outcomes(*requests: Any) -> list[type]:
+        return [*map(type, await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), timeout=30))]
+
     model, few = make_model(), Sampling(max_tokens=3)
     engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
-
-    async def run(*requests: Any, fails_later: bool = False) -> list[type]:
-        pending = asyncio.gather(*requests, return_exceptions=True)
-        if fails_later:
-            await until_sampled(engine, 10)
-            for parameter in model.parameters():
-                parameter.data = parameter.data[:0]
-        return [*map(type, await asyncio.wait_for(pending, timeout=30))]
-
     unknown = engine.sample(0, [VOCAB + 5], few)  # a token that is not in the embedding
-    assert asyncio.run(run(unknown, engine.sample(1, prompt(3), few))) == [EngineError] * 2
+    assert await outcomes(unknown, engine.sample(1, prompt(3), few)) == [EngineError] * 2
     broken = engine.sample(0, prompt(3), few, stopper=Broken())
-    assert asyncio.run(run(broken, engine.sample(1, prompt(3), few))) == [LookupError, Completion]
-    long = (engine.sample(number, prompt(5), Sampling(max_tokens=50)) for number in range(2))
-    assert asyncio.run(run(*long, fails_later=True)) == [EngineError] * 2
+    assert await outcomes(broken, engine.sample(1, prompt(3), few)) == [LookupError, Completion]
+    long = [engine.sample(number, prompt(5), Sampling(max_tokens=50)) for number in range(2)]
+    failing = asyncio.create_task(outcomes(*long))
+    await until_sampled(engine, 10)
+    for parameter in model.parameters():
+        parameter.data = parameter.data[:0]
+    assert await failing == [EngineError] * 2
 
 
 def test_when_memory_runs_out_the_error_names_the_remedy(monkeypatch):
@@ -319,37 +290,19 @@ def test_when_memory_runs_out_the_error_names_the_remedy(monkeypatch):
 
 
 @BOTH_SCHEDULES
-def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_later):
+async def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone(is_later):
     model, prompts = make_model(), [prompt(8, seed=number) for number in range(3)]
     engine = LocalEngine(model, eos_token_ids=[], async_scheduling=is_later)
 
-    async def run() -> list[Any]:
-        ways = [Sampling(max_tokens=30, seed=number) for number in range(3)]
-        pending = asyncio.gather(*map(engine.sample, range(3), prompts, ways), return_exceptions=True)
-        await until_sampled(engine, 15)
-        engine.close(1)
-        return await pending
-
-    found = asyncio.run(run())
+    ways = [Sampling(max_tokens=30, seed=number) for number in range(3)]
+    pending = asyncio.gather(*map(engine.sample, range(3), prompts, ways), return_exceptions=True)
+    await until_sampled(engine, 15)
+    engine.close(1)
+    found = await pending
     assert isinstance(found[1], asyncio.CancelledError)
     for number in (0, 2):
         assert len(found[number].token_ids) == 30
         assert_exact(model, prompts[number], found[number])
-
-
-def test_nothing_to_continue_and_asking_twice_are_errors():
-    engine = LocalEngine(make_model(), eos_token_ids=[])
-    with pytest.raises(EngineError, match="nothing to continue"):
-        asyncio.run(engine.sample(1, [], Sampling(max_tokens=3)))
-
-    async def twice() -> None:
-        first = asyncio.ensure_future(engine.sample(1, prompt(3), Sampling(max_tokens=3)))
-        await asyncio.sleep(0)
-        with pytest.raises(EngineError, match="sampled already"):
-            await engine.sample(1, prompt(3), Sampling(max_tokens=3))
-        await first
-
-    asyncio.run(twice())
 
 
 def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take():
@@ -436,6 +389,53 @@ def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike():
     engine.update_weights()
     sample_all(engine, [prompt(30)], max_tokens=1)
     assert engine.stats.num_prefilled_tokens == 30 + 1 + 1 + 30
+
+
+@given(st.lists(st.sampled_from([0, 5, MIN_PREFIX_TOKENS, MIN_PREFIX_TOKENS + 9]), min_size=1, max_size=20))
+@settings(max_examples=200)
+def test_groups_cover_every_row_once_and_share_no_more_than_neighbours_do(common):
+    common[0] = 0
+    groups = find_groups(common)
+    if not groups:
+        longest = run = 1
+        for shared in common[1:]:
+            run = run + 1 if shared >= MIN_PREFIX_TOKENS else 1
+            longest = max(longest, run)
+        assert longest < MIN_GROUP_ROWS
+        return
+    assert [group.start for group in groups] == [0, *[group.end for group in groups[:-1]]]
+    assert groups[-1].end == len(common)
+    for start, end, num_tokens in groups:
+        if num_tokens:
+            assert end - start >= MIN_GROUP_ROWS and num_tokens == min(common[start + 1 : end]) >= MIN_PREFIX_TOKENS
+
+
+def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_leaves_first(monkeypatch):
+    model = make_model("llama")
+    prompts = (
+        [prompt(MIN_PREFIX_TOKENS + 20, seed=1)] * 6 + [prompt(30, seed=2)] + [prompt(MIN_PREFIX_TOKENS, seed=3)] * 4
+    )
+
+    async def sample(engine: LocalEngine) -> list[Completion]:
+        ways = [Sampling(max_tokens=6 + 3 * number % 7, seed=number) for number in range(len(prompts))]
+        return await asyncio.gather(*map(engine.sample, range(len(prompts)), prompts, ways))
+
+    seen: list[int] = []
+    steps = CachedRunner.steps
+
+    def observed(self: CachedRunner, rows: Any, *, groups: Any = ()) -> Any:
+        seen.append(len(groups))
+        return steps(self, rows, groups=groups)
+
+    monkeypatch.setattr(CachedRunner, "steps", observed)
+    shared, alone = (
+        asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600, share_prefixes=is_shared)))
+        for is_shared in (True, False)
+    )
+    assert max(seen) >= 2, "no pass treated samples of one prompt together"
+    for ids, ours, theirs in zip(prompts, shared, alone, strict=True):
+        assert ours.token_ids == theirs.token_ids
+        assert_exact(model, ids, ours, MIN_PREFIX_TOKENS)
 
 
 # -- memory ----------------------------------------------------------------------------------------------------
@@ -549,24 +549,19 @@ def test_what_quick_tools_bring_is_computed_together():
 
 
 @pytest.mark.parametrize(("num_away", "yield_seconds"), [(0, 1e9), (1, 1e9), (0, 0.0)])
-def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
+async def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
     num_away, yield_seconds, monkeypatch
 ):
     monkeypatch.setattr(local, "YIELD_SECONDS", yield_seconds)
     engine = LocalEngine(make_model(), eos_token_ids=[])
-
-    async def run() -> int:
-        for number in range(2 + num_away):
-            engine.open(number)
-        ways = Sampling(max_tokens=50)
-        requests = [asyncio.ensure_future(engine.sample(n, prompt(3, seed=n), ways)) for n in range(2)]
-        num_turns = 0
-        while not all(request.done() for request in requests):
-            await asyncio.sleep(0)
-            num_turns += 1
-        return num_turns
-
-    num_turns = asyncio.run(run())
+    for number in range(2 + num_away):
+        engine.open(number)
+    ways = Sampling(max_tokens=50)
+    requests = [asyncio.ensure_future(engine.sample(n, prompt(3, seed=n), ways)) for n in range(2)]
+    num_turns = 0
+    while not all(request.done() for request in requests):
+        await asyncio.sleep(0)
+        num_turns += 1
     assert engine.stats.num_forward_passes == 50
     assert num_turns >= 50 if num_away or not yield_seconds else num_turns < 10
 
@@ -579,21 +574,15 @@ def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_els
 )
 def test_the_next_pass_begins_before_the_tokens_of_the_last_one_are_read(is_later, expected, monkeypatch):
     order: list[str] = []
-    read = sampling.DrawnTokens.read
-    monkeypatch.setattr(sampling.DrawnTokens, "read", lambda self: order.append("read") or read(self))
-
-    def make_noted(*args: Any, **options: Any) -> Any:
-        runner = make_runner(*args, **options)
-        begin = runner.steps
-
-        def steps(*rows: Any, **more: Any) -> Any:
-            step = begin(*rows, **more)
-            return lambda token_ids: order.append("pass") or step(token_ids)
-
-        runner.steps = steps  # type: ignore[method-assign]
-        return runner
-
-    monkeypatch.setattr(kv_cache_manager, "make_runner", make_noted)
     engine = LocalEngine(make_model(), eos_token_ids=[], async_scheduling=is_later)
+    sample_all(engine, [prompt(3)], max_tokens=1)
+    steps, read = CachedRunner.steps, sampling.DrawnTokens.read
+
+    def noted(self: CachedRunner, *rows: Any, **options: Any) -> Any:
+        step = steps(self, *rows, **options)
+        return lambda token_ids: order.append("pass") or step(token_ids)
+
+    monkeypatch.setattr(CachedRunner, "steps", noted)
+    monkeypatch.setattr(sampling.DrawnTokens, "read", lambda self: order.append("read") or read(self))
     sample_all(engine, [prompt(5)], max_tokens=5)
     assert order[1:] == expected, "the prompt's own pass comes first, and its token is read at once"

@@ -1,47 +1,40 @@
 """Which models keep a cache, and that the shared weights stay shared."""
 
+import copy
+import types
 import warnings
 from typing import Any
 
 import pytest
 import torch
 from precision import logit_tolerance
-from small_decoders import random_model
+from small_decoders import SIZES, random_model
 from transformers import BloomConfig, Gemma2Config, GPT2Config, GptOssConfig, MistralConfig, RecurrentGemmaConfig
 
 from midthought.engines.local import slot_batch
 from midthought.engines.local.runner import CachedRunner, RecomputingRunner, Row, share_tensors, shares_tensors
 from midthought.engines.local.runner_selection import make_runner
 
-TOKENS: dict[str, Any] = {"vocab_size": 61, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
-SMALL: dict[str, Any] = {
-    **TOKENS,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "initializer_range": 0.3,
-}
+SMALL: dict[str, Any] = {**SIZES, "num_hidden_layers": 2}
+OTHERS: dict[str, Any] = {"vocab_size": 61, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.3}
+OTHERS |= {"n_layer": 2, "n_head": 2}
+"""Of older architectures, with other names."""
 
 
 def test_models_on_the_attention_interface_keep_a_cache_and_those_that_need_more_do_not():
-    two: dict[str, Any] = {**SMALL, "num_key_value_heads": 2}
-    learned_positions = GPT2Config(**TOKENS, n_embd=32, n_layer=2, n_head=2, initializer_range=0.3)
     for config in (
-        learned_positions,
-        MistralConfig(**two, sliding_window=7),
-        MistralConfig(**two, sliding_window=4096),
+        GPT2Config(**OTHERS, n_embd=32),  # learned positions
+        MistralConfig(**SMALL, sliding_window=7),
+        MistralConfig(**SMALL, sliding_window=4096),
     ):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert make_runner(random_model(config)).keeps_cache
-    assert make_runner(random_model(MistralConfig(**two)).to(torch.bfloat16)).keeps_cache
-    positions_in_attention = BloomConfig(**TOKENS, hidden_size=32, n_layer=2, n_head=2, initializer_range=0.3)
-    sinks = GptOssConfig(**two, head_dim=8, num_local_experts=2, num_experts_per_tok=1)
+    assert make_runner(random_model(MistralConfig(**SMALL)).to(torch.bfloat16)).keeps_cache
     for config, reason in (
-        (positions_in_attention, "wrong by|0 of its 2 layers"),
-        (sinks, "wrong by"),
-        (RecurrentGemmaConfig(**two, lru_width=32), "layers of type"),
+        (BloomConfig(**OTHERS, hidden_size=32), "wrong by|0 of its 2 layers"),  # positions in attention
+        (GptOssConfig(**SMALL, head_dim=8, num_local_experts=2, num_experts_per_tok=1), "wrong by"),  # sinks
+        (RecurrentGemmaConfig(**SMALL, lru_width=32), "layers of type"),
     ):
         with pytest.warns(UserWarning, match=reason):
             assert not make_runner(random_model(config)).keeps_cache
@@ -49,7 +42,7 @@ def test_models_on_the_attention_interface_keep_a_cache_and_those_that_need_more
 
 def test_a_window_that_the_layers_do_not_ask_for_is_noticed():
     """No difference in numbers shows it: the checked sequences are shorter than the window."""
-    model = random_model(MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=4096))
+    model = random_model(MistralConfig(**SMALL, sliding_window=4096))
     runner = make_runner(model)
     assert isinstance(runner, CachedRunner)
     assert runner.cache.windows == {0: 4096, 1: 4096}
@@ -61,9 +54,6 @@ def test_a_window_that_the_layers_do_not_ask_for_is_noticed():
 
 def _without_window(attention: Any) -> Any:
     """An attention whose config copy names no window; the masks are made elsewhere."""
-    import copy
-    import types
-
     plain = type(attention).forward
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,9 +73,9 @@ def _without_window(attention: Any) -> Any:
 def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(model, max_joined, monkeypatch):
     monkeypatch.setattr(slot_batch, "MAX_JOINED_TOKENS", max_joined)
     config = {
-        "full attention": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=None),
-        "window": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=5),
-        "soft caps": Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=8, sliding_window=1000),
+        "full attention": MistralConfig(**SMALL, sliding_window=None),
+        "window": MistralConfig(**SMALL, sliding_window=5),
+        "soft caps": Gemma2Config(**SMALL, head_dim=8, sliding_window=1000),
     }[model]
     policy = random_model(config)
     cached, plain = CachedRunner(share_tensors(policy)), RecomputingRunner(share_tensors(policy))
@@ -99,7 +89,7 @@ def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(model, m
 
 
 def test_shared_tensors_are_the_same_objects_until_a_parameter_is_replaced():
-    model = random_model(MistralConfig(**SMALL, num_key_value_heads=2))
+    model = random_model(MistralConfig(**SMALL))
     twin = share_tensors(model)
     assert twin is not model
     assert shares_tensors(model, twin)

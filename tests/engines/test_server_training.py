@@ -1,4 +1,4 @@
-"""A training run that samples from servers, against servers that compute with what they are given."""
+"""A training run that samples from servers, against servers that compute with what they are given; an agent in their place."""
 
 import functools
 import math
@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from fake_server import FakeServer, Fault
+from server_engines import KINDS
 from test_weight_sync import load
 
-from midthought import RayPPOTrainer, TrainerCallback, create_default_config
+from midthought import RayPPOTrainer, Trainer, TrainerCallback, create_default_config
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.errors import EngineError, SettingsError, TrainingStoppedError
-from midthought.types import StopReason
+from midthought.types import SpanKind, StopReason
 
-pytest.importorskip("httpx")
+httpx = pytest.importorskip("httpx")
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 
 ROWS = [{"question": f"Who found tide {number}?", "answer": "Ada"} for number in range(2)]
@@ -111,11 +112,20 @@ def test_a_server_without_the_log_probabilities_of_the_temperature_is_refused_be
 def test_what_cannot_be_trained_through_is_said_before_anything_begins():
     for inference, words in [
         ({"backend": "scripted"}, "use 'local', 'vllm' or 'sglang'"),
-        ({"deterministic": True}, "bit-identical repetition"),
+        ({"deterministic": True}, "use 'local' for a bit-identical repetition"),
+        (
+            {"base_url": ["http://host"], "server_flags": ["--seed", "5"]},
+            r"inference.server_flags=\['--seed', '5'\] with inference.base_url=\['http://host'\].*started here; .* leave",
+        ),
+        ({"in_process": True, "backend": "sglang"}, "only 'vllm' can run without a server"),
+        ({"in_process": True, "base_url": ["http://127.0.0.1:1"]}, "one excludes the other"),
         ({"base_url": ["http://127.0.0.1:9"], "served_model_name": None}, "inference.served_model_name"),
     ]:
         with pytest.raises(SettingsError, match=words):
             trainer_for(**inference)
+    served_elsewhere = {"backend": "vllm", "base_url": ["http://host"]}
+    config = create_default_config(model={"tensor_parallel_size": 2}, inference=served_elsewhere).frozen()
+    assert config.inference.server_flags == []
     with (
         FakeServer() as server,
         pytest.warns(UserWarning, match="tokenization"),
@@ -154,3 +164,35 @@ def test_a_server_with_other_weights_that_sync_tolerance_lets_through_is_found_b
         pytest.raises(TrainingStoppedError, match=r"differ by .* nats .*inference.sync_tolerance"),
     ):
         trainer.fit()
+
+
+def agent(task: Any, client: Any) -> float:
+    """Two turns, and another conversation."""
+    headers = {"authorization": f"Bearer {client.api_key}"}
+    one, other = ([{"role": "user", "content": text}] for text in (task.prompt, "Another."))
+    for messages in (one, one, other):
+        body = {"model": client.model, "messages": messages}
+        answer = httpx.post(f"{client.base_url}/chat/completions", json=body, headers=headers, timeout=60).json()
+        messages += [answer["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+    return float(len(str(other)) % 3)
+
+
+@KINDS
+def test_an_agent_is_trained_on_what_the_server_was_given_and_sampled(kind):
+    pytest.importorskip("fastapi", reason="the serve extra is not installed")
+    with (
+        FakeServer(kind, load=load, logits=knowing_nothing) as server,
+        Trainer(settings(server), agent=agent, dataset=ROWS) as trainer,
+    ):
+        before = len(server.prompts)
+        episodes = trainer.rollout().trajectories
+        given = server.prompts[before:]
+        metrics = trainer.train_step()
+    assert [each.error for each in episodes] == [None] * 8
+    for each in episodes:
+        each.check()
+        assert [len(turns) for turns in (each.segments, each.turns)] == [2, 3]
+    spans = [(segment, span) for each in episodes for segment in each.segments for span in segment.spans]
+    prompts = [segment.token_ids[: span.start] for segment, span in spans if span.kind is SpanKind.SAMPLED]
+    assert sorted(prompts) == sorted(given)
+    assert metrics["logprob_difference_max"] < 1e-3 and metrics["agent/continued"] == 1.0

@@ -4,13 +4,8 @@ import asyncio
 import contextlib
 import json
 import math
-import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,14 +13,15 @@ from fake_server import FakeServer, Fault
 from hypothesis import given
 from hypothesis import strategies as st
 from playing import Host, Look, parts_of, play
-from server_engines import KINDS, PROMPT, engine_for, is_alive, sample, until, written
+from server_engines import KINDS, PROMPT, engine_for, sample, sample_together, until, written
+from small_decoders import small_model
 
 from midthought.engines.engine import Engine, Sampling
+from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy, clean_addresses
 from midthought.engines.servers.engine import ServerEngine, ServerPool
 from midthought.engines.servers.launch import SERVERS
-from midthought.engines.servers.process import ServerProcess, free_port, start_guarded
 from midthought.engines.servers.server import Requirements
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
 from midthought.engines.servers.vllm import VLLMServer
@@ -135,18 +131,17 @@ def test_every_request_has_a_seed_of_its_own_that_follows_from_the_episode_and_t
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_nothing_to_continue_and_an_episode_that_is_busy_are_errors():
-    async def twice(engine: ServerEngine) -> None:
+@pytest.mark.parametrize("is_local", [False, True])
+async def test_nothing_to_continue_and_an_episode_that_is_busy_are_errors(is_local):
+    with FakeServer() as server:
+        engine = LocalEngine(small_model(), eos_token_ids=[]) if is_local else engine_for(server)
+        with pytest.raises(EngineError, match="nothing to continue"):
+            await engine.sample(0, [], Sampling(max_tokens=5))
         first = asyncio.ensure_future(engine.sample(3, PROMPT, Sampling(max_tokens=5)))
         await asyncio.sleep(0)
         with pytest.raises(EngineError, match="sampled already"):
             await engine.sample(3, PROMPT, Sampling(max_tokens=5))
         await first
-
-    with FakeServer() as server:
-        with pytest.raises(EngineError, match="nothing to continue"):
-            asyncio.run(engine_for(server).sample(0, [], Sampling(max_tokens=5)))
-        asyncio.run(twice(engine_for(server)))
 
 
 # -- what breaks ---------------------------------------------------------------------------------------------------
@@ -168,8 +163,7 @@ BREAKS = [
 @KINDS
 @pytest.mark.parametrize("fault", BREAKS, ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.after}")
 def test_a_request_that_breaks_is_continued_from_the_tokens_that_came_and_nothing_counts_twice(kind, fault):
-    with FakeServer(kind) as server:
-        server.faults = [fault, fault]
+    with FakeServer(kind, faults=[fault, fault]) as server:
         watch = Watch()
         completion = sample(engine_for(server), stopper=watch)
         tokens = written(12)
@@ -180,16 +174,14 @@ def test_a_request_that_breaks_is_continued_from_the_tokens_that_came_and_nothin
 
 @pytest.mark.parametrize(("kind", "after"), [("vllm", 0), ("sglang", 4)])
 def test_a_stalled_stream_is_given_up_and_continued(kind, after):
-    with FakeServer(kind) as server:
-        server.faults = [Fault(kind="stall", after=after)]
+    with FakeServer(kind, faults=[Fault(kind="stall", after=after)]) as server:
         engine = engine_for(server, first_token_timeout_seconds=1.0, next_token_timeout_seconds=1.0)
         assert sample(engine).token_ids == tuple(written(12))
         assert server.prompts == [PROMPT, PROMPT + written(after)]
 
 
 def test_a_slow_first_token_is_waited_for_and_later_ones_have_a_deadline_of_their_own():
-    with FakeServer() as server:
-        server.faults = [Fault(kind="slow_start", seconds=1.0)]
+    with FakeServer(faults=[Fault(kind="slow_start", seconds=1.0)]) as server:
         engine = engine_for(server, first_token_timeout_seconds=60.0, next_token_timeout_seconds=0.6)
         assert len(sample(engine).token_ids) == 12
         server.token_seconds = 0.08
@@ -199,11 +191,9 @@ def test_a_slow_first_token_is_waited_for_and_later_ones_have_a_deadline_of_thei
 
 
 def test_it_gives_up_after_so_many_attempts_and_says_why():
-    with FakeServer() as server:
-        server.always = Fault(kind="status", status=500, message="CUDA error:\nout of memory")
-        with pytest.raises(
-            EngineError, match=rf"4 requests failed.*{server.url}: status 500: CUDA error: out of memory"
-        ):
+    with FakeServer(always=Fault(kind="status", status=500, message="CUDA error:\nout of memory")) as server:
+        message = rf"4 requests failed.*{server.url}: status 500: CUDA error: out of memory"
+        with pytest.raises(EngineError, match=message):
             sample(engine_for(server, max_attempts=4))
         assert len(server.requests) == 4
         server.always = Fault(kind="cut", after=1)
@@ -211,8 +201,7 @@ def test_it_gives_up_after_so_many_attempts_and_says_why():
 
 
 def test_a_server_that_is_busy_is_asked_until_the_deadline_of_the_whole():
-    with FakeServer() as server:
-        server.always = Fault(kind="status", status=429, message="queue full")
+    with FakeServer(always=Fault(kind="status", status=429, message="queue full")) as server:
         began = time.monotonic()
         with pytest.raises(EngineError, match=r"not complete after 0.7 s; 0 tokens received .*status 429: queue full"):
             sample(engine_for(server, max_attempts=1, total_timeout_seconds=0.7))
@@ -221,13 +210,14 @@ def test_a_server_that_is_busy_is_asked_until_the_deadline_of_the_whole():
 
 
 def test_a_refused_request_is_an_error_at_once_with_the_servers_words():
-    with FakeServer() as server:
-        server.faults = [Fault(kind="status", status=400, message="logprobs are off")]
-        with pytest.raises(EngineError, match=r"status 400\): logprobs are off"):
-            sample(engine_for(server))
-        server.faults = [Fault(kind="error_event", status=400, message="bad token", after=2)]
-        with pytest.raises(EngineError, match=r"\(400\): bad token"):
-            sample(engine_for(server))
+    faults = [
+        Fault(kind="status", status=400, message="logprobs are off"),
+        Fault(kind="error_event", status=400, message="bad token", after=2),
+    ]
+    with FakeServer(faults=faults) as server:
+        for message in (r"status 400\): logprobs are off", r"\(400\): bad token"):
+            with pytest.raises(EngineError, match=message):
+                sample(engine_for(server))
         assert len(server.requests) == 2
 
 
@@ -249,20 +239,17 @@ def test_hostile_answers_are_errors_and_nothing_else():
     choices += [[{"token_ids": [], "logprobs": None, "finish_reason": "stop", "stop_reason": "🦉" * 9999}]]
     answers: list[dict[str, Any]] = [{}, *({"choices": each} for each in choices)]
     for answer in answers:
-        with FakeServer() as server:
-            server.alter = lambda event, answer=answer: answer  # type: ignore[misc]
-            with pytest.raises(EngineError) as caught:
-                sample(engine_for(server, max_attempts=2))
-            assert len(str(caught.value)) < 1500
+        with FakeServer(alter=lambda event, answer=answer: answer) as server, pytest.raises(EngineError) as caught:
+            sample(engine_for(server, max_attempts=2))
+        assert len(str(caught.value)) < 1500
 
 
 # -- several servers -----------------------------------------------------------------------------------------------
 
 
 def test_a_dead_server_is_tried_again_after_a_rest_that_grows():
-    port = free_port()
     retry_policy = RetryPolicy(pause_seconds=1.0, max_pause_seconds=3.0)
-    server = VLLMServer(f"http://127.0.0.1:{port}", Requirements(model="tiny"), retry_policy)
+    server = VLLMServer("http://host", Requirements(model="tiny"), retry_policy)
     pool = ServerPool([server], retry_policy)
     for num_failures, longest in [(1, 1.0), (2, 2.0), (3, 3.0), (4, 3.0)]:
         started_at = time.monotonic()
@@ -278,56 +265,45 @@ def test_a_dead_server_is_tried_again_after_a_rest_that_grows():
         server.on_token()
         assert heeded - 0.1 < server.free_at - time.monotonic() <= heeded
 
-    async def outage() -> Completion:
-        with FakeServer(port=port) as server:
-            engine = engine_for(server, max_attempts=1000)
-            engine.check()
-        sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=12)))
-        await asyncio.sleep(0.3)
-        assert not sampling.done()
-        with FakeServer(port=port):
-            completion = await sampling
-        return completion
 
-    assert asyncio.run(outage()).token_ids == tuple(written(12))
+async def test_an_outage_of_all_servers_is_waited_for():
+    with FakeServer() as server:
+        engine = engine_for(server, max_attempts=1000)
+        engine.check()
+    sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=12)))
+    await asyncio.sleep(0.3)
+    assert not sampling.done()
+    with server:
+        assert (await sampling).token_ids == tuple(written(12))
 
 
 def test_episodes_are_spread_and_each_stays_where_its_prefix_is_cached_until_it_is_closed():
-    async def run(engine: ServerEngine, episodes: Sequence[int]) -> None:
-        for turn in range(3):
-            order = episodes if turn != 1 else episodes[::-1]
-            prompts = {episode: [episode + 1] * (turn + 1) for episode in order}
-            await asyncio.gather(*(engine.sample(e, p, Sampling(max_tokens=4)) for e, p in prompts.items()))
-        for episode in episodes:
-            engine.close(episode)
-
     with FakeServer(token_seconds=0.02) as one, FakeServer(token_seconds=0.02) as other:
         engine = engine_for(one, other)
         for episodes in (range(6), range(5, -1, -1)):
-            asyncio.run(run(engine, episodes))
+            for turn in range(3):
+                order = episodes if turn != 1 else episodes[::-1]
+                sample_together(engine, {episode: [episode + 1] * (turn + 1) for episode in order})
             homes = [{prompt[0] - 1 for prompt in server.prompts[-9:]} for server in (one, other)]
             assert homes == [set(episodes[::2]), set(episodes[1::2])]
+            for episode in episodes:
+                engine.close(episode)
         assert len(one.requests) == len(other.requests) == 18
 
 
 def test_no_more_requests_are_on_their_way_than_the_limit():
-    async def run(engine: ServerEngine) -> list[Completion]:
-        return await asyncio.gather(*(engine.sample(e, PROMPT, Sampling(max_tokens=4)) for e in range(9)))
-
     with FakeServer(token_seconds=0.01) as server:
-        completions = asyncio.run(run(engine_for(server, limits={"max_num_seqs": 3})))
+        engine = engine_for(server, limits={"max_num_seqs": 3})
+        completions = sample_together(engine, dict.fromkeys(range(9), PROMPT))
         assert {completion.token_ids for completion in completions} == {tuple(written(4))}
         assert server.max_running <= 3
 
 
 def test_who_waited_for_a_server_that_failed_meanwhile_goes_elsewhere():
-    async def run(engine: ServerEngine) -> list[Completion]:
-        return await asyncio.gather(*(engine.sample(e, PROMPT, Sampling(max_tokens=4)) for e in range(6)))
-
-    with FakeServer() as survivor, FakeServer(token_seconds=0.05) as victim:
-        victim.always = Fault(kind="cut", after=2)
+    with FakeServer() as survivor, FakeServer(token_seconds=0.05, always=Fault(kind="cut", after=2)) as victim:
         engine = engine_for(victim, survivor, limits={"max_num_seqs": 1}, pause_seconds=60, max_pause_seconds=60)
-        assert {completion.token_ids for completion in asyncio.run(run(engine))} == {tuple(written(4))}
+        completions = sample_together(engine, dict.fromkeys(range(6), PROMPT))
+        assert {completion.token_ids for completion in completions} == {tuple(written(4))}
         assert (len(victim.requests), len(survivor.requests)) == (1, 6)
 
 
@@ -336,8 +312,8 @@ def test_who_waited_for_a_server_that_failed_meanwhile_goes_elsewhere():
 
 @KINDS
 @pytest.mark.parametrize("how", ["task", "close", "shutdown", "stopper"])
-def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
-    async def run(server: FakeServer) -> None:
+async def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
+    with FakeServer(kind, token_seconds=0.01) as server:
         engine, watch = engine_for(server), Watch(written(6)[-1] if how == "stopper" else None)
         sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=4000), stopper=watch))
         await until(lambda: len(watch.seen) >= 3)
@@ -353,9 +329,6 @@ def test_what_nobody_waits_for_ends_on_the_server_too(kind, how):
         assert len(watch.seen) == num_seen < 3000
         with pytest.raises(EngineError, match="was shut down") if how == "shutdown" else contextlib.nullcontext():
             assert len((await engine.sample(0, PROMPT, Sampling(max_tokens=2))).token_ids) == 2
-
-    with FakeServer(kind, token_seconds=0.01) as server:
-        asyncio.run(run(server))
 
 
 # -- whole trajectories --------------------------------------------------------------------------------------------
@@ -405,9 +378,8 @@ def test_trajectories_are_those_of_a_scripted_engine(renderer, kind, chunk_size,
     def policy(context: list[int]) -> int:
         return next_token.get(tuple(context), 0)  # beyond a call a server samples whatever it likes
 
-    with FakeServer(kind, policy, chunk_size=chunk_size) as server:
-        if faulty:
-            server.faults = [fault for fault in [*BREAKS, Fault(kind="stall", after=2)] for _ in range(2)]
+    faults = [fault for fault in [*BREAKS, Fault(kind="stall", after=2)] for _ in range(2)] if faulty else []
+    with FakeServer(kind, policy, chunk_size=chunk_size, faults=faults) as server:
         waits = {"first_token_timeout_seconds": 1.0, "next_token_timeout_seconds": 1.0} if faulty else {}
         engine = engine_for(server, eos=sorted(renderer.eos_token_ids), **waits)
         found = trajectories(engine, renderer)
@@ -422,7 +394,6 @@ def test_trajectories_are_those_of_a_scripted_engine(renderer, kind, chunk_size,
 
 def test_addresses_are_taken_as_people_write_them_and_others_are_refused():
     for url, cleaned in (
-        ("http://host:8000", "http://host:8000"),
         ("http://host:8000/", "http://host:8000"),
         ("https://host/v1/", "https://host"),
         ("http://[::1]:8000/proxy/v1", "http://[::1]:8000/proxy"),
@@ -463,126 +434,3 @@ def test_httpx_is_named_where_it_is_missing(kind, monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtraError, match=rf"httpx.*midthought\[{kind}\]"):
         ServerEngine(SERVERS[kind], "http://host", "tiny", eos_token_ids=[])
-
-
-# -- a server of our own -------------------------------------------------------------------------------------------
-
-SERVE = """
-import http.server, os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print("child", child.pid, "server", os.getpid(), flush=True)
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200 if self.path == "/health" else 404)
-        self.end_headers()
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
-
-
-def own_server() -> ServerProcess:
-    port = free_port()
-    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], f"http://127.0.0.1:{port}")
-    server.wait_until_ready(120)
-    assert server.url == f"http://127.0.0.1:{port}"
-    return server
-
-
-def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children():
-    server = own_server()
-    child = int(server.log_path.read_text().split()[1])
-    assert server.is_running and is_alive(child) and server.exit_reason() is None
-    server.stop()
-    server.stop()
-    asyncio.run(until(lambda: not is_alive(child)))
-    assert not server.is_running and server.exit_reason() == "the server that was started here was stopped"
-    assert not server.log_path.exists()
-
-
-def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words(tmp_path, monkeypatch):
-    cry = "import sys, time; print('no such\\nmodel: tiny', file=sys.stderr, flush=True); "
-    early = ServerProcess([sys.executable, "-c", cry + "sys.exit(3)"], f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(EngineError, match=r"code 3 before.*no such \| model: tiny"):
-        early.wait_until_ready(120)
-    late = ServerProcess([sys.executable, "-c", cry + "time.sleep(600)"], f"http://127.0.0.1:{free_port()}")
-    asyncio.run(until(lambda: "tiny" in late.log_path.read_text()))
-    with pytest.raises(EngineError, match=r"not ready after 0.2 s.*model: tiny"):
-        late.wait_until_ready(0.2)
-    assert not late.is_running
-    for server in (early, late):
-        server.log_path.unlink()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(EngineError, match="no-such-program"):
-        ServerProcess(["no-such-program"], f"http://127.0.0.1:{free_port()}")
-    assert not list(tmp_path.iterdir()), "no log is left"
-
-
-def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words():
-    server = own_server()
-    patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
-    engine = ServerEngine(VLLMServer, (), "tiny", eos_token_ids=[2], retry_policy=patient, process=server)
-    os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)
-    asyncio.run(until(lambda: not server.is_running))
-    with pytest.raises(EngineError, match=r"episode 1: the server that was started here ended with code.*child \d+"):
-        asyncio.run(asyncio.wait_for(engine.sample(1, [5, 6], Sampling(max_tokens=4)), 30))
-    server.stop()
-    assert server.log_path.exists()
-
-
-def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch):
-    monkeypatch.setattr("midthought.engines.servers.process.TERMINATE_SECONDS", 0.2)
-    stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
-    server = ServerProcess([sys.executable, "-c", stubborn], f"http://127.0.0.1:{free_port()}")
-    asyncio.run(until(lambda: "deaf" in server.log_path.read_text()))
-    server.stop()
-    assert not server.is_running
-    assert not server.log_path.exists()
-
-
-# -- a server that we start ends with us, also where we are killed and can end nothing ourselves -------------------
-
-STARTERS = {
-    "ServerProcess": (
-        "import sys, time; from midthought.engines.servers.process import ServerProcess\n"
-        "server = ServerProcess([sys.executable, '-c', {server!r}], 'http://127.0.0.1:1')\n"
-        "time.sleep(600)\n"
-    ),
-    "serve": (
-        "import os, sys; from midthought.engines.servers.process import run_in_foreground\n"
-        "run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ))\n"
-    ),
-}
-SERVER = """
-import os, signal, subprocess, sys, time
-{first}
-worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-with open({path!r} + ".part", "w") as file:
-    file.write(f"{{os.getpid()}} {{worker.pid}}")
-os.rename({path!r} + ".part", {path!r})
-time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param("", id="heeds"),
-        pytest.param("signal.signal(signal.SIGTERM, signal.SIG_IGN)", id="deaf", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("starter", STARTERS)
-def test_a_server_and_its_workers_end_when_the_run_is_killed(starter, first, tmp_path):
-    told = tmp_path / "pids"
-    server = SERVER.format(first=first, path=str(told))
-    run = subprocess.Popen([sys.executable, "-c", STARTERS[starter].format(server=server)], cwd=tmp_path)
-    try:
-        asyncio.run(until(told.exists))
-        pids = [int(pid) for pid in told.read_text().split()]
-        assert all(map(is_alive, pids))
-    finally:
-        run.send_signal(signal.SIGKILL)
-        run.wait()
-    asyncio.run(until(lambda: not any(map(is_alive, pids)), seconds=5.0 + (5.0 if first else 0.0)))
-
-
-def test_a_server_that_ends_by_itself_leaves_its_exit_code():
-    assert start_guarded([sys.executable, "-c", "import sys; sys.exit(7)"]).wait(30) == 7

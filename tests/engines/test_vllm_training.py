@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import pytest
 import torch
 from fake_vllm import AsyncLLM
 from server_engines import until
-from test_weight_sync import PROBE, PROMPT, learn, make_model, off_by
+from small_decoders import off_by
+from test_weight_sync import PROBE, PROMPT, learn, make_model
 
 from midthought.config import InferenceConfig
 from midthought.engines import shared_tensors
@@ -29,10 +30,9 @@ from midthought.engines.policy_engine import check_backend, policy_engine
 from midthought.engines.shared_tensors import SharedTensors, read_shared_tensors
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.engines.weight_publication import PublishedPolicy
-from midthought.errors import EngineError, MissingExtraError, SettingsError, StorageError
+from midthought.errors import EngineError, MissingExtraError, StorageError
 from midthought.models.peft_folders import save_config
 from midthought.models.peft_weights import base_of
-from midthought.types import Completion
 
 UPDATE = ["pause", "load", "reset cache", "resume"]
 
@@ -57,9 +57,8 @@ def synced(policy: Any, folder: Path, **engine_args: Any) -> VLLMInProcessEngine
 
 
 def difference(engine: VLLMInProcessEngine, policy: Any) -> float:
-    """Largest difference between what was recorded and what the policy computes for the same tokens."""
     sampled = asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=6, temperature=0.7)))
-    return off_by(sampled, policy, temperature=0.7)
+    return off_by(policy, PROMPT, sampled, temperature=0.7)
 
 
 def test_it_samples_from_the_policy_before_and_after_every_update(engines, tmp_path):
@@ -75,6 +74,8 @@ def test_it_samples_from_the_policy_before_and_after_every_update(engines, tmp_p
     engine.sleep()  # without sleep mode
     assert engines[0].log == UPDATE * 4
     engine.shutdown()
+    with pytest.raises(EngineError, match="this VLLMInProcessEngine was shut down"):
+        engine.update_weights()
     assert engines[0].log[-1] == "shutdown"
 
 
@@ -112,7 +113,7 @@ def test_asleep_it_takes_memory_for_the_weights_then_loads_then_takes_memory_for
     assert difference(engine, policy) < 1e-5, "a wake-up that failed the check is repeated"
 
 
-def test_a_sample_that_begins_while_the_engine_falls_asleep_wakes_it_up(engines, tmp_path, monkeypatch):
+async def test_a_sample_that_begins_while_the_engine_falls_asleep_wakes_it_up(engines, tmp_path, monkeypatch):
     policy = make_model()
     engine = synced(policy, tmp_path, enable_sleep_mode=True)
     falls, may_fall, fall = threading.Event(), threading.Event(), engines[0].sleep
@@ -122,17 +123,16 @@ def test_a_sample_that_begins_while_the_engine_falls_asleep_wakes_it_up(engines,
         await until(may_fall.is_set)
         await fall(level=level)
 
-    async def run() -> Completion:
-        falling = asyncio.create_task(asyncio.to_thread(engine.sleep))
-        await until(falls.is_set)
-        sampling = asyncio.create_task(engine.sample(0, PROMPT, Sampling(max_tokens=5)))
-        await asyncio.sleep(0)  # the sample has begun
-        may_fall.set()
-        await falling
-        return await sampling
-
     monkeypatch.setattr(engines[0], "sleep", sleep)
-    assert off_by(asyncio.run(run()), policy) < 1e-5
+    falling = asyncio.create_task(asyncio.to_thread(engine.sleep))
+    await until(falls.is_set)
+    sampling = asyncio.create_task(engine.sample(0, PROMPT, Sampling(max_tokens=5)))
+    await asyncio.sleep(0)  # the sample has begun
+    may_fall.set()
+    await falling
+    assert off_by(policy, PROMPT, await sampling) < 1e-5
+    engine.shutdown()
+    engine.sleep()
     assert engines[0].log.count("sleep 2") == 1 and not engine.is_asleep
 
 
@@ -185,15 +185,7 @@ def test_a_run_gets_its_engine_from_the_settings(engines, renderer):
     engine.shutdown()
 
 
-def test_settings_that_contradict_each_other_and_a_missing_package_are_named_first(monkeypatch):
-    settings: dict[str, Any]
-    for settings, message in (
-        ({"backend": "sglang"}, "only 'vllm' can run without a server"),
-        ({"backend": "vllm", "base_url": ["http://127.0.0.1:1"]}, "one excludes the other"),
-        ({"backend": "vllm", "deterministic": True}, "use 'local' for a bit-identical repetition"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            check_backend(InferenceConfig(in_process=True, **settings))
+def test_a_missing_package_is_named_first(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(MissingExtraError, match="pip install vllm"):
         check_backend(InferenceConfig(backend="vllm", in_process=True))
@@ -264,16 +256,14 @@ def test_a_file_to_which_proc_does_not_lead_others_keeps_its_name(changes_user, 
 
 
 def test_tensors_that_cannot_be_computed_leave_no_file(tmp_path, monkeypatch):
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        yield "first", torch.ones(3)
+        raise RuntimeError("no memory")
+
     monkeypatch.setattr(shared_tensors, "_is_readable_by_others", lambda *_: False)  # else it has no name
     with pytest.raises(RuntimeError, match="no memory"):
-        SharedTensors(iter(map(failing, TENSORS.items())), str(tmp_path))
+        SharedTensors(tensors(), str(tmp_path))
     assert not list(tmp_path.iterdir())
-
-
-def failing(item: tuple[str, torch.Tensor]) -> tuple[str, torch.Tensor]:
-    if item[0] == "half":
-        raise RuntimeError("no memory")
-    return item
 
 
 def test_a_file_whose_process_has_ended_is_an_error_of_the_system():

@@ -47,12 +47,6 @@ def test_vllm_samples_in_this_process_on_a_gpu_that_has_it_unless_other_settings
         assert (inference.backend, inference.in_process) == expected
 
 
-def test_auto_counts_as_local_until_a_run_chooses():
-    inference = ConfigStore().inference
-    assert inference.engine == "local"
-    check_backend(inference)
-
-
 @pytest.mark.parametrize(
     "inference",
     [{"in_process": True, "deterministic": True}, {"base_url": ["http://host:8000"], "deterministic": True}],
@@ -108,9 +102,6 @@ def test_local_samples_if_vllms_copy_of_the_weights_does_not_fit():
     choice = resolve(auto(), gpu(24), source="Qwen/Qwen3-8B", has_vllm=True)
     choice.require_possible()
     assert choice.config.inference.backend == "local"
-    fixed = auto(inference={"backend": "vllm", "in_process": True})
-    with pytest.raises(SettingsError, match=r"it fits with .*inference\.backend=local"):
-        resolve(fixed, gpu(24), source="Qwen/Qwen3-8B").require_possible()
 
 
 def test_a_resumed_run_keeps_its_engine(tmp_path):
@@ -161,11 +152,26 @@ def test_a_device_that_cannot_be_used_is_reported_with_the_remedy(device, num_gp
     assert words in problem and bool(words) == bool(problem)
 
 
-def test_a_gpu_that_another_process_holds_is_reported_with_the_remedy():
-    assert not gpu(79, 80).occupied and not gpu(24).occupied
-    choice = resolve(auto(), gpu(4, 80), source="Qwen/Qwen3-8B", has_vllm=True)
-    with pytest.raises(SettingsError, match=r"other processes hold 76\.0 of 80\.0 GiB .*nvidia-smi"):
+IN_PROCESS = {"backend": "vllm", "in_process": True}
+
+
+@pytest.mark.parametrize(
+    ("inference", "hardware", "size", "remedy"),
+    [
+        ({}, gpu(4, 80), "8B", r"other processes hold 76\.0 of 80\.0 GiB .*nvidia-smi"),
+        ({}, gpu(8), "8B", "no setting makes it fit; take a smaller model"),
+        (IN_PROCESS, gpu(24), "8B", r"it fits with .*inference\.backend=local"),
+        ({**IN_PROCESS, "gpu_memory_utilization": 0.89}, gpu(48), "4B", r"inference\.gpu_memory_utilization=auto"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_remedy(inference, hardware, size, remedy):
+    choice = resolve(auto(inference=inference), hardware, source=f"Qwen/Qwen3-{size}")
+    with pytest.raises(SettingsError, match=remedy):
         choice.require_possible()
+
+
+def test_a_gpu_counts_as_occupied_if_others_hold_much_of_it():
+    assert gpu(4, 80).occupied and not gpu(79, 80).occupied and not gpu(24).occupied
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -194,12 +200,6 @@ def test_a_dry_run_refuses_what_does_not_fit():
     assert isinstance(result.exception, SettingsError) and "does not fit" in str(result.exception)
     with pytest.raises(SettingsError, match=r"no GPU is found|built without CUDA"):
         raise dry_run(f"model.local_path={QWEN}", "model.device=cuda:0").exception
-
-
-def test_the_settings_of_a_run_in_this_process_are_named_in_the_remedy():
-    config = auto(inference={"backend": "vllm", "in_process": True, "gpu_memory_utilization": 0.89})
-    with pytest.raises(SettingsError, match=r"inference\.gpu_memory_utilization=auto"):
-        resolve(config, gpu(48), source="Qwen/Qwen3-4B").require_possible()
 
 
 @pytest.mark.parametrize(

@@ -22,36 +22,37 @@ def plan(**words) -> Memory:
     return Memory(shape=find_shape("Qwen/Qwen3-8B"), **{**TRAINING, **words})
 
 
-def test_bfloat16_with_masters_holds_18_bytes_a_parameter_and_float32_16():
-    """Weights 2, masters 4, two moments of 4, gradients 4."""
+@pytest.mark.parametrize(
+    ("words", "bytes_per_parameter"),
+    [
+        ({}, 2 + 4 + 4 + 4 + 4),  # weights, masters, two moments, gradients
+        ({"dtype": "float32"}, 4 + 4 + 4 + 4),
+        ({"optimizer": "adamw_8bit"}, 2 + 4 + 2 * (1 + 4 / 256) + 4),  # moments with a scale per 256 numbers
+        ({"critic": "shared"}, 18),
+        ({"offload": "optimizer"}, 2),
+        ({"offload": "optimizer", "dtype": "float32"}, 4),
+        ({"offload": "optimizer", "device": "cpu"}, 18),
+    ],
+)
+def test_a_learner_holds_so_many_bytes_per_parameter(words, bytes_per_parameter):
+    assert plan(**words).held == pytest.approx(bytes_per_parameter * QWEN, rel=1e-9 if "optimizer" in words else 0)
+
+
+def test_an_optimizer_in_main_memory_leaves_gradients_of_one_backward_pass_on_the_gpu():
     assert plan().learned == (2 * QWEN, 4 * QWEN, 8 * QWEN, 4 * QWEN)
-    assert plan(dtype="float32").held == 16 * QWEN
-
-
-def test_moments_of_8_bits_take_2_bytes_and_two_scales_per_256_numbers():
-    """Weights 2, masters 4, gradients 4, and 2 × (1 + 4 / 256) instead of 8."""
-    assert plan(optimizer="adamw_8bit").held == pytest.approx((2 + 4 + 4 + 2.03125) * QWEN, rel=1e-9)
-    adapters = plan().shape.adapter_parameters(32)
-    assert plan(lora_rank=32, optimizer="adamw_8bit").learned.moments == pytest.approx(2.03125 * adapters, rel=1e-9)
-
-
-def test_an_optimizer_in_main_memory_leaves_weights_and_gradients_of_one_backward_pass_on_the_gpu():
-    memory = plan(offload="optimizer")
-    assert memory.held == 2 * QWEN and memory.learner >= 4 * QWEN
-    assert plan(offload="optimizer", device="cpu").held == 18 * QWEN
-    assert plan(offload="optimizer", dtype="float32").held == 4 * QWEN
+    assert plan(offload="optimizer").learner >= 4 * QWEN
 
 
 def test_a_separate_critic_doubles_what_is_held_but_for_the_output_layer():
-    head = 151_936 * 4096
-    assert plan(critic="separate").held == 18 * (2 * QWEN - head)
-    assert plan(critic="shared").held == 18 * QWEN
+    assert plan(critic="separate").held == 18 * (2 * QWEN - 151_936 * 4096)
 
 
 def test_adapters_learn_and_the_weights_are_only_held():
     memory = plan(lora_rank=32, reference=True)
     assert memory.held == 2 * QWEN + 16 * memory.shape.adapter_parameters(32)
     assert memory.reference_bytes == 0
+    moments = plan(lora_rank=32, optimizer="adamw_8bit").learned.moments
+    assert moments == pytest.approx(2.03125 * memory.shape.adapter_parameters(32), rel=1e-9)
 
 
 def test_a_reference_in_main_memory_comes_back_for_scoring():

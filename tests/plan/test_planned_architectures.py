@@ -1,7 +1,8 @@
-"""Activations of each architecture, as a forward pass keeps them."""
+"""Activations of each architecture, as a forward pass keeps them, and the local engine's copies of weights, against tensors."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import product
@@ -12,8 +13,9 @@ import pytest
 import torch
 from representatives import representatives
 
-from benchmarks.plan import TRAINING, WORK, make_trajectories, memory_of
+from benchmarks.plan import TRAINING, WORK, make_policy, make_trajectories, memory_of
 from midthought.config import TrainingConfig
+from midthought.engines.local.runner_selection import make_runner
 from midthought.learning import attention, fused
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import TokenBatch
@@ -121,3 +123,40 @@ def test_a_layer_keeps_at_most_the_bytes_that_are_planned(kind, way):
     adapters = memory.adapter_parameters * memory.width if device == "gpu" else 0
     planned = (sum(NUM_TOKENS) - 1) * 4 * memory.layer + adapters
     assert many - few <= planned <= 1.5 * (many - few)
+
+
+# -- copies of weights that the local engine makes ------------------------------------------------------------------
+
+SIZE = "hidden_size=256 num_layers=4 num_heads=8 num_kv_heads=4 head_dim=32 intermediate_size=768 vocab_size=4000"
+TABLE_OF_TURNS = 1024 * 2 * 32
+"""Numbers of the sines and cosines that the engine keeps, not planned."""
+
+
+def alive_bytes() -> int:
+    """Bytes of all tensors that Python can reach, without those that a compiler keeps in place of real ones."""
+    gc.collect()
+    plain = (torch.Tensor, torch.nn.Parameter)
+    tensors = [each for each in gc.get_objects() if type(each) in plain and not each.is_meta]
+    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}.values())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lora_rank"),
+    [
+        ("float32", 0),
+        ("bfloat16", 8),
+        pytest.param("bfloat16", 0, marks=pytest.mark.slow),
+        pytest.param("float32", 8, marks=pytest.mark.slow),
+    ],
+)
+def test_the_engines_copies_have_the_planned_size(dtype, lora_rank):
+    memory = memory_of(SIZE, "device=cpu", f"dtype={dtype}", f"lora_rank={lora_rank}")
+    policy = make_policy(memory.shape, getattr(torch, dtype))
+    if lora_rank:
+        add_adapters(policy, lora_rank, 16)
+    with torch.no_grad():
+        before = alive_bytes()
+        runner = make_runner(policy)
+        copied = alive_bytes() - before - runner.cache.num_bytes - memory.width * TABLE_OF_TURNS
+    assert memory.copied_weights > 0
+    assert memory.copied_weights == pytest.approx(copied, rel=0.01)

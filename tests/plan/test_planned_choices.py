@@ -3,16 +3,23 @@
 import json
 import sys
 from dataclasses import replace
+from itertools import product
+from operator import attrgetter
+from pathlib import Path
 
 import pytest
+from representatives import representatives
 
 from benchmarks.plan import SMALLEST, make_trajectories, memory_of
 from midthought.config import ConfigStore, RecipeConfig
+from midthought.config.yaml_files import parse_assignments
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.plan.choices import choose, resolve
-from midthought.plan.hardware import Hardware, find_hardware
-from midthought.plan.shape import MODEL_CONFIGS
+from midthought.plan.hardware import GIB, Hardware, find_hardware
+from midthought.plan.memory import Memory
+from midthought.plan.shape import MODEL_CONFIGS, find_shape
+from midthought.recipes import find_recipe
 
 QWEN = "Qwen/Qwen3-1.7B"
 
@@ -62,17 +69,14 @@ def test_without_peft_the_weights_themselves_learn(monkeypatch):
         resolve(auto(model={"lora_rank": 8}), gpu(80), source=QWEN).require_possible()
 
 
-def test_a_value_that_is_neither_a_number_nor_auto_is_refused_in_one_sentence():
-    with pytest.raises(SettingsError, match=r"^model\.lora_rank='many': .*integer.*, or be auto$"):
-        auto(model={"lora_rank": "many"})
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_critic_is_named_only_if_there_is_one():
     grpo = resolve(auto(training={"adv_estimator": "grpo"}), gpu(24), source=QWEN)
     assert not any("critic" in line for line in grpo.table())
+
+
+def test_a_value_that_is_neither_a_number_nor_auto_is_refused_in_one_sentence():
+    with pytest.raises(SettingsError, match=r"^model\.lora_rank='many': .*integer.*, or be auto$"):
+        auto(model={"lora_rank": "many"})
 
 
 # -- prompts that a group shares -----------------------------------------------------------------------------------------
@@ -179,22 +183,12 @@ def test_a_loaded_model_that_cannot_be_planned_keeps_fixed_sizes(memory_gib, mod
     assert (*update_of(choice), choice.config.training.logits_mib) == (True, 4096, 64)
 
 
-def test_if_nothing_makes_it_fit_a_smaller_model_is_the_remedy():
-    with pytest.raises(SettingsError, match="no setting makes it fit; take a smaller model"):
-        resolve(auto(), gpu(8), source="Qwen/Qwen3-8B").require_possible()
-
-
 def test_what_does_not_fit_is_refused_with_settings_that_make_it_fit():
     model = {"dtype": "float32", "critic": "separate", "lora_rank": 0}
     config = auto(model=model, training={"gradient_checkpointing": False})
     with pytest.raises(SettingsError, match=r"Qwen3-1\.7B does not fit: training needs .* it fits with ") as refused:
         resolve(config, gpu(24), source=QWEN).require_possible()
-    words = str(refused.value).rpartition("fits with ")[2].split()
-    changes = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        section, _, name = key.partition(".")
-        changes.setdefault(section, {})[name] = value
+    changes = parse_assignments(str(refused.value).rpartition("fits with ")[2].split())
     resolve(config.merged(changes), gpu(24), source=QWEN).require_possible()
 
 
@@ -216,3 +210,75 @@ def test_this_machine_says_how_much_memory_it_has():
     found = find_hardware("cpu")
     assert found.kind == "cpu" and found.memory_gib > 0.1
     assert find_hardware("cuda:99").memory_gib is None
+
+
+# -- `auto` fits if anything fits: checked against every assignment, each planned as a user's own values ---------------
+
+SMALL = {"hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+SMALL |= {"intermediate_size": 1536, "vocab_size": 49_152, "tie_word_embeddings": True}
+ONE_LAYER = {"hidden_size": 2048, "num_hidden_layers": 1, "num_attention_heads": 16, "num_key_value_heads": 8}
+ONE_LAYER |= {"intermediate_size": 8192, "vocab_size": 4000}
+SHAPES = {"one layer": ONE_LAYER, "large": MODEL_CONFIGS["Qwen/Qwen3-8B"]}
+RUNS = (
+    {},
+    {"training": {"adv_estimator": "grpo", "mini_batch_size": 2}},
+    {"model": {"lora_rank": 0}, "training": {"kl_coef": 0.0}, "inference": {"max_tokens": 2048}},
+    {"model": {"critic": "separate", "dtype": "float32"}, "training": {"micro_batch_tokens": 4096}},
+    {"training": {"gradient_checkpointing": False, "logits_mib": 64}, "inference": {"max_num_seqs": 64}},
+)
+"""Values that a user sets."""
+VALUES = {
+    "model.dtype": ("bfloat16",),
+    "model.critic": ("separate", "shared"),
+    "model.lora_rank": (32,),
+    "training.gradient_checkpointing": (False, True, "offload"),
+    "training.micro_batch_tokens": (4096, 2048, 1024),
+    "training.logits_mib": (64, 16),
+    "inference.max_num_seqs": (128, 8),
+}
+
+
+def most(config, source: str, kind: str, memory_gib: float) -> int:
+    settled = choose(config, on_gpu=kind == "gpu", has_vllm=False)
+    return Memory.of(find_shape(source), settled, Hardware(kind, "a machine", memory_gib)).needed
+
+
+def assignments(config):
+    names = [name for name in VALUES if attrgetter(name)(config) == "auto"]
+    for values in product(*(VALUES[name] for name in names)):
+        words = [f"{name}={value}" for name, value in zip(names, values, strict=True)]
+        yield config.merged(parse_assignments(words))
+
+
+@pytest.mark.parametrize(("shape", "kind"), representatives(product(SHAPES, ["cpu", "gpu"]), ("large", "gpu")))
+def test_auto_fits_if_any_assignment_fits_and_leaves_what_is_set(shape, kind, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SHAPES[shape]}), "utf-8")
+    source = str(tmp_path)
+    for run in RUNS:
+        config = auto(inference={"max_tokens": 1024}).merged(run)
+        every = list(assignments(config))
+        least = min(most(each, source, kind, 24) for each in every) / GIB / 0.9
+        for memory_gib in (0.97 * least, 1.0001 * least, 1.2 * least, 3 * least):
+            hardware = Hardware(kind, "a machine", memory_gib)
+            choice = resolve(config, hardware, source=source, has_vllm=False)
+            limit = 0.9 * memory_gib * GIB
+            if not choice.fits:
+                fitting = [each for each in every if most(each, source, kind, memory_gib) <= limit]
+                assert not fitting, (run, memory_gib, fitting[0].to_yaml())
+                continue
+            for name in VALUES:
+                assert attrgetter(name)(config) in ("auto", attrgetter(name)(choice.config))
+            assert most(choice.config, source, kind, memory_gib) <= limit
+            assert choice.plan.needed == resolve(choice.config, hardware, source=source).plan.needed
+            assert resolve(config, hardware, source=source, has_vllm=True).fits
+
+
+def test_a_model_of_135_million_weights_trains_on_a_laptop(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL}), "utf-8")
+    config, _ = find_recipe("podcast").begin(Path(), words=[f"model.local_path={tmp_path}"])
+    found = []
+    for memory_gib in (24, 16, 4):
+        choice = resolve(config, Hardware("cpu", "a laptop", memory_gib), source=str(tmp_path))
+        choice.require_possible()
+        found.append((choice.config.training.gradient_checkpointing, choice.config.model.critic))
+    assert found == [(False, "separate"), (True, "separate"), (True, "shared")]

@@ -6,25 +6,21 @@ import json
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from midthought.errors import ModelPathError, SettingsError
+from midthought.learning.attention import can_share
+from midthought.learning.model import add_adapters
 from midthought.plan.shape import MODEL_CONFIGS, Shape, find_shape
 
-
-def config(
-    kind: str, hidden: int, inner: int, layers: int, heads: int, kv: int, vocabulary: int, **more: Any
-) -> dict[str, Any]:
-    sizes = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": vocabulary}
-    return {"model_type": kind, **sizes, "num_attention_heads": heads, "num_key_value_heads": kv, **more}
-
-
-CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
-    "Qwen3-0.6B": (config("qwen3", 1024, 3072, 28, 16, 8, 151936, head_dim=128, tie_word_embeddings=True), 596_049_920),
-    "Qwen3-8B": (config("qwen3", 4096, 12288, 36, 32, 8, 151936, head_dim=128), 8_190_735_360),
-    "Llama-3.1-70B": (config("llama", 8192, 28672, 80, 64, 8, 128256), 70_553_706_496),
-    "Qwen2.5-32B": (config("qwen2", 5120, 27648, 64, 40, 8, 152064), 32_763_876_352),
+PUBLISHED = {
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "Qwen/Qwen2.5-32B-Instruct": 32_763_876_352,
 }
-"""What their config.json say, and how many parameters their model cards and checkpoints have."""
+"""How many parameters their model cards and checkpoints have."""
 SMALL = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -35,20 +31,15 @@ SMALL = {
 
 
 def on_the_meta_device(config: dict[str, Any]) -> Any:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     values = {key: value for key, value in config.items() if key != "model_type"}
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **values))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_public_model_has_as_many_parameters_as_transformers_makes(name):
-    sizes, published = CONFIGS[name]
-    shape = Shape.from_config(sizes)
-    assert shape.parameters == sum(parameter.numel() for parameter in on_the_meta_device(sizes).parameters())
-    assert shape.parameters == published
+    model = on_the_meta_device(MODEL_CONFIGS[name])
+    assert find_shape(name).parameters == sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
 
 
 @pytest.mark.parametrize(
@@ -72,17 +63,15 @@ def test_biases_ties_and_head_sizes_are_counted(config):
 def test_adapters_are_counted_as_peft_makes_them():
     pytest.importorskip("peft")
     config = {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 16}
-    from midthought.learning.model import add_adapters
-
     adapted = add_adapters(on_the_meta_device(config), 8, 16)
     learning = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     assert Shape.from_config(config).adapter_parameters(8) == learning
 
 
 def test_a_model_is_found_by_folder_by_name_or_by_its_adapters(tmp_path):
-    qwen = Shape.from_config(CONFIGS["Qwen3-8B"][0])
+    qwen = Shape.from_config(MODEL_CONFIGS["Qwen/Qwen3-8B"])
     (tmp_path / "adapters").mkdir()
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["Qwen3-8B"][0]), "utf-8")
+    (tmp_path / "config.json").write_text(json.dumps(MODEL_CONFIGS["Qwen/Qwen3-8B"]), "utf-8")
     (tmp_path / "adapters" / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-8B"}', "utf-8")
     for model in ("Qwen/Qwen3-8B", str(tmp_path), str(tmp_path / "adapters")):
         assert find_shape(model) == qwen
@@ -107,10 +96,6 @@ def test_a_model_that_is_not_found_is_reported_with_the_remedy(tmp_path):
     ],
 )
 def test_layers_that_see_a_window_are_found_as_the_learner_finds_them(kind, more):
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from midthought.learning.attention import can_share
-
     sizes = {**SMALL, "num_key_value_heads": 2, **more}
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes)).eval()
     shape = Shape.from_config({"model_type": kind, **sizes})

@@ -98,6 +98,15 @@ def plan_launch(
     return Launch([python or sys.executable, *words, *options.flags], environment, url)
 
 
+def require_own_server(flags: Sequence[str], base_url: str | Sequence[str] | None, section: str = "") -> None:
+    """Raises `SettingsError` if there are flags for a server that is started here, and a running server is used instead."""
+    if flags and base_url:
+        raise SettingsError(
+            f"{section}server_flags={list(flags)!r} with {section}base_url={base_url!r}: the flags are for a server that is "
+            f"started here; start the running one with them and leave {section}server_flags empty, or leave base_url empty"
+        )
+
+
 def start_server(
     kind: type[Server], model_path: str | Path, options: ServerOptions, *, python: str | None = None
 ) -> ServerProcess:

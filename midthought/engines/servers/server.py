@@ -220,11 +220,7 @@ class Server(ABC):
     @staticmethod
     @abstractmethod
     def body(
-        model: str,
-        token_ids: Sequence[int],
-        sampling: Sampling,
-        stop_token_ids: Sequence[int],
-        adapter: str | None = None,
+        model: str, token_ids: Sequence[int], sampling: Sampling, stop_token_ids: Sequence[int], adapter: str | None
     ) -> dict[str, Any]:
         """Returns the request of one streamed completion. Sets every option, so that no default of the server applies."""
 

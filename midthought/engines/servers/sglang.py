@@ -52,11 +52,7 @@ class SGLangServer(Server):
 
     @staticmethod
     def body(
-        model: str,
-        token_ids: Sequence[int],
-        sampling: Sampling,
-        stop_token_ids: Sequence[int],
-        adapter: str | None = None,
+        model: str, token_ids: Sequence[int], sampling: Sampling, stop_token_ids: Sequence[int], adapter: str | None
     ) -> dict[str, Any]:
         """Returns a request that sets everything that `generation_config.json` could change. No model name: there is one."""
         top_k = 0 if sampling.temperature == 0 else sampling.top_k

@@ -64,11 +64,7 @@ class VLLMServer(Server):
 
     @staticmethod
     def body(
-        model: str,
-        token_ids: Sequence[int],
-        sampling: Sampling,
-        stop_token_ids: Sequence[int],
-        adapter: str | None = None,
+        model: str, token_ids: Sequence[int], sampling: Sampling, stop_token_ids: Sequence[int], adapter: str | None
     ) -> dict[str, Any]:
         """Returns a request that sets everything that `generation_config.json` could change."""
         return {
