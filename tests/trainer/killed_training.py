@@ -6,6 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import torch
@@ -31,22 +32,31 @@ def settings(num_iters: int, *, overlap: bool, max_staleness: int) -> Any:
     )
 
 
+def listening() -> dict[int, str]:
+    """The inodes of the sockets that listen on this machine, by port. A port may be another process's later, an inode not."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[1].rpartition(":")[2], 16): row[9] for row in rows if row[3] == "0A"}
+
+
 class Agent:
-    """Two turns, and a second answer to the first question. Every session's address is a line of `folder/urls`."""
+    """Two turns, and a second answer to the first question. The socket that serves each session is a line of `folder/sockets`."""
 
     def __init__(self, folder: str) -> None:
-        self._urls = os.open(Path(folder, "urls"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._sockets = os.open(Path(folder, "sockets"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def __call__(self, task: Any, client: Any) -> float | None:
-        os.write(self._urls, f"{client.base_url}\n".encode())
+        port = urlsplit(client.base_url).port
+        assert port is not None
+        os.write(self._sockets, f"{listening()[port]}\n".encode())
         headers = {"authorization": f"Bearer {client.api_key}"}
-        messages = [{"role": "user", "content": task.prompt}]
+        question = {"role": "user", "content": task.prompt}
+        messages = [question]
         with httpx.Client(base_url=client.base_url, headers=headers, timeout=60) as http:
             for asks in ([], [], [{"role": "user", "content": "Say it."}]):
-                asked = [*messages, *asks] if asks else messages[:1]
+                asked = [*messages, *asks] if asks else [question]
                 body = {"model": client.model, "messages": asked, "max_tokens": 16}
                 answer = http.post("/chat/completions", json=body).raise_for_status().json()
-                messages = [*messages[:1], answer["choices"][0]["message"]]
+                messages = [question, answer["choices"][0]["message"]]
         return None
 
 
