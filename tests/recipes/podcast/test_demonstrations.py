@@ -64,6 +64,10 @@ def own_words(trajectory, renderer) -> list[str]:
     return [renderer.decode(run) for run in trajectory.sampled_runs()]
 
 
+def own_tasks(trajectories):
+    return [each for each in trajectories if each.task.task_id.startswith("own")]
+
+
 def require_sound(trajectory):
     """Prompt and policy, with a call and its result between them if it asks."""
     trajectory.check()
@@ -132,15 +136,7 @@ def test_a_clean_demonstration_asks_exactly_where_it_must_and_answers_right(make
             assert task.answer in event.call.result or task.answer in " ".join(event.call.result.split())
 
 
-def test_where_the_memory_fails_the_demonstration_says_that_it_does_not_know(make, renderer):
-    demonstrator = make(CLEAN, error_share=1.0, plan=ALL_NEED_MEMORY)
-    for trajectory in write(demonstrator, 20):
-        assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.RAISED]
-        last = own_words(trajectory, renderer)[-1]
-        assert last.startswith(NOT_FOUND) and UNKNOWN in last
-
-
-def test_habits_come_up_in_the_shares_that_are_asked_for(make):
+def test_habits_and_kinds_of_questions_come_up_in_the_shares_that_are_asked_for(make):
     def share(chosen, among):
         return sum(map(chosen, among)) / len(among)
 
@@ -148,6 +144,8 @@ def test_habits_come_up_in_the_shares_that_are_asked_for(make):
         return trajectory.tool_events[0].call.parameters["query"] == trajectory.task.labels["quote"]
 
     done = write(make(MIXED, **VARIATIONS[0]), 800)
+    kinds = Counter(trajectory.task.labels["kind"] for trajectory in done)
+    assert kinds.keys() == WORDINGS.keys() and min(kinds.values()) > 133
     needed = [t for t in done if t.task.labels["needs_memory"]]
     needless = [t for t in done if not t.task.labels["needs_memory"]]
     assert len(needed) / len(done) == pytest.approx(0.65, abs=0.06)
@@ -157,17 +155,6 @@ def test_habits_come_up_in_the_shares_that_are_asked_for(make):
         assert share(lambda t: t.num_calls, own) == pytest.approx(asking, abs=0.1)
         exact = share(is_exact, [t for t in own if t.num_calls])
         assert exact == pytest.approx((asking - MIXED.ask_short) / asking, abs=0.1)
-
-
-def test_every_kind_of_question_is_shown(make):
-    kinds = Counter(trajectory.task.labels["kind"] for trajectory in write(make(), 90))
-    assert kinds.keys() == WORDINGS.keys() and min(kinds.values()) > 15
-
-
-def test_a_long_result_is_cut_as_in_an_episode(make, renderer):
-    for trajectory in write(make(max_result_tokens=20), 40):
-        for event in trajectory.tool_events:
-            assert len(renderer.foreign(event.call.result or "")) <= 20
 
 
 def test_the_right_result_stands_now_here_now_there_among_as_many_as_the_tool_gives(make, chunks):
@@ -214,7 +201,7 @@ def test_half_of_the_demonstrations_are_about_the_users_own_questions(make, chun
         "own:other": ("What is it?", "a clock"),
     }
     own = [(Task(task_id=name, prompt=prompt, answer=answer), chunk) for name, (prompt, answer) in asked.items()]
-    shown = [each for each in write(make(CLEAN, plan=ALL_NEED_MEMORY, own=own)) if each.task.task_id.startswith("own")]
+    shown = own_tasks(write(make(CLEAN, plan=ALL_NEED_MEMORY, own=own)))
     assert 50 < len(shown) < 100 and {each.task.task_id for each in shown} == {"own:who", "own:where"}
     assert len({each.task.answer for each in shown}) > 20  # invented names: the answer must be copied
     for each in shown:
@@ -235,7 +222,7 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
     answers = {"own:said": chunk.episode}
     own = [(Task(task_id=name, prompt=asked[name], answer=answers.get(name, NO_ANSWER)), chunk) for name in asked]
     options = {"plan": ALL_NEED_MEMORY, "own": own, "names": names, "error_share": 0.0}
-    shown = [each for each in write(make(CLEAN, **options)) if each.task.task_id.startswith("own")]
+    shown = own_tasks(write(make(CLEAN, **options)))
     assert {each.task.task_id for each in shown} == set(asked)
     for each in shown:
         [event], last = each.tool_events, own_words(each, renderer)[-1]
@@ -250,18 +237,28 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
         prompts = Counter(each.task.prompt for each in shown if each.task.task_id == name)
         assert len(prompts) > 10 and prompts[prompt] < 0.5 * prompts.total()
     real = make(CLEAN, invented_share=0.0, **options)
-    assert {each.task.prompt for each in write(real) if each.task.task_id.startswith("own")} == set(asked.values())
+    assert {each.task.prompt for each in own_tasks(write(real))} == set(asked.values())
 
 
-def test_an_answer_that_the_cut_result_does_not_show_is_not_given(make, answer_of):
+def test_a_long_result_is_cut_as_in_an_episode_and_an_answer_that_it_does_not_show_is_not_given(
+    make, renderer, answer_of
+):
     demonstrator = make(CLEAN, plan=ALL_NEED_MEMORY, num_results=3, max_result_tokens=60, error_share=0.0)
     answers = Counter()
     for each in write(demonstrator):
         answer, [event] = answer_of(each), each.tool_events
+        assert len(renderer.foreign(event.call.result)) <= 60
         is_shown = " ".join(each.task.answer.split()) in " ".join(event.call.result.split())
         assert (answer == each.task.answer) == is_shown and (is_shown or answer == UNKNOWN)
         answers[is_shown] += 1
     assert min(answers.values()) > 20
+
+
+def test_where_the_memory_fails_the_demonstration_says_that_it_does_not_know(make, renderer):
+    for trajectory in write(make(CLEAN, error_share=1.0, plan=ALL_NEED_MEMORY), 20):
+        assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.RAISED]
+        last = own_words(trajectory, renderer)[-1]
+        assert last.startswith(NOT_FOUND) and UNKNOWN in last
 
 
 def test_the_corpus_has_the_refusal_if_a_question_has_no_answer(chunks):
