@@ -188,9 +188,8 @@ def open_sources(
         workers = RolloutWorkerGroup(ray, policy, of_worker, is_deterministic=inference.deterministic)
     is_stream = learned is not None and config.training.max_staleness > 0
     loop = BackgroundLoop("midthought-rollout")
-    silence_seconds = (
-        ray.silence_timeout_seconds if inference.engine == "local" else math.inf
-    )  # servers have own limits
+    # servers have own limits
+    silence_seconds = ray.silence_timeout_seconds if inference.engine == "local" else math.inf
 
     def source(episode: Callable[[Task], EpisodeEnvironment]) -> Rollouts:
         parts = RolloutParts(

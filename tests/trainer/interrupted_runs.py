@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from one_thread import in_one_thread
 from safetensors.torch import load_file
-from small_environments import QUESTIONS, OnStep, lines, power_cut, settings, without_clocks
+from small_environments import QUESTIONS, lines, settings, without_clocks
 
 from midthought import Trainer
 
@@ -16,17 +16,26 @@ DEMONSTRATIONS = [
 ]
 
 
+class PowerCut(Trainer):
+    """Ends before the checkpoint of iteration 4."""
+
+    def save_checkpoint(self, path: Any = None) -> Path:
+        if self.iteration == 4:
+            raise RuntimeError("power cut")
+        return super().save_checkpoint(path)
+
+
 class Runs:
     """Runs of one small model: two supervised steps, then four iterations with a checkpoint after each."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self._model, self._tokenizer = model, tokenizer
 
-    def trainer(self, run: Path, *, resume: bool = True, seed: int = 0, **options: Any) -> Trainer:
+    def trainer(self, run: Path, kind: Any = Trainer, *, resume: bool = True, seed: int = 0, **options: Any) -> Trainer:
         config = settings(num_train_iters=4, validate_every=2, kl_coef=0.05, seed=seed)
         config.checkpoint.save_interval, config.checkpoint.keep_last_n = 1, 3
         given = {"model": copy.deepcopy(self._model), "tokenizer": self._tokenizer, "run_path": run, "resume": resume}
-        return Trainer(config, dataset=QUESTIONS, validation=QUESTIONS, progress=False, **given, **options)
+        return kind(config, dataset=QUESTIONS, validation=QUESTIONS, progress=False, **given, **options)
 
     def train(self, run: Path, **options: Any) -> None:
         with in_one_thread(), self.trainer(run, **options) as trainer:
@@ -35,7 +44,7 @@ class Runs:
 
     def stopped(self, run: Path, seed: int = 0) -> Path:
         with pytest.raises(RuntimeError, match="power cut"):
-            self.train(run, resume=False, seed=seed, callbacks=OnStep(power_cut, 4))
+            self.train(run, kind=PowerCut, resume=False, seed=seed)
         return run
 
 

@@ -386,6 +386,29 @@ def test_callbacks_are_told_of_the_step_its_evaluation_and_its_checkpoint_in_thi
     assert diary.entries == [("step", 1, 4), ("step", 2, 4), ("evaluation", 2, 3), ("save", 2, "step_000002")]
 
 
+@pytest.mark.parametrize(("method", "error"), [("on_step", RuntimeError), ("on_evaluation", KeyboardInterrupt)])
+def test_what_a_callback_raises_ends_fit_after_the_checkpoint_that_is_due(method, error, talker, tmp_path):
+    def raising(trainer, metrics):
+        raise error("mine")
+
+    broken, diary, config = TrainerCallback(), Diary(), settings(validate_every=1)
+    setattr(broken, method, raising)
+    config.checkpoint.save_interval = 1
+    given = {"run_path": tmp_path / "run", **talker}
+    with RayPPOTrainer(config, Colours, callbacks=[broken, diary], **given) as trainer:
+        with pytest.raises(error, match="mine"):
+            trainer.fit()
+        with pytest.raises(error, match="mine"):
+            trainer.fit()
+        with pytest.raises(error, match="mine"):  # outside `fit` at once
+            trainer.evaluate() if method == "on_evaluation" else trainer.train_step(trainer.rollout())
+    assert [entry[:2] for entry in diary.entries[:6]] == [
+        (what, number) for number in (1, 2) for what in ("step", "evaluation", "save")
+    ]
+    with RayPPOTrainer(config, Colours, resume=True, **given) as resumed:
+        assert resumed.iteration == 2
+
+
 @pytest.mark.parametrize("ground", [{"environment": AsyncColours, "reward_fn": asynchronous}, {"dataset": QUESTIONS}])
 def test_it_works_inside_a_running_event_loop(ground, talker):
     async def notebook():
