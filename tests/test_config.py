@@ -18,9 +18,8 @@ from midthought.config import (
     create_default_config,
     load,
     merge_configs,
-    parse_assignments,
-    read_yaml,
 )
+from midthought.config.yaml_files import parse_assignments, read_yaml
 from midthought.errors import SettingsError
 from midthought.plan.choices import resolve
 from midthought.plan.hardware import Hardware

@@ -1,4 +1,4 @@
-"""Which settings a recipe begins with: `own` for a given model, however it is given; `tiny` for the model that a run makes."""
+"""A recipe is found by name, and begins with the settings `own` for a given model, `tiny` for the model that a run makes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import CheckpointError, ModelPathError, SettingsError
 from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import Hardware
-from midthought.recipes import find_recipe
+from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.recipe import run_of
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
@@ -152,3 +152,17 @@ def test_the_run_of_a_control_arms_checkpoint_is_the_recipes(tmp_path, run):
     assert run_of(arm / "checkpoints/ppo/checkpoints/step_000001/policy") == outer
     inner = run("outer/inner")
     assert run_of(inner) == inner
+
+
+def test_the_recipes_are_the_folders_of_the_package_and_another_name_is_refused(call):
+    assert {"feedback", "podcast"} <= set(recipe_names())
+    assert [find_recipe(name).name for name in recipe_names()] == recipe_names()
+    with pytest.raises(SettingsError, match=r"unknown recipe 'podcats'\. Did you mean 'podcast'"):
+        find_recipe("podcats")
+    code, text, _ = call("settings", "podcast")
+    assert code == 0 and "num_test_no_memory" in text
+
+
+def test_presets_for_verl_are_no_presets(tmp_path):
+    with pytest.raises(SettingsError, match=r"seed\.verl"):
+        find_recipe("podcast").begin(tmp_path, words=[], config=tmp_path / "seed.verl")

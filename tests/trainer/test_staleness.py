@@ -4,6 +4,7 @@ restart. Episodes are of random length: the model is one that was made and taugh
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import logging
 import math
@@ -19,10 +20,13 @@ from precision import logit_tolerance
 from small_environments import QUESTIONS, Colours, OnStep, lines, power_cut, weights, without_clocks
 
 from midthought import RayPPOTrainer, create_default_config
-from midthought.errors import LearnerLostError, SettingsError
+from midthought.engines.local.kv_cache_manager import KVCacheManager
+from midthought.engines.pausable_engine import PausableEngine
+from midthought.errors import LearnerLostError, SettingsError, TrainingStoppedError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import token_outputs
+from midthought.learning.remote_learner import RemoteLearner
 from midthought.trainer import stages, workers
 from midthought.trainer.checkpoint import CheckpointManager
 
@@ -317,6 +321,57 @@ def test_a_checkpoint_with_open_episodes_can_be_gone_on_with_without_them(make, 
             trainer.load_checkpoint(tmp_path / "here")
         assert "episodes of the checkpoint that are not trained on yet are dropped" in caplog.text
         assert len(trainer.fit()) == 3
+
+
+# -- faults that change no shape and raise no error ---------------------------------------------------------------
+
+
+def keep_old_prefixes(trainer, monkeypatch):
+    """The engine continues episodes from keys and values of the weights before."""
+    monkeypatch.setattr(KVCacheManager, "update_weights", lambda manager: None)
+
+
+def shift_labels(trainer, monkeypatch):
+    """Every token is labelled with the version before its own."""
+    sample = PausableEngine.sample
+
+    async def shifted(*arguments, **options):
+        completion = await sample(*arguments, **options)
+        return dataclasses.replace(completion, policy_version=max(0, completion.policy_version - 1))
+
+    monkeypatch.setattr(PausableEngine, "sample", shifted)
+
+
+def send_half(trainer, monkeypatch):
+    """Every second tensor of the learner's process does not arrive."""
+    load = RemoteLearner.load_policy
+
+    def load_half(learner):
+        kept = [(value, value.detach().clone()) for value in list(trainer.model.parameters())[::2]]
+        load(learner)
+        for value, before in kept:
+            value.data.copy_(before)
+
+    monkeypatch.setattr(RemoteLearner, "load_policy", load_half)
+
+
+@pytest.mark.parametrize(
+    ("plant", "overlap"),
+    [(None, False), (keep_old_prefixes, False), (shift_labels, False), (send_half, True)],
+    ids=["nothing", "old prefixes", "shifted labels", "half of the tensors"],
+)
+def test_a_planted_fault_stops_the_run_at_the_next_update(plant, overlap, make, monkeypatch):
+    training = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-2, "adv_estimator": "reinforce_plus_plus"}
+    with make(settings(num_iters=8, deterministic=False, overlap=overlap, **training)) as trainer:
+        if plant is None:
+            history = trainer.fit()
+            assert len(history) == 8 and 0 < max(row["staleness/max"] for row in history) <= 2
+            return
+        plant(trainer, monkeypatch)
+        message = r"tokens of the (newest|older) weights differ|log-probabilities differ"
+        with pytest.raises(TrainingStoppedError, match=message):
+            trainer.fit()
+        assert 1 <= trainer.iteration <= 3
 
 
 # -- a learner in a process of its own -----------------------------------------------------------------------------

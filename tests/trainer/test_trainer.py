@@ -22,25 +22,14 @@ from small_environments import (
     without_clocks,
 )
 
-from midthought import (
-    ActionParser,
-    CalculateTool,
-    HermesParser,
-    MidthoughtError,
-    ParsedAction,
-    RayPPOTrainer,
-    Reward,
-    RolloutData,
-    SettingsError,
-    StopReason,
-    TrainerCallback,
-)
+from midthought import ActionParser, CalculateTool, HermesParser, RayPPOTrainer, TrainerCallback
 from midthought.config import InferenceConfig
 from midthought.env.rewards import weighted
+from midthought.errors import MidthoughtError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.trainer.rollouts import longest_sequence
 from midthought.trainer.tasks import EnvironmentTasks
-from midthought.types import SpanKind
+from midthought.types import ParsedAction, Reward, RolloutData, SpanKind, StopReason
 
 
 def first_colour(trajectory):
@@ -101,12 +90,16 @@ def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_le
     assert "not reset; the first: OftenAway.reset raised ConnectionError: the server is away" in caplog.text
 
 
-def test_an_epoch_of_a_data_set_is_a_pass_over_it(talker):
+def test_an_epoch_of_a_data_set_is_a_pass_over_it_and_held_out_tasks_are_judged_by_exact_match_too(talker):
     config = settings(batch_size=2, num_epochs=2, num_train_iters=None)
-    with RayPPOTrainer(config, dataset=QUESTIONS, **talker) as trainer:
+    held_out = [{**row, "answer": answer} for row, answer in zip(QUESTIONS, PAID, strict=False)]
+    with RayPPOTrainer(config, dataset=QUESTIONS, validation=held_out, **talker) as trainer:
         assert [trainer.num_iters(), trainer.num_iters(4)] == [3, 6]
         for trajectory in trainer.rollout():
             assert trajectory.reward.parts["correct"] == float(trajectory.actions == ["</think>red"])
+        figures = trainer.evaluate()
+    assert figures["exact_match"] == pytest.approx(figures["reward/correct"])
+    assert figures["exact_match"] in (0.0, 0.5, 1.0)
 
 
 def test_epochs_are_counted_from_the_beginning_and_nothing_left_is_said(talker, caplog):
@@ -245,10 +238,9 @@ def test_a_prompt_that_is_longer_than_the_models_positions_fails_with_the_reason
 
 def test_a_step_without_episodes_says_what_to_do(talker):
     with RayPPOTrainer(settings(), Colours, **talker) as trainer:
-        with pytest.raises(SettingsError, match=r"call rollout\(\) first"):
-            trainer.train_step()
-        with pytest.raises(SettingsError, match="holds no episode"):
-            trainer.train_step(RolloutData())
+        for given, message in ((None, r"call rollout\(\) first"), (RolloutData(), "holds no episode")):
+            with pytest.raises(SettingsError, match=message):
+                trainer.train_step(given)
         trainer.train_step(trainer.rollout())
         with pytest.raises(SettingsError, match=r"call rollout\(\) first"):
             trainer.train_step()
@@ -316,9 +308,10 @@ def test_in_fit_a_train_step_does_not_save_an_iteration_that_is_not_counted_yet(
 def test_it_learns_from_episodes_that_are_brought(talker):
     with RayPPOTrainer(settings("grpo"), Colours, first_colour, **talker) as trainer:
         episodes = [t for _ in range(2) for t in trainer.rollout()]
-        figures = trainer.train_step(RolloutData(trajectories=episodes))
-        assert figures["batch/num_episodes"] == 8, "twice batch_size: all of them are learned from"
-        assert trainer.train_step(episodes)["batch/num_episodes"] == 8, "a list will do"
+        for given in (RolloutData(trajectories=episodes), episodes):  # a list will do
+            assert trainer.train_step(given)["batch/num_episodes"] == 8, (
+                "twice batch_size: all of them are learned from"
+            )
         assert trainer.iteration == 2
         with pytest.raises(SettingsError, match="'red' is no Trajectory"):
             trainer.train_step(["red"])
@@ -344,14 +337,6 @@ def test_an_evaluation_leaves_the_course_of_training_alone(_talker, tokenizer):
         with RayPPOTrainer(config, Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer) as trainer:
             histories.append(without_clocks(trainer.fit()))
     assert histories[0] == histories[1]
-
-
-def test_held_out_tasks_are_judged_by_exact_match_too(talker):
-    held_out = [{**row, "answer": answer} for row, answer in zip(QUESTIONS, PAID, strict=False)]
-    with RayPPOTrainer(settings(), dataset=QUESTIONS, validation=held_out, **talker) as trainer:
-        figures = trainer.evaluate()
-    assert figures["exact_match"] == pytest.approx(figures["reward/correct"])
-    assert figures["exact_match"] in (0.0, 0.5, 1.0)
 
 
 def test_a_data_set_without_held_out_tasks_trains_but_cannot_be_evaluated(talker):
@@ -380,8 +365,9 @@ class Diary(TrainerCallback):
 
 def test_callbacks_are_told_of_the_step_its_evaluation_and_its_checkpoint_in_this_order(talker, tmp_path):
     diary = Diary()
-    config = settings(validate_every=2)
-    with RayPPOTrainer(config, Colours, callbacks=[diary], run_path=tmp_path / "run", **talker) as trainer:
+    with RayPPOTrainer(
+        settings(validate_every=2), Colours, callbacks=diary, run_path=tmp_path / "run", **talker
+    ) as trainer:
         trainer.fit()
     assert diary.entries == [("step", 1, 4), ("step", 2, 4), ("evaluation", 2, 3), ("save", 2, "step_000002")]
 
@@ -413,9 +399,7 @@ def test_what_a_callback_raises_ends_fit_after_the_checkpoint_that_is_due(method
 def test_it_works_inside_a_running_event_loop(ground, talker):
     async def notebook():
         with RayPPOTrainer(settings(validate_every=1), validation=ground.get("dataset"), **ground, **talker) as trainer:
-            history = trainer.fit()
-            trainer.evaluate()
-            return history
+            return trainer.fit()
 
     assert {figures["episode/failed"] for figures in asyncio.run(notebook())} == {0}
 
@@ -502,15 +486,12 @@ def test_settings_that_were_made_to_disagree_one_by_one_are_found_at_the_door():
         (None, {"backend": "vllm"}, 500),
         (100, {"max_seq_len": 300}, 300),
         (None, {"max_seq_len": 300, "backend": "vllm"}, 300),
-        (None, {"max_seq_len": 501}, "max_seq_len=501: the model has 500 positions; set at most that"),
     ],
 )
 def test_engines_reserve_memory_for_what_the_tasks_need(longest_prompt, settings, expected):
-    inference, config = InferenceConfig(max_tokens=20, **settings), SimpleNamespace(max_position_embeddings=500)
-    if isinstance(expected, str):
-        with pytest.raises(SettingsError, match=expected):
-            longest_sequence(longest_prompt, inference, config)
-    else:
-        assert longest_sequence(longest_prompt, inference, config) == expected
+    config = SimpleNamespace(max_position_embeddings=500)
+    assert longest_sequence(longest_prompt, InferenceConfig(max_tokens=20, **settings), config) == expected
+    with pytest.raises(SettingsError, match="max_seq_len=501: the model has 500 positions; set at most that"):
+        longest_sequence(longest_prompt, InferenceConfig(max_tokens=20, max_seq_len=501), config)
     long = SimpleNamespace(max_position_embeddings=262_144)  # a server for an environment reserves less than that
     assert longest_sequence(None, InferenceConfig(max_tokens=20, backend="vllm"), long) == 4096 + 20

@@ -6,22 +6,14 @@ import weakref
 import pytest
 from small_environments import QUESTIONS, Colours, settings, twice
 
-from midthought import (
-    SettingsError,
-    SimpleGameEnvironment,
-    Task,
-    ToolRegistry,
-    Trajectory,
-    Turn,
-    find_call_format,
-    load_tasks,
-)
+from midthought import SettingsError, SimpleGameEnvironment, ToolRegistry, find_call_format, load_tasks
 from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
 from midthought.trainer import tasks
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks, make_tasks
+from midthought.types import Task, Trajectory, Turn
 
 # -- environments --------------------------------------------------------------------------------------------------
 

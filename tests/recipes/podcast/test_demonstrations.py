@@ -68,59 +68,44 @@ def own_tasks(trajectories):
     return [each for each in trajectories if each.task.task_id.startswith("own")]
 
 
-def require_sound(trajectory):
-    """Prompt and policy, with a call and its result between them if it asks."""
-    trajectory.check()
-    asked = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
-    assert [span.kind for span in trajectory.spans] == (asked if trajectory.num_calls else asked[:2])
-
-
-def require_policys_words(trajectory, renderer):
-    """The mask marks the call, the thought and the answer."""
-    end = renderer.decode([renderer.tokenizer.eos_token_id])
-    *thoughts, last = own_words(trajectory, renderer)
-    for event, thought in zip(trajectory.tool_events, thoughts, strict=True):
-        assert thought == LOOK_UP + CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
-    thought, closed, answer = last.partition("</think>")
-    assert closed and answer.startswith(" ") and answer.endswith(end) and answer.count(end) == 1
-    cue = CUES[trajectory.task.labels["kind"]]
-    assert any(thought.startswith(words + cue) for words in (IN_THE_NOTE, FOUND, NOT_FOUND))
-
-
-def require_same_query(trajectory, renderer):
-    """A call is read back at its last token, with its parameters."""
-    scanner = CALL_FORMAT.scanner(in_thought=True)
-    for run in trajectory.sampled_runs()[:-1]:
-        stream = renderer.decode_stream()
-        ended = [scanner.feed(stream.step(token_id)) for token_id in run]
-        assert ended == [False] * (len(run) - 1) + [True]
-        (action,) = scanner.take()
-        assert action.success and action.tool_name == TOOL_NAME
-        assert action.parameters == trajectory.tool_events[0].call.parameters
-        scanner.resume()
-
-
-def require_foreign_results(trajectory, renderer):
-    """A result is in the context as a rollout writes it, and no foreign word is a control token."""
-    results = [span for span in trajectory.spans if span.kind is SpanKind.RESULT]
-    for span, event in zip(results, trajectory.tool_events, strict=True):
-        written = renderer.decode(trajectory.token_ids[span.start : span.end])
-        assert written == CALL_FORMAT.render_results([event])
-    own = {renderer.tokenizer.eos_token_id, *renderer.control("</think>")}
-    for span in trajectory.spans[1:]:
-        controls = renderer.control_token_ids.intersection(trajectory.token_ids[span.start : span.end])
-        assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
-
-
 @pytest.mark.parametrize("shares", VARIATIONS)
 def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_those_of_an_episode(make, renderer, shares):
-    written = write(make(**shares))
-    assert sum(trajectory.num_calls for trajectory in written) > 30
+    written, end, num_calls = write(make(**shares)), renderer.decode([renderer.tokenizer.eos_token_id]), 0
+    own = {renderer.tokenizer.eos_token_id, *renderer.control("</think>")}
     for trajectory in written:
-        require_sound(trajectory)
-        require_policys_words(trajectory, renderer)
-        require_same_query(trajectory, renderer)
-        require_foreign_results(trajectory, renderer)
+        trajectory.check()
+        num_calls += trajectory.num_calls
+        asked = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
+        assert [span.kind for span in trajectory.spans] == (asked if trajectory.num_calls else asked[:2])
+
+        *thoughts, last = own_words(trajectory, renderer)  # the mask marks the call, the thought and the answer
+        for event, thought in zip(trajectory.tool_events, thoughts, strict=True):
+            assert thought == LOOK_UP + CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
+        thought, closed, answer = last.partition("</think>")
+        assert closed and answer.startswith(" ") and answer.endswith(end) and answer.count(end) == 1
+        cue = CUES[trajectory.task.labels["kind"]]
+        assert any(thought.startswith(words + cue) for words in (IN_THE_NOTE, FOUND, NOT_FOUND))
+
+        scanner = CALL_FORMAT.scanner(in_thought=True)  # a call is read back at its last token, with its parameters
+        for run in trajectory.sampled_runs()[:-1]:
+            stream = renderer.decode_stream()
+            ended = [scanner.feed(stream.step(token_id)) for token_id in run]
+            assert ended == [False] * (len(run) - 1) + [True]
+            (action,) = scanner.take()
+            assert action.success and action.tool_name == TOOL_NAME
+            assert action.parameters == trajectory.tool_events[0].call.parameters
+            scanner.resume()
+
+        results = [
+            span for span in trajectory.spans if span.kind is SpanKind.RESULT
+        ]  # written as a rollout writes them
+        for span, event in zip(results, trajectory.tool_events, strict=True):
+            written = renderer.decode(trajectory.token_ids[span.start : span.end])
+            assert written == CALL_FORMAT.render_results([event])
+        for span in trajectory.spans[1:]:  # no foreign word is a control token
+            controls = renderer.control_token_ids.intersection(trajectory.token_ids[span.start : span.end])
+            assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
+    assert num_calls > 30
 
 
 @pytest.mark.parametrize("shares", VARIATIONS)
