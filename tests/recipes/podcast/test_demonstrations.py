@@ -70,9 +70,9 @@ def own_tasks(trajectories):
 
 @pytest.mark.parametrize("shares", VARIATIONS)
 def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_those_of_an_episode(make, renderer, shares):
-    written, end, num_calls = write(make(**shares)), renderer.decode([renderer.tokenizer.eos_token_id]), 0
+    end, num_calls = renderer.decode([renderer.tokenizer.eos_token_id]), 0
     own = {renderer.tokenizer.eos_token_id, *renderer.control("</think>")}
-    for trajectory in written:
+    for trajectory in write(make(**shares)):
         trajectory.check()
         num_calls += trajectory.num_calls
         asked = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
@@ -100,8 +100,8 @@ def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_thos
             span for span in trajectory.spans if span.kind is SpanKind.RESULT
         ]  # written as a rollout writes them
         for span, event in zip(results, trajectory.tool_events, strict=True):
-            written = renderer.decode(trajectory.token_ids[span.start : span.end])
-            assert written == CALL_FORMAT.render_results([event])
+            text = renderer.decode(trajectory.token_ids[span.start : span.end])
+            assert text == CALL_FORMAT.render_results([event])
         for span in trajectory.spans[1:]:  # no foreign word is a control token
             controls = renderer.control_token_ids.intersection(trajectory.token_ids[span.start : span.end])
             assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
