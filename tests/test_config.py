@@ -119,7 +119,7 @@ class SumsSection(Section):
         ({"inference": {"top_p": 0.9}}, r"inference\.top_p=0\.9.*importance ratios.*set inference\.top_p to 1\.0"),
         ({"inference": {"temperature": 0}}, r"inference\.temperature=0 .*above 0"),
         ({"training": {"batch_size": 10, "group_size": 4}}, "batch_size=10 is not a multiple of group_size=4"),
-        ({"training": {"adv_estimator": "grpo", "group_size": 1}}, r"group_size=1 with adv_estimator='grpo'.* 2 or "),
+        ({"training": {"adv_estimator": "grpo", "group_size": 1}}, "group_size=1 with adv_estimator='grpo'.*2 or more"),
     ],
 )
 def test_a_wrong_value_or_name_is_told_with_its_remedy(changes, message):

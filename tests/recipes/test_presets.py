@@ -139,7 +139,8 @@ def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path, m
         evaluation = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=Path("~/run"), **options)
         assert evaluation.from_path is None and evaluation.beginning == str(tmp_path / "run/policy")
         without = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=damaged, **options)
-        with pytest.raises(ModelPathError, match=r"damaged/policy is not whole: config\.json .* missing; restore it"):
+        message = r"damaged/policy is not whole: config\.json .* is missing; restore it"
+        with pytest.raises(ModelPathError, match=message):
             _ = without.beginning
     assert run_of(tmp_path / "run" / "policy") is None
 

@@ -319,7 +319,7 @@ def hanging(task: Any, client: Any) -> float:
 
 UNANSWERED = "EpisodeError: the agent made no request that was answered; its model needs client.base_url, "
 UNANSWERED += "client.api_key and client.model"
-IDLE = "EpisodeError: the agent made no request and did not return for 1 seconds; raise environment.agent_idle_s"
+IDLE = "EpisodeError: the agent made no request and did not return for 3 seconds; raise environment.agent_idle_s"
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ IDLE = "EpisodeError: the agent made no request and did not return for 1 seconds
     ],
 )
 def test_a_group_trains_on_when_a_member_has_failed(talker, otherwise, error):
-    with make(Sometimes(otherwise), talker, agent_idle_seconds=1.0) as trainer:
+    with make(Sometimes(otherwise), talker, agent_idle_seconds=3.0) as trainer:
         episodes = trainer.rollout().trajectories
         numbered(each for each in episodes if each.reward)
         metrics = trainer.train_step()

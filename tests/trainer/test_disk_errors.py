@@ -55,7 +55,8 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_others_and_the_run_is_re
     before, (soft, hard) = names(run), resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = OnStep(lambda trainer: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard)), 4)
     try:
-        with pytest.raises(StorageError, match=r"larger than allowed here; raise the limit .*; then .* --resume"):
+        message = r"larger than allowed here; raise the limit .*; then continue with --resume"
+        with pytest.raises(StorageError, match=message):
             runs.train(run, callbacks=limit)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
