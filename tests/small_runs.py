@@ -43,40 +43,15 @@ def small_embedding_model() -> str:
     return f"memory.embedding_model={folder}"
 
 
-_SMALL = [
-    "training.num_validation_questions=4",
-    "inference.deterministic=true",
-    "model.hidden_size=64",
-    "model.num_layers=2",
-    "model.num_heads=2",
-    "training.num_train_iters=4",
-    "training.batch_size=8",
-    "training.mini_batch_size=4",
-    "training.validate_every=2",
-    "checkpoint.save_interval=1",
-]
-PODCAST = [
-    *_SMALL,
-    SHORT_TRANSCRIPTS,
-    "inference.max_tokens=48",
-    "model.vocab_size=600",
-    "questions.num_train=40",
-    "questions.num_test=8",
-    "questions.num_test_no_memory=4",
-    "warmup.num_steps=24",
-    "warmup.batch_tokens=512",
-    "evaluation.sampled=false",
-]
-FEEDBACK = [
-    *_SMALL,
-    "inference.max_tokens=60",
-    "problems.num_train=40",
-    "problems.num_test=6",
-    "training.group_size=2",
-    "training.overlong_buffer_tokens=50",  # so that rewards differ within groups, though all answers are wrong
-    "sft.num_steps=24",
-    "sft.batch_tokens=512",
-]
+_SMALL = ["training.num_validation_questions=4", "training.num_train_iters=4", "training.batch_size=8"]
+_SMALL += ["training.mini_batch_size=4", "training.validate_every=2", "checkpoint.save_interval=1"]
+_SMALL += ["model.hidden_size=64", "model.num_layers=2", "model.num_heads=2", "inference.deterministic=true"]
+PODCAST = [*_SMALL, SHORT_TRANSCRIPTS, "inference.max_tokens=48", "model.vocab_size=600", "evaluation.sampled=false"]
+PODCAST += ["questions.num_train=40", "questions.num_test=8", "questions.num_test_no_memory=4"]
+PODCAST += ["warmup.num_steps=24", "warmup.batch_tokens=512"]
+FEEDBACK = [*_SMALL, "inference.max_tokens=60", "problems.num_train=40", "problems.num_test=6", "training.group_size=2"]
+FEEDBACK += ["sft.num_steps=24", "sft.batch_tokens=512"]
+FEEDBACK += ["training.overlong_buffer_tokens=50"]  # so that rewards differ within groups, though all answers are wrong
 SETTINGS = {"podcast": PODCAST, "feedback": FEEDBACK}
 
 
@@ -113,14 +88,17 @@ def stop_at(
 
 def metrics(run: Path, *stages: str) -> list[dict[str, Any]]:
     """Lines of the metrics, of these stages alone where any are named; times left out."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [_without_times(row) for row in rows if not stages or row["stage"] in stages]
+    return [row for row in _rows(run / "metrics.jsonl") if not stages or row["stage"] in stages]
 
 
 def trajectories(run: Path) -> list[dict[str, Any]]:
     """Episodes that are shown, times left out."""
-    rows = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-    return [_without_times(row) | {"events": list(map(_without_times, row["events"]))} for row in rows]
+    rows = _rows(run / "trajectories.jsonl")
+    return [row | {"events": list(map(_without_times, row["events"]))} for row in rows]
+
+
+def summary(run: Path) -> dict[str, Any]:
+    return json.loads((run / "summary.json").read_text("utf-8"))
 
 
 def weights(run: Path, name: str = "policy") -> dict[str, Any]:
@@ -128,6 +106,10 @@ def weights(run: Path, name: str = "policy") -> dict[str, Any]:
     from safetensors.torch import load_file
 
     return load_file(run / name / "model.safetensors")
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return [_without_times(json.loads(line)) for line in file.read_text("utf-8").splitlines()]
 
 
 def _without_times(row: dict[str, Any]) -> dict[str, Any]:

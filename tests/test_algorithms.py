@@ -14,19 +14,19 @@ from midthought.errors import SettingsError
 from midthought.recipes import find_recipe
 from midthought.trainer.trainer import Trainer
 
-NAMES = [
-    *("ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"),
-    *("gspo", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl"),
-    *("rft", "distillation"),
-]
+NAMES = ["ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"]
+NAMES += ["gspo", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "rft", "distillation"]
+
+
+PAGE = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text("utf-8")
 
 
 def of(name: str, **given) -> TrainingConfig:
     return create_default_config(training={"algorithm": name, **given}).training
 
 
-def podcast(*words: str, config: Path | None = None, **options) -> TrainingConfig:
-    return find_recipe("podcast").begin(Path("run"), words=words, config=config, **options)[0].training
+def podcast(*words: str, config: Path | None = None) -> TrainingConfig:
+    return find_recipe("podcast").begin(Path("run"), words=words, config=config)[0].training
 
 
 @pytest.fixture
@@ -38,21 +38,26 @@ def yaml(tmp_path):
     return write
 
 
-def test_every_method_has_a_preset_with_a_source():
+def test_every_method_has_a_preset_with_a_source_and_the_page_lists_its_values():
     assert list(ALGORITHMS) == NAMES
     for name, algorithm in ALGORITHMS.items():
         assert re.search(r"\d{4}\.\d{5}", algorithm.source), name
         assert of(name).algorithm == name
+        values = " ".join(f"{key}={value}" for key, value in algorithm.values.items())
+        assert f"- `{name}`: `{values}` ({algorithm.source})" in PAGE.splitlines()
 
 
 def test_the_methods_differ_in_the_parts_that_their_papers_change():
-    assert (of("ppo").adv_estimator, of("ppo").kl_coef, of("ppo").lam) == ("gae", 0.02, 0.95)
-    assert (of("grpo").kl_loss_coef, of("grpo").loss_agg, of("grpo").kl_coef) == (0.0, "seq-mean-token-mean", 0.0)
-    assert (of("dr_grpo").adv_estimator, of("dr_grpo").loss_agg) == ("dr_grpo", "seq-mean-token-sum-norm")
-    assert (of("cispo").clip_ratio, of("cispo").clip_high) == (1.0, 4.0)
+    for name, expected in {
+        "ppo": {"adv_estimator": "gae", "kl_coef": 0.02, "lam": 0.95},
+        "grpo": {"kl_loss_coef": 0.0, "loss_agg": "seq-mean-token-mean", "kl_coef": 0.0},
+        "dr_grpo": {"adv_estimator": "dr_grpo", "loss_agg": "seq-mean-token-sum-norm"},
+        "cispo": {"clip_ratio": 1.0, "clip_high": 4.0},
+        "dapo": {"policy_loss": "ppo", "clip_ratio": 0.2, "clip_high": 0.28},
+        "gspo": {"policy_loss": "gspo", "clip_ratio": 3e-4, "clip_high": 4e-4},
+    }.items():
+        assert {key: getattr(of(name), key) for key in expected} == expected
     assert {of(name).entropy_coef for name in NAMES} == {0.0}
-    assert (of("dapo").policy_loss, of("dapo").clip_ratio, of("dapo").clip_high) == ("ppo", 0.2, 0.28)
-    assert (of("gspo").policy_loss, of("gspo").clip_ratio, of("gspo").clip_high) == ("gspo", 3e-4, 4e-4)
     default = TrainingConfig().loss_agg
     assert of("gspo", loss_agg=default).loss_agg == default != of("gspo").loss_agg, "a given default wins, too"
 
@@ -64,12 +69,10 @@ def test_all_presets_set_the_same_keys_so_that_none_keeps_a_value_of_another():
         assert config.training == of(name)
 
 
-@pytest.mark.parametrize(
-    "order", [("algorithm=dapo", "clip_ratio_high=0.2"), ("clip_ratio_high=0.2", "algorithm=dapo")]
-)
-def test_words_of_the_command_line_win_over_the_preset_in_any_order(order):
-    chosen = podcast(*(f"training.{word}" for word in order))
-    assert (chosen.clip_high, chosen.max_dynamic_batches, chosen.algorithm) == (0.2, 10, "dapo")
+def test_words_of_the_command_line_win_over_the_preset_in_any_order():
+    words = ("training.algorithm=dapo", "training.clip_ratio_high=0.2")
+    for chosen in (podcast(*words), podcast(*reversed(words))):
+        assert (chosen.clip_high, chosen.max_dynamic_batches, chosen.algorithm) == (0.2, 10, "dapo")
 
 
 def test_an_assignment_replaces_what_was_set_before_and_later_ones_win():
@@ -105,16 +108,15 @@ def test_a_record_keeps_its_values_even_if_it_differs_from_the_preset(tmp_path):
     config = create_default_config(training={"algorithm": "gspo", "clip_ratio_high": 0.3})
     (tmp_path / "config.yaml").write_text(config.to_yaml(), "utf-8")
     assert create_default_config().merged(read_yaml(tmp_path / "config.yaml")) == config
-    recorded = find_recipe("podcast").begin(
-        tmp_path, words=["training.algorithm=gspo", "training.clip_ratio_high=0.3"]
-    )[0]
-    (tmp_path / "config.yaml").write_text(recorded.to_yaml(), "utf-8")
-    assert podcast_of(tmp_path) == recorded.training
-    assert podcast_of(tmp_path, "training.algorithm=dapo").clip_high == 0.28
 
+    def training(*words: str, **options) -> TrainingConfig:
+        config, _ = find_recipe("podcast").begin(tmp_path, words=words, **options)
+        (tmp_path / "config.yaml").write_text(config.to_yaml(), "utf-8")
+        return config.training
 
-def podcast_of(path: Path, *words: str) -> TrainingConfig:
-    return find_recipe("podcast").begin(path, words=words, resume=True)[0].training
+    recorded = training("training.algorithm=gspo", "training.clip_ratio_high=0.3")
+    assert training(resume=True) == recorded
+    assert training("training.algorithm=dapo", resume=True).clip_high == 0.28
 
 
 def test_an_unknown_name_gets_the_nearest_ones():
@@ -126,13 +128,13 @@ def test_an_unknown_name_gets_the_nearest_ones():
 
 
 def trainer_of(name: str) -> Trainer:
+    training = {"batch_size": 8, "mini_batch_size": 4, "group_size": 4, "num_train_iters": 1, "validate_every": 0}
+    training |= {"mask_truncated_episodes": False}  # all of these short ones are truncated
     config = create_default_config(
         model={"hidden_size": 32, "num_layers": 1, "vocab_size": 300},
         inference={"max_tokens": 16, "max_turns": 1},
-        training={"algorithm": name, "batch_size": 8, "mini_batch_size": 4, "num_train_iters": 1, "validate_every": 0}
-        | {"mask_truncated_episodes": False},  # all of these short ones are truncated
+        training={"algorithm": name, **training},
     )
-    config.training.group_size = 4
     rows = [{"prompt": "Write.", "answer": "a"}]
     return Trainer(config, dataset=rows, reward_fn=lambda trajectory: sum(trajectory.segments[0].token_ids) % 97)
 
@@ -142,37 +144,22 @@ def trainer_of(name: str) -> Trainer:
     representatives([name for name in NAMES if name != "distillation"], "ppo", "dapo", "gspo", "rft"),
 )
 def test_every_preset_trains(name):
-    trainer = trainer_of(name)
-    (metrics,) = trainer.fit()
-    trainer.cleanup()
-    assert metrics["num_optimizer_steps"] == math.ceil(
-        metrics["batch/num_episodes"] / 4
-    )  # some episodes are not selected
-    assert metrics["num_skipped_steps"] == 0
+    with trainer_of(name) as trainer:
+        (metrics,) = trainer.fit()
+    num_steps = math.ceil(metrics["batch/num_episodes"] / 4)  # some episodes are not selected
+    assert (metrics["num_optimizer_steps"], metrics["num_skipped_steps"]) == (num_steps, 0)
     assert math.isfinite(metrics["policy_loss"])
 
 
 def test_the_overlong_buffer_may_be_a_share_of_the_episodes_length():
     config = create_default_config(training={"algorithm": "dapo"}, inference={"max_tokens": 400})
-    assert config.training.overlong_buffer_tokens == 0.2
-    assert config.num_overlong_tokens == 80
-    config.training.overlong_buffer_tokens = 64
-    assert config.num_overlong_tokens == 64
+    for given, expected in ((config.training.overlong_buffer_tokens, 80), (64, 64)):
+        config.training.overlong_buffer_tokens = given
+        assert config.num_overlong_tokens == expected
     config.training.overlong_buffer_tokens = 401
-    with pytest.raises(
-        SettingsError, match=r"overlong_buffer_tokens=401.* is above inference\.max_tokens=400; set at most"
-    ):
+    message = r"overlong_buffer_tokens=401.* is above inference\.max_tokens=400; set at most"
+    with pytest.raises(SettingsError, match=message):
         config.frozen()
-
-
-PAGE = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text("utf-8")
-
-
-def test_the_page_lists_the_values_of_every_preset():
-    lines = PAGE.splitlines()
-    for name in NAMES:
-        values = " ".join(f"{key}={value}" for key, value in ALGORITHMS[name].values.items())
-        assert f"- `{name}`: `{values}` ({ALGORITHMS[name].source})" in lines
 
 
 def test_the_page_lists_our_defaults():

@@ -18,9 +18,8 @@ from midthought.config import (
     create_default_config,
     load,
     merge_configs,
-    parse_assignments,
-    read_yaml,
 )
+from midthought.config.yaml_files import parse_assignments, read_yaml
 from midthought.errors import SettingsError
 from midthought.plan.choices import resolve
 from midthought.plan.hardware import Hardware
@@ -39,23 +38,20 @@ def sections(store: type[Section]) -> dict[str, type[Section]]:
 
 
 LIBRARY = "the library"
-SECTIONS = {LIBRARY: sections(ConfigStore)} | {
-    name: sections(find_recipe(name).config_class()) for name in recipe_names()
+OWNERS = {LIBRARY: ConfigStore, **{name: find_recipe(name).config_class() for name in recipe_names()}}
+FIELDS = {
+    (owner, section, key): field
+    for owner, store in OWNERS.items()
+    for section, kind in sections(store).items()
+    for key, field in kind.model_fields.items()
 }
-KEYS = [
-    (owner, section, key)
-    for owner in SECTIONS
-    for section, kind in SECTIONS[owner].items()
-    for key in kind.model_fields
-]
 
 
 # -- every key is documented and read ------------------------------------------------------------------------------
 
 
 def test_every_setting_says_what_it_is():
-    silent = [key for key in KEYS if not SECTIONS[key[0]][key[1]].model_fields[key[2]].description]
-    assert silent == [], "they have no docstring"
+    assert [key for key, field in FIELDS.items() if not field.description] == [], "they have no docstring"
 
 
 def read_in(path: Path) -> Iterator[str]:
@@ -75,10 +71,8 @@ def can_read(path: Path, owner: str) -> bool:
 
 def test_every_setting_is_read_by_the_library_or_the_recipe_that_has_it():
     names = {path: set(read_in(path)) for path in PACKAGE.rglob("*.py")}
-    read = {
-        owner: set().union(*(found for path, found in names.items() if can_read(path, owner))) for owner in SECTIONS
-    }
-    unread = [(owner, section, key) for owner, section, key in KEYS if key not in read[owner]]
+    read = {owner: set().union(*(names[path] for path in names if can_read(path, owner))) for owner in OWNERS}
+    unread = [(owner, section, key) for owner, section, key in FIELDS if key not in read[owner]]
     assert unread == [], "nothing reads them: implement them or take them out"
 
 
@@ -95,7 +89,7 @@ def fields_with_defaults(path: Path) -> set[str]:
 def test_no_dataclass_outside_the_configuration_has_a_default_for_a_training_setting():
     """Exceptions: seeds of single draws, and `algo`, whose functions and inputs are also used without any settings."""
     modules = [path for path in PACKAGE.rglob("*.py") if not {PACKAGE / "config", PACKAGE / "algo"} & {*path.parents}]
-    fields = set().union(*(fields_with_defaults(path) for path in modules))
+    fields = set().union(*map(fields_with_defaults, modules))
     assert fields, "the search finds dataclass fields"
     settings = TrainingConfig.model_fields.keys() - {"seed"}
     assert {name for name in fields if name.partition(".")[2] in settings} == set()
@@ -125,58 +119,49 @@ class SumsSection(Section):
         ({"inference": {"top_p": 0.9}}, r"inference\.top_p=0\.9.*importance ratios.*set inference\.top_p to 1\.0"),
         ({"inference": {"temperature": 0}}, r"inference\.temperature=0 .*above 0"),
         ({"training": {"batch_size": 10, "group_size": 4}}, "batch_size=10 is not a multiple of group_size=4"),
+        ({"training": {"adv_estimator": "grpo", "group_size": 1}}, "group_size=1 with adv_estimator='grpo'.*2 or more"),
     ],
 )
 def test_a_wrong_value_or_name_is_told_with_its_remedy(changes, message):
     with pytest.raises(SettingsError, match=message):
         ConfigStore().merged(changes)
-
-
-def test_an_unknown_key_of_a_section_alone_is_told_with_the_name_of_the_section():
-    with pytest.raises(SettingsError, match=r"unknown key 'sed' in training.*'seed'"):
-        TrainingConfig(sed=1)
     with pytest.raises(SettingsError, match=r"unknown key 'max_numbr' in sums\. Did you mean 'max_number'"):
-        SumsSection(max_numbr=1)
+        SumsSection(max_numbr=1)  # a section alone
 
 
 def test_every_assignment_is_checked_and_a_refused_one_changes_nothing():
-    config = ConfigStore()
-    config.training.learning_rate = 1e-4
-    with pytest.raises(SettingsError, match=r"learning_rate=-1\.0.*greater than 0"):
-        config.training.learning_rate = -1.0
-    with pytest.raises(SettingsError, match=r"unknown key 'sed' in training.*'seed'"):
-        config.training.sed = 3
-    with pytest.raises(SettingsError, match=r"adv_estimator='gea': Did you mean 'gae'"):
-        config.training.adv_estimator = "gea"
-    config.training.kl_coef = 0.0
-    with pytest.raises(SettingsError, match="target_kl"):  # does not agree with another setting
-        config.training.target_kl = 0.1
-    with pytest.raises(SettingsError, match="batch_size=64 is not a multiple of group_size=7"):
-        config.training.group_size = 7
-    config.training.batch_size = 4
+    training = ConfigStore().training
+    training.learning_rate, training.kl_coef = 1e-4, 0.0
+    for name, value, message in (
+        ("learning_rate", -1.0, r"learning_rate=-1\.0.*greater than 0"),
+        ("sed", 3, r"unknown key 'sed' in training.*'seed'"),
+        ("adv_estimator", "gea", r"adv_estimator='gea': Did you mean 'gae'"),
+        ("target_kl", 0.1, "target_kl"),  # does not agree with another setting
+        ("group_size", 7, "batch_size=64 is not a multiple of group_size=7"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            setattr(training, name, value)
+    training.batch_size = 4
     with pytest.raises(SettingsError, match="batch_size=4 is not a multiple of group_size=8"):
-        config.training.algorithm = "grpo"  # a preset whose values do not agree
-    assert config.training == TrainingConfig(learning_rate=1e-4, kl_coef=0.0, batch_size=4)
-    assert config.training.model_fields_set == {"learning_rate", "kl_coef", "batch_size"}
+        training.algorithm = "grpo"  # a preset whose values do not agree
+    assert training == TrainingConfig(learning_rate=1e-4, kl_coef=0.0, batch_size=4)
+    assert training.model_fields_set == {"learning_rate", "kl_coef", "batch_size"}
 
 
 def test_all_that_is_wrong_is_told_in_one_line():
     with pytest.raises(SettingsError) as caught:
         ConfigStore().merged({"model": {"dtype": "x", "num_layers": 0}, "training": {"gamma": 2}})
-    message = str(caught.value)
-    assert "\n" not in message
-    assert all(key in message for key in ("model.dtype", "num_layers", "training.gamma"))
+    assert "\n" not in str(caught.value)
+    assert all(key in str(caught.value) for key in ("model.dtype", "num_layers", "training.gamma"))
 
 
-def test_grpo_needs_groups():
-    with pytest.raises(SettingsError, match=r"group_size=1 with adv_estimator='grpo'.*2 or more"):
-        ConfigStore().merged({"training": {"adv_estimator": "grpo", "group_size": 1}})
-    config = ConfigStore()
-    assert config.training.episodes_per_task == 1
-    config.training.adv_estimator = "grpo"
-    assert config.training.episodes_per_task == 8
-    config.training.group_size = 4
-    assert config.training.episodes_per_task == 4
+def test_estimators_of_groups_have_eight_episodes_for_each_task_unless_it_is_set():
+    training = TrainingConfig()
+    assert training.episodes_per_task == 1
+    training.adv_estimator = "grpo"
+    assert training.episodes_per_task == 8
+    training.group_size = 4
+    assert training.episodes_per_task == 4
 
 
 @pytest.mark.parametrize(
@@ -198,15 +183,11 @@ def test_iterations_follow_from_epochs_and_tasks(changes, num_tasks, num_epochs,
 # -- merging, reading, writing -------------------------------------------------------------------------------------
 
 
-def test_merging_is_deep_and_leaves_the_original_alone():
-    base = PodcastConfig()
-    merged = base.merged({"training": {"seed": 7}, "memory": {"k": 3}}).merged({"training": {"gamma": 0.5}})
+def test_merging_is_deep_and_shares_nothing_with_the_original():
+    podcast = PodcastConfig()
+    merged = podcast.merged({"training": {"seed": 7}, "memory": {"k": 3}}).merged({"training": {"gamma": 0.5}})
     assert (merged.training.seed, merged.training.gamma, merged.memory.k) == (7, 0.5, 3)
-    assert merged.training.batch_size == base.training.batch_size
-    assert base == PodcastConfig()
-
-
-def test_what_is_merged_shares_nothing_with_what_it_came_from():
+    assert merged.training.batch_size == podcast.training.batch_size and podcast == PodcastConfig()
     base, changes = {"a": {"b": [1], "c": {"d": 2}}}, {"a": {"c": {"f": 4}}, "g": {"h": [2]}}
     merged = merge_configs(base, changes)
     assert merged == {"a": {"b": [1], "c": {"d": 2, "f": 4}}, "g": {"h": [2]}}
@@ -240,24 +221,18 @@ def test_merging_what_are_no_mappings_says_so(base, changes):
         merge_configs(base, changes)
 
 
+VALUES = {
+    "model": {"local_path": st.text(max_size=8), "num_layers": st.integers(1, 9)},
+    "training": {"learning_rate": st.floats(1e-12, 1.0), "clip_ratio_high": st.none() | st.floats(0.01, 1)},
+    "questions": {
+        "kinds": st.lists(st.sampled_from(["speaker", "episode", "continuation"]), min_size=1),
+        "instruction": st.none() | st.text(max_size=20),
+    },
+}
+
+
 @settings(max_examples=30)
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "model": st.fixed_dictionaries({"local_path": st.text(max_size=8), "num_layers": st.integers(1, 9)}),
-            "training": st.fixed_dictionaries(
-                {"learning_rate": st.floats(1e-12, 1.0), "clip_ratio_high": st.none() | st.floats(0.01, 1)}
-            ),
-            "questions": st.fixed_dictionaries(
-                {
-                    "kinds": st.lists(st.sampled_from(["speaker", "episode", "continuation"]), min_size=1),
-                    "instruction": st.none() | st.text(max_size=20),
-                }
-            ),
-        },
-    )
-)
+@given(st.fixed_dictionaries({}, optional={name: st.fixed_dictionaries(values) for name, values in VALUES.items()}))
 def test_settings_come_back_from_their_yaml_as_they_were(tmp_path_factory, changes):
     config = PodcastConfig().merged(changes)
     path = tmp_path_factory.getbasetemp() / "config.yaml"
@@ -275,43 +250,39 @@ WORDS = {
 # fmt: on
 
 
-def test_a_word_is_read_as_its_value():
+def test_a_word_is_read_as_its_value_and_the_last_of_a_key_wins():
     for word, value in WORDS.items():
-        found = parse_assignments([f"a.b={word}"])["a"]["b"]
-        assert found == value and type(found) is type(value), word
+        found = parse_assignments(["a.b=0", f"a.b={word}", "a.c=0.9", "d.e=3"])
+        assert found == {"a": {"b": value, "c": 0.9}, "d": {"e": 3}} and type(found["a"]["b"]) is type(value), word
     changed = PodcastConfig().merged({"questions": {"instruction": "x"}})
     assert changed.merged(parse_assignments(["questions.instruction=null"])).questions.instruction is None
     assert ConfigStore().merged(parse_assignments(["training.max_grad_norm=.inf"])).training.max_grad_norm == math.inf
 
 
-def test_words_of_one_section_come_together_and_the_last_of_a_key_wins():
-    words = ["training.seed=1", "training.gamma=0.9", "training.seed=2", "memory.k=3"]
-    assert parse_assignments(words) == {"training": {"seed": 2, "gamma": 0.9}, "memory": {"k": 3}}
-
-
-def test_words_that_are_no_assignments_are_told_with_an_example():
-    missing, no_setting = "a name is missing before or after a dot", r"is not a setting; write section\.key=value"
-    for words, message in (
-        *((word, missing) for word in ("training.=3", ".seed=3", "training..seed=3")),
-        *((word, no_setting) for word in ("training.seed", "=3", "seed")),
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *((word, "a name is missing before or after a dot") for word in ("training.=3", ".seed=3", "training..seed=3")),
+        *((word, r"is not a setting; write section\.key=value") for word in ("training.seed", "=3", "seed")),
         ("training=3 training.seed=1", "'training' was already given a value"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            parse_assignments(words.split())
+    ],
+)
+def test_words_that_are_no_assignments_are_told_with_an_example(words, message):
+    with pytest.raises(SettingsError, match=message):
+        parse_assignments(words.split())
 
 
-def test_a_settings_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(SettingsError, match=r"nothing\.yaml does not exist; check the path"):
-        read_yaml(tmp_path / "nothing.yaml")
-    (tmp_path / "list.yaml").write_text("- 1\n")
-    with pytest.raises(SettingsError, match=r"list\.yaml contains a list, not sections"):
-        read_yaml(tmp_path / "list.yaml")
-    (tmp_path / "broken.yaml").write_text("a: [1\nb: }")
-    with pytest.raises(SettingsError, match=r"broken\.yaml cannot be read") as caught:
-        read_yaml(tmp_path / "broken.yaml")
-    assert "\n" not in str(caught.value)
-    (tmp_path / "empty.yaml").write_text("# nothing\n")
-    assert read_yaml(tmp_path / "empty.yaml") == {}
+def test_a_settings_file_that_cannot_be_read_is_named_in_one_line_with_the_remedy(tmp_path):
+    file = tmp_path / "mine.yaml"
+    with pytest.raises(SettingsError, match=r"mine\.yaml does not exist; check the path"):
+        read_yaml(file)
+    for text, message in (("- 1\n", "contains a list, not sections"), ("a: [1\nb: }", "cannot be read")):
+        file.write_text(text)
+        with pytest.raises(SettingsError, match=rf"mine\.yaml {message}") as caught:
+            read_yaml(file)
+        assert "\n" not in str(caught.value)
+    file.write_text("# nothing\n")
+    assert read_yaml(file) == {}
 
 
 # -- the frozen copy ---------------------------------------------------------------------------------------------
@@ -320,10 +291,12 @@ def test_a_settings_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path):
 def test_a_frozen_copy_refuses_assignments_and_leaves_the_original_assignable():
     config = create_default_config(training={"gamma": 0.5})
     frozen = config.frozen()
-    with pytest.raises(SettingsError, match=r"gamma=0\.9: this copy of the settings is frozen"):
-        frozen.training.gamma = 0.9
-    with pytest.raises(SettingsError, match="frozen"):
-        frozen.training = config.training
+    for target, name, message in (
+        (frozen.training, "gamma", r"gamma=0\.9: this copy of the settings is frozen"),
+        (frozen, "training", "frozen"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            setattr(target, name, 0.9)
     config.training.gamma = 0.9
     assert frozen.training.gamma == 0.5
 

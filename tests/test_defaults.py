@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from midthought.config import ConfigStore, TrainingConfig, create_default_config
 from midthought.config.store import TINY
 from midthought.errors import SettingsError
-from midthought.models.small_model import make_tokenizer
+from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import as_recorded, choose
 from midthought.trainer.trainer import Trainer
 
@@ -60,10 +58,8 @@ def test_a_trainer_without_a_model_takes_tiny_and_says_so(capsys):
 
 def test_a_model_object_is_a_given_model(capsys):
     tokenizer = make_tokenizer(["Write a."], 300)
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), num_key_value_heads=1, head_dim=32, **sizes))
-    with Trainer(create_default_config(**SMALL), dataset=ROWS, model=model.eval(), tokenizer=tokenizer) as trainer:
+    model = make_policy(tokenizer, hidden_size=32, num_layers=1, num_heads=1, max_length=64, seed=0)
+    with Trainer(create_default_config(**SMALL), dataset=ROWS, model=model, tokenizer=tokenizer) as trainer:
         assert trainer.config.training.learning_rate == 1e-6
     assert "tiny" not in capsys.readouterr().out
 
@@ -83,26 +79,27 @@ def test_settings_know_what_was_set_through_assignments_and_copies():
 # -- resumed runs --------------------------------------------------------------------------------------------------
 
 
-def recorded(folder: Path, config: ConfigStore) -> Path:
-    (folder / "config.yaml").write_text(config.to_yaml(), "utf-8")
+def recorded(folder: Path, **training) -> Path:
+    (folder / "config.yaml").write_text(create_default_config(training=training).to_yaml(), "utf-8")
     return folder / "config.yaml"
 
 
 def test_a_resumed_run_keeps_the_recorded_values_of_settings_that_are_not_set(tmp_path):
-    before = create_default_config(training={"learning_rate": 1e-5, "kl_coef": 0.01, "num_train_iters": 2})
-    file = recorded(tmp_path, before)
-    resumed = as_recorded(create_default_config(training={"num_train_iters": 4}), file).training
-    assert (resumed.learning_rate, resumed.kl_coef, resumed.num_train_iters) == (1e-5, 0.01, 4)
-    assert as_recorded(create_default_config(training={"kl_coef": 0.5}), file).training.kl_coef == 0.5
-    assert as_recorded(create_default_config(), file).training.num_train_iters is None  # harmless: as given now
+    file = recorded(tmp_path, learning_rate=1e-5, kl_coef=0.01, num_train_iters=2)
+    assert resumed(file, kl_coef=0.5, num_train_iters=4) == (1e-5, 0.5, 4)
+    assert resumed(file) == (1e-5, 0.01, None)  # the number of iterations is harmless: as given now
+
+
+def resumed(file: Path, **training) -> tuple[object, ...]:
+    found = as_recorded(create_default_config(training=training), file).training
+    return found.learning_rate, found.kl_coef, found.num_train_iters
 
 
 def test_a_resumed_run_keeps_the_values_of_its_algorithm_if_the_preset_has_changed(tmp_path):
-    before = create_default_config(training={"algorithm": "grpo", "kl_loss_coef": 0.04})
-    file = recorded(tmp_path, before)
-    assert as_recorded(create_default_config(training={"algorithm": "grpo"}), file).training.kl_loss_coef == 0.04
-    other = as_recorded(create_default_config(training={"algorithm": "dr_grpo"}), file).training
-    assert (other.kl_loss_coef, other.adv_estimator) == (0.0, "dr_grpo")
+    file = recorded(tmp_path, algorithm="grpo", kl_loss_coef=0.04)
+    for algorithm, kl_loss_coef in (("grpo", 0.04), ("dr_grpo", 0.0)):
+        found = as_recorded(create_default_config(training={"algorithm": algorithm}), file).training
+        assert (found.adv_estimator, found.kl_loss_coef) == (algorithm, kl_loss_coef)
 
 
 def test_the_learning_rate_of_settings_alone_is_open():

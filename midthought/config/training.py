@@ -85,7 +85,7 @@ class TrainingConfig(AlgorithmSection):
     """GAE's lambda, per policy token."""
     max_dynamic_batches: int = Field(1, ge=1)
     """DAPO's dynamic sampling: roll out up to this many batches until `batch_size` episodes are in groups with different
-    rewards. 1: one batch only. Estimators that compare within groups always drop zero-variance groups."""
+    rewards. 1: one batch only, as with estimators without groups. Those with groups always drop zero-variance groups."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = "auto"
     """Peak learning rate of the policy (AdamW). `auto`: 1e-6 for weights, 1e-5 for adapters (`model.lora_rank`), 2e-4 for the
     small randomly initialized model."""

@@ -44,7 +44,7 @@ def save_adapters(model: Any, folder: Path) -> None:
         copies = {prefix + key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in tensors.items()}
         save_file(copies, where / ADAPTER_FILE, metadata={"format": "pt", "base": digest})
         saved = copy.deepcopy(config)
-        base = saved.base_model_name_or_path or ""
+        base = saved.base_model_name_or_path or base_of(model).name_or_path  # PEFT names it in the first adapter only
         saved.base_model_name_or_path = str(Path(base).resolve()) if base and Path(base).is_dir() else base
         saved.inference_mode = True
         saved.save_pretrained(where)

@@ -187,9 +187,8 @@ def open_sources(
         of_worker = functools.partial(policy_engine, trained=None, model_path="", **given)
         workers = RolloutWorkerGroup(ray, policy, of_worker, is_deterministic=inference.deterministic)
     loop = BackgroundLoop("midthought-rollout")
-    silence_seconds = (
-        ray.silence_timeout_seconds if inference.engine == "local" else math.inf
-    )  # servers have own limits
+    # servers have own limits
+    silence_seconds = ray.silence_timeout_seconds if inference.engine == "local" else math.inf
 
     def source(episode: Callable[[Task], EpisodeEnvironment], *, is_stream: bool) -> Rollouts:
         parts = RolloutParts(

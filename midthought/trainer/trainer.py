@@ -141,16 +141,10 @@ class Trainer:
         progress: bool = True,
         **settings: Any,
     ) -> None:
-        config, note, model, path = settle(
-            config,
-            settings,
-            model=model,
-            algorithm=algorithm,
-            dataset=dataset,
-            run_path=run_path,
-            resume=resume,
-            names=inspect.signature(Trainer).parameters,
-        )
+        given: dict[str, Any] = {"model": model, "algorithm": algorithm, "dataset": dataset}
+        given |= {"run_path": run_path, "resume": resume}
+        names = inspect.signature(Trainer).parameters
+        config, note, model, path = settle(config, settings, **given, names=names)
         self._is_created = model is None and not config.model.local_path
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
@@ -181,8 +175,8 @@ class Trainer:
                 self._run.find_checkpoints()
             if note and not self._run.is_shared:
                 self._run.console.note(note)
-            given = self.config, model, tokenizer, prompts
-            self._policy = open_policy(*given, tasks=self._tasks, demonstrations=demonstrations, run=self._run)
+            start = self.config, model, tokenizer, prompts
+            self._policy = open_policy(*start, tasks=self._tasks, demonstrations=demonstrations, run=self._run)
             learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
             self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
             self._begin()
@@ -212,6 +206,8 @@ class Trainer:
         self._lost_at = -1
         """The iteration in which the learner's process was lost."""
         self._is_fitting = self._is_open_iteration = False
+        self._raised: BaseException | None = None
+        """What a callback has raised in this iteration."""
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
         if not self._run.is_shared or self._run.has_sft:  # a recipe begins with `sft`, which needs neither
@@ -361,12 +357,13 @@ class Trainer:
         return TrainingResult(self.metrics_history, self._run.policy_path)
 
     def _train(self, num_iters: int, max_seconds: float | None) -> None:
-        """The training loop; then saves the policy and writes the report. A stop takes effect after an iteration and its
-        checkpoint."""
+        """The training loop; then saves the policy and writes the report. A stop, and what a callback raises, takes effect after
+        an iteration and its checkpoint."""
         self._last, training = self._end_schedule(num_iters, max_seconds), self._settings.training
         if self.iteration >= self._last:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, self._last)
         title, stop = f"Training ({training.algorithm or training.adv_estimator})", self._run.stop
+        self._raised = None
         with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
             bar.start_at(self.iteration)
             self._is_fitting, workers = True, self._opened()
@@ -393,6 +390,8 @@ class Trainer:
                         if self._run.path is not None:
                             self.save_checkpoint()
                         raise
+                    if self._raised is not None:
+                        raise self._raised
                     stop.check()
             except TrainingStoppedError:
                 self._run.report()
@@ -435,8 +434,17 @@ class Trainer:
         self.metrics_history.append(history_row(self.iteration, metrics, self.num_iters(1)))
         self._rollouts = None
         self._log(ITERATION, metrics, episodes.trajectories)
+        self._tell("on_step", metrics)
+
+    def _tell(self, method: str, given: Any) -> None:
+        """Calls this method of the callbacks. In `fit`, what they raise waits until the iteration is saved if that is due."""
         for callback in self.callbacks:
-            callback.on_step(self, metrics)
+            try:
+                getattr(callback, method)(self, given)
+            except BaseException as raised:
+                if not self._is_fitting or isinstance(raised, LearnerLostError):
+                    raise
+                self._raised = self._raised or raised
 
     def _validation_is_due(self) -> bool:
         every = self.config.training.validate_every
@@ -477,9 +485,9 @@ class Trainer:
         """Trains on episodes: from the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
 
         This completes one iteration; in `fit`, the loop completes it after `train_step` has returned. Returns its metrics, which
-        are also added to `metrics_history`. If there is nothing to train
-        on (all episodes failed, or no group has variance), no weight changes and `batch/num_episodes` is 0. Raises
-        SettingsError if there is no episode, RecordError for a reward that is not finite and for episodes without sampled tokens.
+        are also added to `metrics_history`. If there is nothing to train on (all episodes failed, or no group has variance), no
+        weight changes and `batch/num_episodes` is 0. Raises SettingsError if there is no episode, RecordError for a reward that
+        is not finite and for episodes without sampled tokens.
         """
         self._require_open()
         if data is None:
@@ -504,16 +512,9 @@ class Trainer:
         began = time.perf_counter()
         batch = select(episodes, self._settings.training, self._rollouts)
         is_own = self._rollouts is not None and episodes is self._rollouts.data
-        before_update = functools.partial(self._checks.before_update, self.iteration + 1)
-        metrics = rollout_metrics(episodes.trajectories) | learn(
-            self.source,
-            self.learner,
-            self._settings,
-            batch,
-            self.iteration,
-            before_update if is_own else None,
-            learned,
-        )
+        before_update = functools.partial(self._checks.before_update, self.iteration + 1) if is_own else None
+        given = self.source, self.learner, self._settings, batch, self.iteration
+        metrics = rollout_metrics(episodes.trajectories) | learn(*given, before_update, learned)
         metrics |= self._tasks.statistics(episodes.trajectories)
         metrics["episode/tools"] = len(self.source.parts.executor.registry)
         metrics["time/seconds"] = seconds = episodes.seconds + time.perf_counter() - began
@@ -548,8 +549,8 @@ class Trainer:
         self._log(stage, metrics, done)
         if self._run.is_finished:
             self._run.report()
-        for callback in self.callbacks if stage == VALIDATION else ():
-            callback.on_evaluation(self, metrics)
+        if stage == VALIDATION:
+            self._tell("on_evaluation", metrics)
         return metrics
 
     def num_iters(self, num_epochs: int | None = None) -> int:
@@ -581,8 +582,7 @@ class Trainer:
         state |= {"best": self._best, **workers.state(with_taken=self._rollouts is not None, in_run=path is None)}
         target = checkpoints.save(self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best)
         workers.keep(state)
-        for callback in self.callbacks:
-            callback.on_save(self, target)
+        self._tell("on_save", target)
         return target
 
     def load_checkpoint(self, path: str | Path) -> None:

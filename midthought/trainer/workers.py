@@ -76,14 +76,11 @@ class Workers:
         """Follows settings that were assigned since. `is_new`: no iteration is done. Raises SettingsError for those that cannot
         be followed."""
         stream, staleness = self._stream, settings.training.max_staleness
+        late = "inference.overlap=true" if settings.inference.overlap is True and self._place is None else ""
         if (stream is not None) != (staleness > 0):
-            raise SettingsError(
-                f"training.max_staleness={staleness} was assigned after the trainer was made; give it to the constructor"
-            )
-        if settings.inference.overlap is True and self._place is None:
-            raise SettingsError(
-                "inference.overlap=true was assigned after the trainer was made; give it to the constructor"
-            )
+            late = f"training.max_staleness={staleness}"
+        if late:
+            raise SettingsError(f"{late} was assigned after the trainer was made; give it to the constructor")
         if stream is not None:
             stream.pace = Pace.of(settings)
             self._stages.follow(self._overlaps(settings))

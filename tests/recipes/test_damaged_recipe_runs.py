@@ -51,22 +51,16 @@ def outcome(process, run):
 
 @pytest.mark.parametrize("recipe", ["feedback", "podcast"])
 def test_a_damaged_run_is_evaluated_and_started_from_as_it_was_or_refused(recipe, tmp_path):
-    good, other, found = (
-        whole(recipe, tmp_path / "good"),
-        whole(recipe, tmp_path / "other", "training.seed=1"),
-        Counter(),
-    )
+    good, other = whole(recipe, tmp_path / "good"), whole(recipe, tmp_path / "other", "training.seed=1")
     settings = [words for words in SETTINGS[recipe] if "num_train_iters" not in words]
 
     def commands(run, out):
-        yield (
-            CommandProcess("evaluate", str(run), "--recipe", recipe, "--run", str(out / "evaluated"), "--quiet"),
-            out / "evaluated",
-        )
+        words = ("evaluate", str(run), "--recipe", recipe, "--run", str(out / "evaluated"), "--quiet")
+        yield CommandProcess(*words), out / "evaluated"
         words = ("--stage", "rl", "--from", str(run), "training.num_train_iters=1", *settings)
         yield start(recipe, out / "started", *words), out / "started"
 
-    expected = [outcome(*each) for each in commands(good, tmp_path / "expected")]
+    expected, found = [outcome(*each) for each in commands(good, tmp_path / "expected")], Counter()
     assert None not in expected
     for seed in range(24):
         run = Path(shutil.copytree(good, tmp_path / f"run{seed}"))

@@ -29,9 +29,10 @@ def train(recipe: str, *words: str):
 
 def recorded(path) -> tuple[object, ...]:
     config = yaml.safe_load((path / "config.yaml").read_text())
-    model, training = config["model"], config["training"]
-    chosen = [model[key] for key in ("dtype", "critic", "lora_rank")]
-    return *chosen, training["gradient_checkpointing"], training["learning_rate"], training["micro_batch_tokens"]
+    chosen = [config["model"][key] for key in ("dtype", "critic", "lora_rank")]
+    return *chosen, *(
+        config["training"][key] for key in ("gradient_checkpointing", "learning_rate", "micro_batch_tokens")
+    )
 
 
 ON_GPU = ("bfloat16", "shared", 32, False, 1e-5, 16_384)

@@ -1,4 +1,4 @@
-"""Which settings a recipe begins with: `own` for a given model, however it is given; `tiny` for the model that a run makes."""
+"""A recipe is found by name, and begins with the settings `own` for a given model, `tiny` for the model that a run makes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import CheckpointError, ModelPathError, SettingsError
 from midthought.plan.choices import choose, resolve
 from midthought.plan.hardware import Hardware
-from midthought.recipes import find_recipe
+from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.recipe import run_of
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
@@ -72,23 +72,22 @@ def test_a_model_to_begin_with_is_trained_with_own_unless_a_run_made_it(recipe, 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_tiny_is_refused_for_a_given_model(recipe, tmp_path):
-    for given in ({"words": ["model.local_path=some/model"]}, {"from_path": tmp_path}):
-        words = given.pop("words", ())
+    for words, options in ((["model.local_path=some/model"], {}), ([], {"from_path": tmp_path})):
         with pytest.raises(SettingsError, match=r"--config tiny is for the small model.*--config own"):
-            started(recipe, *words, config=Path("tiny"), **given)
+            started(recipe, *words, config=Path("tiny"), **options)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_given_model_learns_more_gently_than_one_that_knows_nothing_and_a_larger_one_more_so(recipe):
-    tiny = started(recipe)
+    tiny, section = started(recipe), RATE[recipe]
     for on_gpu in (False, True):
         own = choose(started(recipe, "model.local_path=some/model"), on_gpu=on_gpu)
         assert own.training.learning_rate <= tiny.training.learning_rate / 10
-        assert getattr(own, RATE[recipe]).learning_rate < getattr(tiny, RATE[recipe]).learning_rate / 10
+        assert getattr(own, section).learning_rate < getattr(tiny, section).learning_rate / 10
     config, machine = started(recipe, "model.local_path=some/model", "model.lora_rank=0"), Hardware("cpu", "a", 512.0)
     for size, rate in (("0.6B", 6.9e-5), ("8B", 1.8e-5)):
         resolved = resolve(config, machine, source=f"Qwen/Qwen3-{size}").config
-        assert getattr(resolved, RATE[recipe]).learning_rate == rate
+        assert getattr(resolved, section).learning_rate == rate
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -112,35 +111,25 @@ def test_a_resumed_run_keeps_its_choices_whatever_file_is_given(recipe, tmp_path
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "progress.json"])
-@pytest.mark.parametrize("how", ["evaluate", "from", "resume"])
-def test_settings_and_progress_of_a_damaged_run_are_not_used(name, how, tmp_path):
+def test_settings_and_progress_of_a_damaged_run_are_not_used(name, tmp_path):
     run = RunFolder(tmp_path / "run").create()
     run.write_file("config.yaml", RecipeConfig().to_yaml())
     run.write_file("progress.json", '{"is_given": false}\n')
     run.unlock()
     (run.path / name).write_bytes((run.path / name).read_bytes()[:-9])
-    options = {
-        "evaluate": {"path": tmp_path / "e", "stage": "evaluate", "from_path": run.path, "resume": False},
-        "from": {"path": tmp_path / "n", "stage": "rl", "from_path": run.path / "policy", "resume": False},
-        "resume": {"path": run.path, "stage": "all", "from_path": None, "resume": True},
-    }
-    with pytest.raises(CheckpointError, match=f"is not whole: {name} has"):
-        find_recipe("podcast").begin(words=[], **options[how])
+    for options in (
+        {"path": tmp_path / "e", "stage": "evaluate", "from_path": run.path},
+        {"path": tmp_path / "n", "stage": "rl", "from_path": run.path / "policy"},
+        {"path": run.path, "resume": True},
+    ):
+        with pytest.raises(CheckpointError, match=f"is not whole: {name} has"):
+            started("podcast", **options)
 
 
 def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path, monkeypatch):
-    trainer = Trainer(
-        dataset=[{"question": "a", "answer": "b"}],
-        rewards=["correct"],
-        num_train_iters=0,
-        run_path=tmp_path / "run",
-        progress=False,
-        hidden_size=64,
-        num_layers=1,
-        num_heads=2,
-    )
-    trainer.fit()
-    trainer.cleanup()
+    rows, sizes = [{"question": "a", "answer": "b"}], {"hidden_size": 64, "num_layers": 1, "num_heads": 2}
+    with Trainer(dataset=rows, num_train_iters=0, run_path=tmp_path / "run", **sizes) as trainer:
+        trainer.fit()
     damaged = tmp_path / "damaged"
     (damaged / "policy").mkdir(parents=True)
     (damaged / "policy" / "tokenizer.json").touch()
@@ -149,10 +138,10 @@ def test_a_trainers_own_run_is_a_model_whose_settings_are_no_recipes(tmp_path, m
         options = {"words": ["model.dtype=float32"], "stage": "evaluate"}
         evaluation = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=Path("~/run"), **options)
         assert evaluation.from_path is None and evaluation.beginning == str(tmp_path / "run/policy")
-        with pytest.raises(
-            ModelPathError, match=r"damaged/policy is not whole: config\.json .* is missing; restore it"
-        ):
-            _ = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=damaged, **options).beginning
+        without = find_recipe(recipe).make_run(tmp_path / "e", Console(), from_path=damaged, **options)
+        message = r"damaged/policy is not whole: config\.json .* is missing; restore it"
+        with pytest.raises(ModelPathError, match=message):
+            _ = without.beginning
     assert run_of(tmp_path / "run" / "policy") is None
 
 
@@ -164,3 +153,17 @@ def test_the_run_of_a_control_arms_checkpoint_is_the_recipes(tmp_path, run):
     assert run_of(arm / "checkpoints/ppo/checkpoints/step_000001/policy") == outer
     inner = run("outer/inner")
     assert run_of(inner) == inner
+
+
+def test_the_recipes_are_the_folders_of_the_package_and_another_name_is_refused(call):
+    assert {"feedback", "podcast"} <= set(recipe_names())
+    assert [find_recipe(name).name for name in recipe_names()] == recipe_names()
+    with pytest.raises(SettingsError, match=r"unknown recipe 'podcats'\. Did you mean 'podcast'"):
+        find_recipe("podcats")
+    code, text, _ = call("settings", "podcast")
+    assert code == 0 and "num_test_no_memory" in text
+
+
+def test_presets_for_verl_are_no_presets(tmp_path):
+    with pytest.raises(SettingsError, match=r"seed\.verl"):
+        find_recipe("podcast").begin(tmp_path, words=[], config=tmp_path / "seed.verl")

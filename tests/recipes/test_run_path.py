@@ -19,16 +19,15 @@ from midthought.trainer.checkpoint import RunProgress
 def test_a_folder_of_the_user_is_refused_before_anything_is_computed(recipe, stage, tmp_path):
     (tmp_path / "config.yaml").write_text("mine: 1\n")
     (tmp_path / "questions.jsonl").write_text("mine\n")
-    began = time.process_time()
+    before, began = files(tmp_path), time.process_time()
     with pytest.raises(OutputPathError, match=r"is not empty \(config.yaml, questions.jsonl\).*give another path"):
-        find_recipe(recipe).run(
-            tmp_path, Console(quiet=True), words=[], config=None, stage=stage, from_path=tmp_path, resume=False
-        )
+        find_recipe(recipe).run(tmp_path, Console(quiet=True), words=[], stage=stage, from_path=tmp_path)
     assert time.process_time() - began < 30
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
-        "config.yaml": "mine: 1\n",
-        "questions.jsonl": "mine\n",
-    }
+    assert files(tmp_path) == before
+
+
+def files(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def test_a_second_process_in_a_run_folder_ends_before_doing_anything(tmp_path):
@@ -37,11 +36,11 @@ def test_a_second_process_in_a_run_folder_ends_before_doing_anything(tmp_path):
         folder.create()
         folder.write_file("config.yaml", find_recipe("feedback").config_class()().to_yaml())
         RunProgress(folder).save()
-        before = {file.name: file.read_bytes() for file in run.iterdir()}
+        before = files(run)
         command = CommandProcess("train", "feedback", "--run", str(run), "--resume")
         assert command.wait(100) == 2
         assert f"{run} is in use by process {os.getpid()} on host" in command.errors
-        assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+        assert files(run) == before
 
 
 @pytest.mark.parametrize(
@@ -56,13 +55,12 @@ def test_the_command_refuses_to_resume_a_run_as_another_one(words, message, tmp_
     run = tmp_path / "run"
     with RunFolder(run) as folder:
         folder.create()
-        folder.record_settings(
-            find_recipe("feedback").config_class()().merged({"model": {"dtype": "float32"}}), [], "", 0
-        )
+        config = find_recipe("feedback").config_class()()
+        folder.record_settings(config.merged({"model": {"dtype": "float32"}}), [], "", 0)
         progress = RunProgress(folder)
         progress.stage = "all"
         progress.save()
-    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    before = files(run)
     code, _, error = call("train", "feedback", "--run", str(run), "--resume", *words)
     assert code == 2 and re.search(message, error) and "save_interval" not in error
-    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+    assert files(run) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,32 +34,17 @@ class ShoutParser(ActionParser):
 
 def run_of(path, *tools, **options):
     """A run folder with a policy that was not trained."""
-    with Trainer(
-        dataset=[Task(task_id=name, prompt="2 + 2?", answer="4") for name in "ab"],
-        tools=tools,
-        run_path=path,
-        progress=False,
-        hidden_size=64,
-        num_layers=1,
-        num_heads=2,
-        vocab_size=300,
-        **options,
-    ) as trainer:
+    tasks = [Task(task_id=name, prompt="2 + 2?", answer="4") for name in "ab"]
+    options |= {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "vocab_size": 300, "progress": False}
+    with Trainer(dataset=tasks, tools=tools, run_path=path, **options) as trainer:
         trainer.save_model(path / "policy")
     return path
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return run_of(
-        tmp_path_factory.mktemp("served") / "run", CalculateTool(), system_prompt="Be brief.", call_format="react"
-    )
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """A run whose tool is not of this library."""
-    return run_of(tmp_path_factory.mktemp("served") / "own", Look())
+    path = tmp_path_factory.mktemp("served") / "run"
+    return run_of(path, CalculateTool(), system_prompt="Be brief.", call_format="react")
 
 
 def test_conversations_are_written_as_in_training(run):
@@ -72,23 +58,30 @@ def test_conversations_are_written_as_in_training(run):
     assert system["content"].startswith("Be brief.\n\n") and "calculate" in system["content"]
 
 
-def test_a_run_folder_starts_no_code_by_itself(own):
-    reference = f"{__name__}:Look"
+def test_a_run_folder_starts_no_code_by_itself(run, tmp_path):
+    own, reference = run_of(tmp_path / "own", Look()), f"{__name__}:Look"
     with pytest.raises(SettingsError, match=f"tools look.*--tools {reference}.*--no-tools"):
         open_run(own)
     assert open_run(own, tools=[]).policy.executor.registry.names() == []
     sys.modules.setdefault(__name__, sys.modules[Look.__module__])
     assert open_run(own, tools=[reference]).policy.executor.registry.names() == ["look"]
     record = json.loads((own / FILE).read_text())
-    other = own.parent / "hostile"
-    shutil.copytree(own, other, dirs_exist_ok=True)
-    (other / MANIFEST).unlink()
-    refused = {"recipe": ("os:system", "unknown recipe 'os:system'")}
-    refused["tools"] = ([{**record["tools"][0], "source": "os:getcwd"}], "if you trust it")
-    for name, (value, told) in refused.items():
-        (other / FILE).write_text(json.dumps({**record, name: value}))
+    for name, value, told in (
+        ("recipe", "os:system", "unknown recipe 'os:system'"),
+        ("tools", [{**record["tools"][0], "source": "os:getcwd"}], "if you trust it"),
+        ("call_format", f"{__name__}:ShoutParser", r"of your own '.*:ShoutParser'; add --call-format"),
+    ):
+        hostile = changed(run if name == "call_format" else own, tmp_path / name, **{name: value})
         with pytest.raises(SettingsError, match=told):
-            open_run(other)
+            open_run(hostile)
+
+
+def changed(run, copy, **values):
+    """A copy of a run whose record has these values."""
+    shutil.copytree(run, copy)
+    (copy / MANIFEST).unlink()
+    (copy / FILE).write_text(json.dumps({**json.loads((run / FILE).read_text()), **values}))
+    return copy
 
 
 def test_a_call_format_of_the_user_is_named_as_a_tool_is(tmp_path, monkeypatch):
@@ -98,15 +91,6 @@ def test_a_call_format_of_the_user_is_named_as_a_tool_is(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "shout", sys.modules[__name__])
     opened = open_run(run, call_format="shout:ShoutParser")
     assert str(opened.policy.call_format) == "parser: ShoutParser"
-
-
-def test_a_run_imports_no_module_for_a_call_format(tmp_path):
-    run = run_of(tmp_path / "run", CalculateTool(), call_format="hermes")
-    record = json.loads((run / FILE).read_text())
-    (run / MANIFEST).unlink()
-    (run / FILE).write_text(json.dumps({**record, "call_format": f"{__name__}:ShoutParser"}))
-    with pytest.raises(SettingsError, match=r"of your own '.*:ShoutParser'; add --call-format"):
-        open_run(run)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +103,7 @@ def test_what_is_no_tool_is_an_error_that_names_it(run, reference, told):
 
 
 def test_changed_files_are_refused(run, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
     weights = copy / "policy" / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -133,10 +116,8 @@ def test_changed_files_are_refused(run, tmp_path):
 
 
 def test_a_run_without_its_record_needs_its_tools_and_a_model_folder_has_none(run, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    for name in (FILE, MANIFEST):
-        (copy / name).unlink()
+    copy = changed(run, tmp_path / "copy")
+    (copy / FILE).unlink()
     with pytest.raises(SettingsError, match="--recipe"):
         open_run(copy)
     opened = open_run(copy, tools=["midthought.tools.builtin.calculate:CalculateTool"], call_format="react")

@@ -14,13 +14,9 @@ from midthought.cli import main
 from midthought.report.trackers import TRACKERS, Tracker
 
 DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
-DEAD_SERVER += ["sft.num_steps=1"]
-WITHOUT_WORDS = [
-    "sft.num_steps=0",
-    "training.overlong_buffer_tokens=0",
-    "training.num_train_iters=12",
-    "inference.max_tokens=1",
-]
+DEAD_SERVER += ["sft.num_steps=1", "inference.served_model_name=x"]
+WITHOUT_WORDS = ["sft.num_steps=0", "training.overlong_buffer_tokens=0", "training.num_train_iters=12"]
+WITHOUT_WORDS += ["inference.max_tokens=1"]
 """Every answer is one token and wrong, so all rewards are equal."""
 DIVERGING = ["sft.learning_rate=1", "training.max_grad_norm=.inf", "sft.warmup_steps=0"]
 
@@ -35,16 +31,16 @@ def train(monkeypatch: pytest.MonkeyPatch, recipe: str, run: Path, *words: str) 
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words", "code", "cause"),
+    ("words", "code", "cause"),
     [
-        ("feedback", ["sft.learning_rate=1e30"], 2, "sft.learning_rate=1e+30: Input should be less than or equal to 1"),
-        ("feedback", DIVERGING, 3, "the loss of supervised steps diverges"),
-        ("feedback", WITHOUT_WORDS, 3, "none of the 10 iterations so far had anything to learn"),
-        ("feedback", [*DEAD_SERVER, "inference.served_model_name=x"], 2, "no server answers (http://127.0.0.1:9"),
+        (["sft.learning_rate=1e30"], 2, "sft.learning_rate=1e+30: Input should be less than or equal to 1"),
+        (DIVERGING, 3, "the loss of supervised steps diverges"),
+        (WITHOUT_WORDS, 3, "none of the 10 iterations so far had anything to learn"),
+        (DEAD_SERVER, 2, "no server answers (http://127.0.0.1:9"),
     ],
 )
-def test_a_run_that_cannot_learn_exits_with_the_cause(recipe, words, code, cause, monkeypatch, capsys, tmp_path):
-    assert train(monkeypatch, recipe, tmp_path / "run", *words) == code
+def test_a_run_that_cannot_learn_exits_with_the_cause(words, code, cause, monkeypatch, capsys, tmp_path):
+    assert train(monkeypatch, "feedback", tmp_path / "run", *words) == code
     assert cause in capsys.readouterr().err
     assert not (tmp_path / "run" / "policy").exists()
 
@@ -111,9 +107,8 @@ def test_a_stopped_run_says_what_is_saved(monkeypatch, capfd, tmp_path, interrup
 
 
 @pytest.mark.slow
-def test_a_healthy_run_of_the_podcast_reports_nothing(
-    monkeypatch, caplog, tmp_path
-):  # feedback: test_feedback_resume.py
+def test_a_healthy_run_of_the_podcast_reports_nothing(monkeypatch, caplog, tmp_path):
+    """Feedback: feedback/test_feedback_resume.py."""
     assert train(monkeypatch, "podcast", tmp_path / "run") == 0
     assert [record for record in caplog.records if record.name == "midthought.checks"] == []
     assert (tmp_path / "run" / "policy").is_dir()

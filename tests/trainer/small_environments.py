@@ -1,13 +1,15 @@
 """What the trainer's tests train on: a policy that was taught to answer in one word, a tool, worlds easy, hostile and slow."""
 
+import json
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from midthought import BaseEnvironment, Task, Trainer, Trajectory, create_default_config, tool
+from midthought import BaseEnvironment, Reward, Task, Trainer, TrainerCallback, Trajectory, create_default_config, tool
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.models.small_model import make_policy
@@ -52,6 +54,22 @@ class Hanging(Colours):
         return super().step(action)
 
 
+class OnStep(TrainerCallback):
+    """Calls `act(trainer)` once after each of these iterations, when it is logged and not yet validated and saved."""
+
+    def __init__(self, act: Callable[[Trainer], object], *iterations: int) -> None:
+        self._act, self._left = act, list(iterations)
+
+    def on_step(self, trainer: Trainer, metrics: Any) -> None:
+        if trainer.iteration in self._left:
+            self._left.remove(trainer.iteration)
+            self._act(trainer)
+
+
+def power_cut(trainer: Trainer) -> None:
+    raise RuntimeError("power cut")
+
+
 @tool
 def twice(word: str) -> str:
     """Says it twice.
@@ -63,14 +81,13 @@ def twice(word: str) -> str:
 
 
 def settings(estimator: str = "gae", *, max_tokens: int = 40, **training: Any) -> Any:
-    training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters": 2} | training
-    training = {"validate_every": 0, "num_validation_questions": 3, "learning_rate": 1e-3} | training
-    if estimator in ("grpo", "grpo_turns", "grpo_calls"):
-        training = {"group_size": 4} | training
+    defaults = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters": 2, "validate_every": 0}
+    defaults |= {"num_validation_questions": 3, "learning_rate": 1e-3}
+    defaults |= {"group_size": 4} if estimator.startswith("grpo") else {}
     return create_default_config(
         model={"hidden_size": 64, "num_layers": 2, "vocab_size": 400},
         inference={"max_tokens": max_tokens, "deterministic": True},
-        training={"adv_estimator": estimator, **training},
+        training={"adv_estimator": estimator, **defaults, **training},
     )
 
 
@@ -89,16 +106,29 @@ def weights(trainer: Trainer) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
 
+def lines(file: Path) -> list[dict[str, Any]]:
+    """The records of a JSONL file."""
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def numbered(episodes: Iterable[Trajectory]) -> list[Trajectory]:
+    """Gives the episodes the rewards 0, 1, …"""
+    given = list(episodes)
+    for number, trajectory in enumerate(given):
+        trajectory.reward = Reward(parts={"mine": float(number)})
+    return given
+
+
 def without_clocks(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of metrics without times."""
     return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
 
 
 def demonstration(
-    renderer: Renderer, prompts: PromptBuilder, question: str, parts: list[list[int] | str]
+    renderer: Renderer, prompts: PromptBuilder, row: dict[str, Any], *parts: list[int] | str
 ) -> Trajectory:
-    """Texts are what the policy writes; ids are context that it reads."""
-    task = Task(task_id="t", prompt=question, answer="red")
+    """An episode of a row: texts are what the policy writes, ids are context that it reads."""
+    task = Task(task_id="t", prompt=row["question"], answer="red")
     trajectory = Trajectory(task, renderer.prompt(prompts.messages(task)))
     for part in parts:
         if isinstance(part, str):
@@ -113,13 +143,9 @@ def make_talker(renderer: Renderer) -> Any:
     draw = random.Random(0)
     prompts = PromptBuilder("", ToolRegistry(), find_call_format("in_thought"))
     reply = renderer.following([{"role": "user", "content": "Again."}])
-    episodes = [
-        demonstration(
-            renderer, prompts, row["question"], [_said(draw.choice(COLOURS)), reply, _said(draw.choice(COLOURS))]
-        )
-        for row in QUESTIONS * 4
-    ]
-    return taught(renderer, episodes)
+    said = [[_said(draw.choice(COLOURS)) for _ in range(2)] for _ in range(12)]
+    rows = zip(QUESTIONS * 4, said, strict=True)
+    return taught(renderer, [demonstration(renderer, prompts, row, first, reply, last) for row, (first, last) in rows])
 
 
 def _said(colour: str) -> str:
@@ -132,8 +158,8 @@ def make_caller(renderer: Renderer, call_format_name: str) -> Any:
     prompts = PromptBuilder("", ToolRegistry([twice]), call_format)
     call = call_format.render_call("twice", {"word": "red"})
     if call_format.stops_at_call:
-        parts = [call, renderer.foreign("\n#twice_result:\nred red\n\n"), _said("red")]
+        result = renderer.foreign("\n#twice_result:\nred red\n\n")
     else:
+        call = f"</think>{call}<|im_end|>"
         result = renderer.following([{"role": "tool", "content": "red red"}])
-        parts = [f"</think>{call}<|im_end|>", result, _said("red")]
-    return taught(renderer, [demonstration(renderer, prompts, QUESTIONS[0]["question"], parts)])
+    return taught(renderer, [demonstration(renderer, prompts, QUESTIONS[0], call, result, _said("red"))])

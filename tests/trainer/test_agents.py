@@ -18,7 +18,7 @@ import httpx
 import pytest
 import torch
 from playing import parts_of, play
-from small_environments import COLOURS, PAID, QUESTIONS, twice, weights
+from small_environments import COLOURS, PAID, QUESTIONS, numbered, twice, weights
 
 from benchmarks.exactness import branches
 from benchmarks.real.model import PACKAGE, packaged_model
@@ -27,7 +27,7 @@ from midthought.checks.examination import Monitor
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.reward_functions import WeightedReward
-from midthought.errors import MidthoughtError, SettingsError
+from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.report.recorded_episodes import read_recording
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
@@ -41,20 +41,23 @@ SETTINGS = {"batch_size": 4, "mini_batch_size": 4, "group_size": 4, "num_train_i
 SETTINGS |= {"algorithm": "grpo", "learning_rate": 1e-3, "max_tokens": 40, "progress": False}
 
 
+def post(client: Any, path: str, key: str, **body: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(f"{client.base_url}/{path}", json=body, headers=headers, timeout=60)
+
+
 def ask(client: Any, messages: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
-    """Sends a conversation, and returns the choice."""
-    headers = {"authorization": f"Bearer {client.api_key}"}
-    body = {"model": client.model, "messages": messages, **options}
-    response = httpx.post(f"{client.base_url}/chat/completions", json=body, headers=headers, timeout=60)
-    response.raise_for_status()
-    return response.json()["choices"][0]
+    """Sends a conversation, and returns the message of the answer, with the answer's `id`."""
+    answer = post(client, "chat/completions", client.api_key, model=client.model, messages=messages, **options)
+    body = answer.raise_for_status().json()
+    return {**body["choices"][0]["message"], "id": body["id"]}
 
 
 def say(client: Any, task: Any, num_turns: int = 2, **options: Any) -> list[str]:
     """A conversation of some turns; returns the answers."""
     messages, said = [{"role": "user", "content": task.prompt}], []
     for _ in range(num_turns):
-        said.append(ask(client, messages, **options)["message"]["content"])
+        said.append(ask(client, messages, **options)["content"])
         messages += [{"role": "assistant", "content": said[-1]}, {"role": "user", "content": "Again."}]
     return said
 
@@ -69,9 +72,9 @@ def twofold(task: Any, client: Any) -> float:
     return sum(PAID.get(each, 0.0) for number in (1, 2) for each in say(client, task, number))
 
 
-def control(client: Any, path: str, body: dict[str, Any]) -> httpx.Response:
-    headers = {"authorization": f"Bearer {client.control_key}"}
-    return httpx.post(f"{client.base_url}/session/{path}", json=body, headers=headers, timeout=60)
+def pay(client: Any, amount: float, **of_answer: str) -> None:
+    """Posts a reward for the session, or for one answer."""
+    assert post(client, "session/reward", client.control_key, reward=amount, **of_answer).status_code == 200
 
 
 def make(agent: Any, policy: dict[str, Any], **options: Any) -> Trainer:
@@ -129,11 +132,11 @@ def test_the_same_tokens_through_the_gateway_and_in_a_native_rollout_are_the_sam
 
     def agent(task: Any, client: Any) -> float:
         messages = [{"role": "user", "content": task.prompt}]
-        message = ask(client, messages, tools=[TOOL])["message"]
+        message = ask(client, messages, tools=[TOOL])
         (called,) = message["tool_calls"]
         result = twice.execute(**json.loads(called["function"]["arguments"]))
         results = [message, {"role": "tool", "tool_call_id": called["id"], "content": result}]
-        assert ask(client, [*messages, *results], tools=[TOOL])["message"]["content"] == "red"
+        assert ask(client, [*messages, *results], tools=[TOOL])["content"] == "red"
         return 1.0
 
     def messages(task: Any) -> Any:
@@ -169,9 +172,8 @@ def test_every_token_of_branches_and_a_compaction_has_the_log_probability_that_t
         talker = {"model": packaged_model(), "dtype": "float32"}
     with make(branches, talker, rewards=["correct"], temperature=0.9) as trainer:
         episodes = trainer.rollout().trajectories
-        for number, each in enumerate(episodes):
+        for each in numbered(episodes):
             each.check()
-            each.reward = Reward(parts={"mine": float(number)})
         batch, metrics = TokenBatch.from_trajectories(episodes), trainer.train_step()
     assert [(each.error, len(each.turns), len(each.segments)) for each in episodes] == [(None, 7, 5)] * 4
     assert int(batch.loss_mask.sum()) == sum(each.num_sampled for each in episodes) >= 4 * 7
@@ -179,90 +181,70 @@ def test_every_token_of_branches_and_a_compaction_has_the_log_probability_that_t
     assert metrics["agent/continued"] == 5 / 6 and metrics["logprob_difference_max"] <= 1e-4
 
 
-def test_two_conversations_of_an_episode_are_two_segments_and_both_are_trained(talker):
-    with make(twofold, talker) as trainer:
-        episodes = trainer.rollout().trajectories
-        for number, each in enumerate(episodes):
-            each.reward = Reward(parts={"agent": float(number)})
-        batch = TokenBatch.from_trajectories(episodes)
-        metrics = trainer.train_step()
-    assert [len(each.segments) for each in episodes] == [2] * 4 and len(batch) == 8
-    assert [len(each.turns) for each in episodes] == [3] * 4
-    assert metrics["batch/num_flat_groups"] == 0 and metrics["batch/num_episodes"] == 4
-
-
 def test_answers_that_an_agent_drops_are_trained_unless_the_setting_says_no(talker):
     def agent(task: Any, client: Any) -> float:
         say(client, task, 1)
         return colours(task, client)
 
-    assert [len(each.turns) for each in sampled(agent, talker)] == [3] * 4
-    assert [len(each.turns) for each in sampled(agent, talker, train_dropped_answers=False)] == [2] * 4
+    for given, number in (({}, 3), ({"train_dropped_answers": False}, 2)):
+        assert [len(each.turns) for each in sampled(agent, talker, **given)] == [number] * 4
 
 
-def test_an_episode_whose_last_answer_was_cut_has_ended_at_the_limit(talker):
+def test_an_episode_whose_last_answer_was_cut_has_ended_at_the_limit_and_a_row_may_be_longer_than_the_context(talker):
     def agent(task: Any, client: Any) -> float:
-        ask(client, [{"role": "user", "content": task.prompt}], max_tokens=1)
+        ask(client, [{"role": "user", "content": task.prompt[:20]}], max_tokens=1)  # the agent writes the prompts
         return 1.0
 
-    assert {(each.stop_reason, each.num_sampled) for each in sampled(agent, talker)} == {(StopReason.LENGTH, 1)}
-
-
-def test_a_row_may_be_longer_than_the_context_because_the_agent_writes_the_prompts(talker):
-    def agent(task: Any, client: Any) -> float:
-        return float(len(say(client, dataclasses.replace(task, prompt=task.prompt[:20]), 1)))
-
     long = [{**row, "question": row["question"] * 1000} for row in QUESTIONS]
-    assert [each.error for each in sampled(agent, talker, dataset=long)] == [None] * 4
+    for each in sampled(agent, talker, dataset=long):
+        assert (each.stop_reason, each.num_sampled, each.error) == (StopReason.LENGTH, 1, None)
 
 
-def test_episodes_of_agents_are_records_like_others(talker):
+def test_two_conversations_of_an_episode_are_two_segments_of_a_record_like_others_and_both_are_trained(talker):
     with make(twofold, talker) as trainer:
-        data = trainer.rollout()
-        for number, each in enumerate(data.trajectories):
-            each.reward = Reward(parts={"mine": float(number)})
-        again = [trajectory_from_json(json.loads(json.dumps(trajectory_to_json(each)))) for each in data.trajectories]
+        episodes = numbered(trainer.rollout())
+        again = [trajectory_from_json(json.loads(json.dumps(trajectory_to_json(each)))) for each in episodes]
         before = weights(trainer)
         metrics = trainer.train_step(again)
         assert not torch.equal(before, weights(trainer))
-    assert metrics["batch/num_episodes"] == 4 and metrics["agent/requests"] == 3.0
-    assert [len(each.segments) for each in again] == [2] * 4
+    assert [(len(each.segments), len(each.turns)) for each in again] == [(2, 3)] * 4
+    assert len(TokenBatch.from_trajectories(again)) == 8
+    assert (metrics["batch/num_flat_groups"], metrics["batch/num_episodes"], metrics["agent/requests"]) == (0, 4, 3.0)
 
 
 # -- rewards ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_reward_is_what_the_agent_returns_else_what_was_posted_else_the_trainers(talker):
-    def post(task: Any, client: Any, amount: float | None) -> float | None:
-        say(client, task, 1)
-        assert control(client, "reward", {"reward": 0.25}).status_code == 200
-        return amount
+    def paid(amount: float | None) -> Any:
+        def agent(task: Any, client: Any) -> float | None:
+            say(client, task, 1)
+            pay(client, 0.25)
+            return amount
+
+        return agent
 
     rewards: dict[str, Any] = {"rewards": [("correct", 2.0)]}
     for agent, options, parts in (
         (lambda task, client: len(say(client, task)), {}, {"agent": 2.0}),
         (lambda task, client: say(client, task) and Reward(parts={"a": 1.5}), {}, {"agent/a": 1.5}),
-        (lambda task, client: post(task, client, 3.0), rewards, {"agent": 3.0}),
-        (lambda task, client: post(task, client, None), rewards, {"agent": 0.25}),
-        (lambda task, client: post(task, client, None), {}, {"agent": 0.25}),
+        (paid(3.0), rewards, {"agent": 3.0}),
+        (paid(None), rewards, {"agent": 0.25}),
+        (paid(None), {}, {"agent": 0.25}),
     ):
-        assert {tuple(each.reward.parts.items()) for each in sampled(agent, talker, **options)} == {
-            tuple(parts.items())
-        }
+        assert [each.reward.parts for each in sampled(agent, talker, **options)] == [parts] * 4
     for each in sampled(lambda task, client: say(client, task) and None, talker, **rewards):
         assert each.reward.parts == {"correct": 2.0 * (each.turns[-1].answer == "red")}
 
 
 def test_rewards_of_single_answers_are_rewards_of_turns(talker):
     def agent(task: Any, client: Any) -> float | None:
-        messages, headers = [{"role": "user", "content": task.prompt}], {"authorization": f"Bearer {client.api_key}"}
+        messages = [{"role": "user", "content": task.prompt}]
         for amount in (0.5, None, 2.0):
-            body = {"model": client.model, "messages": messages}
-            url = f"{client.base_url}/chat/completions"
-            answer = httpx.post(url, json=body, headers=headers, timeout=60).json()
-            messages += [answer["choices"][0]["message"], {"role": "user", "content": "Again."}]
+            answer = ask(client, messages)
+            messages += [answer, {"role": "user", "content": "Again."}]
             if amount is not None:
-                assert control(client, "reward", {"reward": amount, "response_id": answer["id"]}).status_code == 200
+                pay(client, amount, response_id=answer["id"])
 
     for options, parts in (({}, {}), ({"reward_fn": lambda trajectory: 1.0}, {"reward_fn": 1.0})):
         for each in sampled(agent, talker, **options):
@@ -318,12 +300,11 @@ def test_an_exception_of_the_agent_earns_a_reward_of_its_own_and_is_counted_by_t
 
 def test_an_agent_that_ends_its_thread_or_its_task_raises_too(talker):
     async def cancels(task: Any, client: Any) -> float:
-        await asyncio.to_thread(say, client, task)
+        await asked_async(task, client)
         raise asyncio.CancelledError
 
     def exits(task: Any, client: Any) -> float:
-        say(client, task)
-        raise SystemExit(3)
+        raise SystemExit(len(say(client, task)))
 
     for agent, name in ((cancels, "CancelledError"), (exits, "RuntimeError")):
         for each in sampled(agent, talker):
@@ -336,88 +317,68 @@ def hanging(task: Any, client: Any) -> float:
     return 1.0
 
 
+UNANSWERED = "EpisodeError: the agent made no request that was answered; its model needs client.base_url, "
+UNANSWERED += "client.api_key and client.model"
+IDLE = "EpisodeError: the agent made no request and did not return for 3 seconds; raise environment.agent_idle_s"
+
+
 @pytest.mark.parametrize(
     ("otherwise", "error"),
     [
-        (
-            lambda task, client: 1.0,
-            "EpisodeError: the agent made no request that was answered; its model needs client.base",
-        ),
-        (
-            hanging,
-            "EpisodeError: the agent made no request and did not return for 1 seconds; raise environment.agent_idle_s",
-        ),
-        (
-            lambda task, client: ask(client, [], temperature="hot"),
-            "EpisodeError: the agent made no request that was answered; its model needs client.base_url, "
-            "client.api_key and client.model (the agent raised HTTPStatusError",
-        ),
+        (lambda task, client: 1.0, UNANSWERED),
+        (hanging, IDLE),
+        (lambda task, client: ask(client, [], temperature="hot"), f"{UNANSWERED} (the agent raised HTTPStatusError"),
     ],
 )
 def test_a_group_trains_on_when_a_member_has_failed(talker, otherwise, error):
-    with make(Sometimes(otherwise), talker, agent_idle_seconds=1.0) as trainer:
+    with make(Sometimes(otherwise), talker, agent_idle_seconds=3.0) as trainer:
         episodes = trainer.rollout().trajectories
-        for number, each in enumerate(each for each in episodes if each.reward):
-            each.reward = Reward(parts={"agent": float(number)})
+        numbered(each for each in episodes if each.reward)
         metrics = trainer.train_step()
     failed = [each for each in episodes if each.stop_reason is StopReason.FAILED]
     assert len(failed) == 2 and all(each.error.startswith(error) and each.reward is None for each in failed)
     assert metrics["batch/num_episodes"] == 2 and metrics["episode/failed"] == 0.5
 
 
-def test_a_failure_of_the_gateway_is_no_reward_of_the_agent(talker, monkeypatch):
-    read = type(CHAT).read
-
-    def breaking(dialect: Any, body: bytes, **options: Any) -> Any:
-        if b"What?" in body:
-            raise KeyError("ours")
-        return read(dialect, body, **options)
-
+@pytest.mark.parametrize(
+    ("broken", "error"), [("gateway", "EngineError: KeyError: 'ours'"), ("engine", "out of memory")]
+)
+def test_a_failure_of_the_gateway_or_the_engine_is_no_reward_of_the_agent(broken, error, talker, monkeypatch):
     def agent(task: Any, client: Any) -> float:
         say(client, task, 1)
         with pytest.raises(httpx.HTTPStatusError):
             ask(client, [{"role": "user", "content": "What?"}])
         return 1.0
 
-    monkeypatch.setattr(type(CHAT), "read", breaking)
-    for each in sampled(agent, talker):
-        assert each.reward is None and each.stop_reason is StopReason.FAILED
-        assert each.error == "EngineError: KeyError: 'ours'"
-
-
-def test_a_failure_of_the_engine_is_no_reward_of_the_agent(talker, monkeypatch, caplog):
-    def agent(task: Any, client: Any) -> float:
-        say(client, task, 1)
-        try:
-            ask(client, [{"role": "user", "content": "What?"}])
-        except httpx.HTTPError:
-            return 0.0
-        return 1.0
-
     with make(agent, talker) as trainer:
-        engine = trainer.source.parts.engine
-        sample, calls = engine.sample, []
+        engine, read, num_asked = trainer.source.parts.engine, type(CHAT).read, Counter()
+        sample = engine.sample
 
-        async def breaking(episode: int, *given: Any, **options: Any) -> Any:
-            calls.append(episode)
-            if calls.count(episode) == 1 and len(set(calls)) > 4:
+        def misread(dialect: Any, body: bytes, **options: Any) -> Any:
+            if b"What?" in body:
+                raise KeyError("ours")
+            return read(dialect, body, **options)
+
+        async def out_of_memory(episode: int, *given: Any, **options: Any) -> Any:
+            num_asked[episode] += 1
+            if num_asked[episode] == 1 and len(num_asked) > 4:  # of the second question
                 raise RuntimeError("out of memory")
             return await sample(episode, *given, **options)
 
-        monkeypatch.setattr(engine, "sample", breaking)
+        if broken == "gateway":
+            monkeypatch.setattr(type(CHAT), "read", misread)
+        else:
+            monkeypatch.setattr(engine, "sample", out_of_memory)
         episodes = trainer.rollout().trajectories
-    assert {each.stop_reason for each in episodes} == {StopReason.FAILED}
-    assert all(each.reward is None and "out of memory" in each.error for each in episodes)
+    assert all(each.reward is None and each.stop_reason is StopReason.FAILED for each in episodes)
+    assert all(each.error.endswith(error) for each in episodes)
 
 
 # -- arms, asynchronous training, resuming -----------------------------------------------------------------------------
 
 
 async def asked_async(task: Any, client: Any) -> float:
-    async with httpx.AsyncClient(base_url=client.base_url, timeout=60) as http:
-        body = {"model": client.model, "messages": [{"role": "user", "content": task.prompt}]}
-        answer = await http.post("/chat/completions", json=body, headers={"authorization": f"Bearer {client.api_key}"})
-    return PAID.get(answer.json()["choices"][0]["message"]["content"], 0.0)
+    return PAID.get((await asyncio.to_thread(say, client, task, 1))[0], 0.0)
 
 
 def test_an_async_agent_and_both_arms_of_an_evaluation(talker):
@@ -442,12 +403,6 @@ def test_sampling_options_of_the_client_have_no_effect_and_one_warning(talker, c
     assert metrics["agent/overridden"] == 1.0
     (told,) = [record.message for record in caplog.records if record.name == "midthought.trainer.agents"]
     assert told.startswith("the agent sets seed, temperature, top_p without effect")
-
-
-def test_rejection_sampling_trains_the_best_episodes_of_agents(talker):
-    with make(colours, talker, algorithm="rft", num_train_iters=1) as trainer:
-        (metrics,) = trainer.fit()
-    assert 0 < metrics["batch/kept_fraction"] <= 1
 
 
 class Steps(TrainerCallback):
@@ -476,7 +431,7 @@ def test_sessions_outlive_new_weights_in_asynchronous_training(talker):
             assert steps.first.wait(60)
         return len("".join(said + say(client, task, 3))) % 3
 
-    with make(agent, talker, max_staleness=1, num_train_iters=4, overlap=False, callbacks=[steps]) as trainer:
+    with make(agent, talker, max_staleness=1, num_train_iters=4, overlap=False, callbacks=steps) as trainer:
         episodes: list[Trajectory] = []
         train_step = trainer.train_step
         trainer.train_step = lambda data: train_step(episodes.extend(data) or data)
@@ -535,14 +490,12 @@ def test_agent_episodes_that_had_not_ended_start_anew_when_a_run_is_resumed(talk
         return len(said) % 3
 
     options = {"max_staleness": 1, "overlap": False, "run_path": tmp_path / "run", "save_interval": 1}
-    with (
-        make(agent, talker, num_train_iters=4, callbacks=[steps], **options) as trainer,
-        pytest.raises(RuntimeError, match="power cut"),
-    ):
+    options |= {"num_train_iters": 4}
+    with make(agent, talker, callbacks=steps, **options) as trainer, pytest.raises(RuntimeError, match="power cut"):
         trainer.fit()
     release.set()
     num_before = len(started)
-    with make(agent, talker, num_train_iters=4, resume=True, **options) as trainer:
+    with make(agent, talker, resume=True, **options) as trainer:
         history = trainer.fit()
     assert [row["iteration"] for row in history] == [1, 2, 3, 4] and steps.num_open
     assert len(started) - num_before >= steps.num_open
@@ -553,7 +506,7 @@ def test_agent_episodes_that_had_not_ended_start_anew_when_a_run_is_resumed(talk
 
 
 def test_the_checks_before_a_run_play_the_agent_and_leave_out_what_only_it_knows(talker):
-    with make(colours, talker, num_train_iters=1) as trainer:
+    with make(colours, talker) as trainer:
         report = trainer.check()
     assert report.skipped["reward"] == "the agent gives the reward of an episode"
     assert "episodes" in report.passed and not [each for each in report.findings if each.policy == "stop"]
@@ -579,17 +532,6 @@ def nothing(task: Any, client: Any) -> None:
     say(client, task)
 
 
-def test_a_run_stops_after_the_first_episodes_of_an_agent_that_returns_nothing(talker):
-    def silent(task: Any, client: Any):
-        say(client, task)
-
-    with (
-        make(silent, talker) as trainer,
-        pytest.raises(MidthoughtError, match="the agent returns None, and there is no other reward: return a number"),
-    ):
-        trainer.fit()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -612,11 +554,11 @@ def test_what_excludes_an_agent_is_refused_before_the_start(talker, options, mes
 
 def test_an_agent_that_may_have_a_reward_is_not_refused():
     def annotated(task: Any, client: Any) -> float | None:
-        control(client, "reward", {"reward": 1.0})
+        pay(client, 1.0)
 
-    given = (create_default_config(), None, [{"question": "a"}], None, None, [])
+    given = (create_default_config(), None, QUESTIONS, None, None, [])
     for agent in (annotated, colours, asked_async, Sometimes(colours), lambda task, client: None):
-        assert agent_tasks(agent, *given, system_prompt="", describes_tools=True).num_tasks == 1
+        assert agent_tasks(agent, *given, system_prompt="", describes_tools=True).num_tasks == 3
 
 
 def test_another_agent_is_a_change_of_a_resumed_run(talker, tmp_path):

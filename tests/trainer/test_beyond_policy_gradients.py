@@ -6,26 +6,19 @@ import copy
 import pytest
 import torch
 from precision import logit_tolerance
-from small_environments import QUESTIONS, settings, weights
+from small_environments import COLOURS, QUESTIONS, demonstration, settings, weights
 
-from midthought import RayPPOTrainer, Reward, Task, Trajectory, load_trajectories, save_trajectories
+from midthought import RayPPOTrainer, Reward, ToolRegistry, find_call_format, load_trajectories, save_trajectories
 from midthought.errors import DataError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_logprobs
 from midthought.models.pretrained import load_model, save_model
 from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.rollout.trajectory_json import trajectory_to_json
+from midthought.trainer.rollouts import PromptBuilder
 
-RFT = {
-    "policy_loss": "nll",
-    "group_size": 4,
-    "batch_size": 16,
-    "mini_batch_size": 16,
-    "learning_rate": 3e-3,
-    "kl_coef": 0.0,
-    "entropy_coef": 0.0,
-}
-BEST = {"algorithm": "rft", "group_size": 2, "batch_size": 6, "mini_batch_size": 6, "learning_rate": 1e-3}
+RFT = {"policy_loss": "nll", "group_size": 4, "batch_size": 16, "mini_batch_size": 16, "learning_rate": 3e-3}
+RFT |= {"kl_coef": 0.0, "entropy_coef": 0.0}
 DISTILLED = {"algorithm": "distillation", "batch_size": 16, "mini_batch_size": 16, "learning_rate": 3e-3}
 
 
@@ -58,40 +51,30 @@ def test_a_kl_penalty_on_rewards_that_only_select_is_an_error():
 
 @pytest.fixture(scope="module")
 def recorded(_talker, tokenizer, tmp_path_factory):
-    """The run folder of two iterations with its records."""
+    """The run folder of an iteration, and its records in a file beside it."""
     path = tmp_path_factory.mktemp("runs") / "recorded"
-    config = settings("grpo", num_train_iters=2, batch_size=24, mini_batch_size=24, group_size=8)
-    episodes = []
-
-    class Keeping(RayPPOTrainer):
-        def train_step(self, data=None):
-            episodes.extend(data)
-            return super().train_step(data)
-
+    config = settings("grpo", num_train_iters=1, batch_size=24, mini_batch_size=24, group_size=8)
     options = {"model": copy.deepcopy(_talker), "tokenizer": tokenizer, "run_path": path}
-    with Keeping(config, dataset=QUESTIONS, reward_fn=by_seed, **options) as trainer:
+    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=by_seed, **options) as trainer:
+        save_trajectories(path.with_suffix(".jsonl"), trainer.rollout())
         trainer.fit()
-    save_trajectories(path.with_suffix(".jsonl"), episodes)
     return path
 
 
 def test_a_file_of_records_is_read_and_written_the_same(recorded, tmp_path):
     episodes = load_trajectories(recorded.with_suffix(".jsonl"))
-    assert len(episodes) == 48 and all(trajectory.reward is not None for trajectory in episodes)
+    assert len(episodes) == 24 and all(trajectory.reward is not None for trajectory in episodes)
     save_trajectories(tmp_path / "episodes.jsonl", episodes)
     again = load_trajectories(tmp_path / "episodes.jsonl")
     assert [*map(trajectory_to_json, again)] == [*map(trajectory_to_json, episodes)]
 
 
 def test_demonstrations_with_rewards_are_trained_on_without_log_probabilities(talker, renderer):
-    episodes = []
-    for colour, reward in (("red", 1.0), ("green", 0.0)):
-        prompt = renderer.prompt([{"role": "user", "content": "?"}])
-        trajectory = Trajectory(Task(task_id="t", prompt="Say a colour.", answer=""), prompt)
-        trajectory.add_demonstrated(renderer.control(f"</think>{colour}<|im_end|>"))
+    prompts = PromptBuilder("", ToolRegistry(), find_call_format("in_thought"))
+    episodes = [demonstration(renderer, prompts, QUESTIONS[0], f"</think>{each}<|im_end|>") for each in COLOURS[::2]]
+    for trajectory, reward in zip(episodes, (1.0, 0.0), strict=True):
         trajectory.reward = Reward(parts={"preferred": reward})
-        episodes.append(trajectory)
-    config = settings("keep_best", **{**BEST, "batch_size": 2, "num_train_iters": 1})
+    config = settings("keep_best", algorithm="rft", group_size=2, batch_size=2, mini_batch_size=2, num_train_iters=1)
     with RayPPOTrainer(config, dataset=QUESTIONS, **talker) as trainer:
         batch = TokenBatch.from_trajectories(episodes[:1], demonstrations=True)
         with torch.no_grad():

@@ -10,26 +10,16 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from one_thread import in_one_thread
-from small_environments import COLOURS, Colours, settings, without_clocks
+from small_environments import COLOURS, Colours, OnStep, lines, settings, without_clocks
 
-from midthought import BaseEnvironment, RayPPOTrainer, TrainerCallback
+from midthought import BaseEnvironment, RayPPOTrainer
 from midthought.errors import CheckpointError
 from midthought.learning.checkpoint import save_checkpoint, step_paths
 from midthought.models.small_model import make_policy
 
 
-def lines(path):
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
 def steps(run):
     return [path.name for path in step_paths(run / "checkpoints/ppo")]
-
-
-class PressCtrlC(TrainerCallback):
-    def on_step(self, trainer, metrics):
-        if trainer.iteration == 3:
-            signal.raise_signal(signal.SIGINT)
 
 
 def four_iterations(estimator="gae"):
@@ -89,25 +79,14 @@ def test_without_a_run_folder_nothing_is_written(talker, tmp_path, monkeypatch):
 
 def test_the_newest_checkpoints_and_the_best_stay_though_the_run_was_gone_on_with(talker, tmp_path):
     rewards = {1: 0.5, 2: 0.9, 3: 0.1, 4: 0.2}
-    config = settings(num_train_iters=2, validate_every=1)
+    config = settings(validate_every=1)
     config.checkpoint.save_interval, config.checkpoint.keep_last_n = 1, 1
-
-    def train(**options):
-        with RayPPOTrainer(
-            config,
-            Colours,
-            lambda trajectory: rewards[max(1, trainer.iteration)],
-            run_path=tmp_path,
-            **options,
-            **talker,
-        ) as trainer:
+    for num_iters, kept in ((2, ["step_000002"]), (4, ["step_000002", "step_000004"])):
+        config.training.num_train_iters = num_iters
+        options = {"reward_fn": lambda trajectory: rewards[max(1, trainer.iteration)], "resume": num_iters == 4}
+        with RayPPOTrainer(config, Colours, run_path=tmp_path, **options, **talker) as trainer:
             trainer.fit()
-
-    train()
-    assert steps(tmp_path) == ["step_000002"]
-    config.training.num_train_iters = 4
-    train(resume=True)
-    assert steps(tmp_path) == ["step_000002", "step_000004"]
+        assert steps(tmp_path) == kept
 
 
 # -- going on ------------------------------------------------------------------------------------------------------
@@ -120,7 +99,8 @@ def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(whole, 
         options |= {"run_path": tmp_path, "model": copy.deepcopy(_talker), "tokenizer": tokenizer}
         return RayPPOTrainer(four_iterations(), Colours, **options)
 
-    with trainer(callbacks=[PressCtrlC()]) as stopped, pytest.raises(KeyboardInterrupt):
+    press_ctrl_c = OnStep(lambda trainer: signal.raise_signal(signal.SIGINT), 3)
+    with trainer(callbacks=press_ctrl_c) as stopped, pytest.raises(KeyboardInterrupt):
         stopped.fit()
     assert len(lines(tmp_path / "metrics.jsonl")) == 4
     with trainer(resume=True) as resumed:
@@ -163,16 +143,18 @@ def test_figures_that_are_no_numbers_come_back_as_such(talker, tmp_path):
 def test_going_back_in_the_own_run_folder_drops_what_came_later(talker, tmp_path):
     config = settings(num_train_iters=3)
     config.checkpoint.save_interval, config.checkpoint.keep_last_n = 1, 5
+
+    def logged(name):
+        return [row["step"] for row in lines(tmp_path / f"{name}.jsonl")]
+
     with RayPPOTrainer(config, Colours, run_path=tmp_path, **talker) as trainer:
         trainer.fit()
         assert steps(tmp_path) == ["step_000001", "step_000002", "step_000003"]
         trainer.load_checkpoint(tmp_path / "checkpoints/ppo/checkpoints/step_000001")
-        assert [row["step"] for row in lines(tmp_path / "metrics.jsonl")] == [1]
-        assert [row["step"] for row in lines(tmp_path / "trajectories.jsonl")] == [1] * 4
+        assert (logged("metrics"), logged("trajectories")) == ([1], [1] * 4)
         trainer.train_step(trainer.rollout())
         trainer.save_checkpoint()
-        assert steps(tmp_path) == ["step_000001", "step_000002"]
-        assert [row["step"] for row in lines(tmp_path / "metrics.jsonl")] == [1, 2]
+        assert (steps(tmp_path), logged("metrics")) == (["step_000001", "step_000002"], [1, 2])
 
 
 def test_a_checkpoint_from_elsewhere_leaves_the_run_folder_alone(talker, tmp_path):
@@ -204,43 +186,39 @@ def test_a_made_tokenizer_is_the_checkpoints_own_though_the_world_now_speaks_oth
         with pytest.raises(CheckpointError, match="another tokenizer"):
             other.load_checkpoint(tmp_path / "checkpoints/ppo/checkpoints/step_000002")
     with RayPPOTrainer(settings(), Forgetful, run_path=tmp_path, resume=True) as resumed:
-        assert resumed.tokenizer.get_vocab() == vocabulary
-        assert resumed.iteration == 2
+        assert (resumed.tokenizer.get_vocab(), resumed.iteration) == (vocabulary, 2)
 
 
 def test_a_checkpoint_of_another_model_or_another_trainer_is_refused(talker, tmp_path):
+    model = make_policy(talker["tokenizer"], hidden_size=64, num_layers=1, num_heads=2, max_length=512, seed=0)
+    with RayPPOTrainer(settings(), Colours, model=model, tokenizer=talker["tokenizer"]) as other:
+        other.save_checkpoint(tmp_path / "smaller")
     with RayPPOTrainer(settings(), Colours, **talker) as trainer:
         save_checkpoint(tmp_path / "other", trainer.learner, state={"step": 3})
-        with pytest.raises(CheckpointError, match="not written by a Trainer"):
-            trainer.load_checkpoint(tmp_path / "other")
-        with pytest.raises(CheckpointError, match="no checkpoint"):
-            trainer.load_checkpoint(tmp_path / "nowhere")
-        trainer.save_checkpoint(tmp_path / "here")
-    model = make_policy(talker["tokenizer"], hidden_size=64, num_layers=1, num_heads=2, max_length=512, seed=0)
-    with RayPPOTrainer(settings(), Colours, model=model, tokenizer=talker["tokenizer"]) as trainer:
-        with pytest.raises(CheckpointError, match="of other models"):
-            trainer.load_checkpoint(tmp_path / "here")
+        for name, message in (
+            ("other", "not written by a Trainer"),
+            ("nowhere", "no checkpoint"),
+            ("smaller", "of other models"),
+        ):
+            with pytest.raises(CheckpointError, match=message):
+                trainer.load_checkpoint(tmp_path / name)
         assert trainer.iteration == 0
 
 
 # -- resuming with other settings ----------------------------------------------------------------------------------
 
 
-def history_of(run):
-    return list(yaml.safe_load_all((run / "settings_history.yaml").read_text("utf-8")))
-
-
 def test_allowed_changes_are_recorded_with_the_step(talker, finished):
     config = four_iterations()
     config.training.num_train_iters = 6
-    with RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker) as trainer:  # harmless
+    given = {"run_path": finished, "resume": True, **talker}
+    with RayPPOTrainer(config, Colours, **given) as trainer:  # harmless
         trainer.fit()
     config.training.clip_ratio = 0.1
-    with RayPPOTrainer(config, Colours, run_path=finished, resume=True, allow_changes=True, **talker):
-        pass
-    with RayPPOTrainer(config, Colours, run_path=finished, resume=True, **talker):  # as it was last
-        pass
-    assert [(entry["stage"], entry["step"], entry["changes"]) for entry in history_of(finished)] == [
+    RayPPOTrainer(config, Colours, allow_changes=True, **given).cleanup()
+    RayPPOTrainer(config, Colours, **given).cleanup()  # as it was last
+    history = yaml.safe_load_all((finished / "settings_history.yaml").read_text("utf-8"))
+    assert [(entry["stage"], entry["step"], entry["changes"]) for entry in history] == [
         ("ppo", 0, {}),
         ("ppo", 4, {"training.num_train_iters": {"before": 4, "now": 6}}),
         ("ppo", 6, {"training.clip_ratio": {"before": 0.2, "now": 0.1}}),

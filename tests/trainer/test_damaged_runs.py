@@ -1,7 +1,6 @@
 """A run whose files are damaged: it continues to the same result, from an earlier checkpoint with a message, or is refused."""
 
 import functools
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from damage import Damage, damage
 from interrupted_runs import Runs, left
 from safetensors.torch import load_file
+from small_environments import lines
 from typer.testing import CliRunner
 
 from midthought.cli import app
@@ -33,10 +33,8 @@ def read(run: Path, done: Damage, good: Path) -> None:
         if error is not None and not isinstance(error, SystemExit):
             assert isinstance(error, UserError), (done, words, error)
             assert str(run) in str(error), (done, error)
-    for folder in (
-        "warmup",
-        *(str(path.relative_to(good) / "policy") for path in step_paths(good / "checkpoints/ppo")),
-    ):
+    steps = (str(path.relative_to(good) / "policy") for path in step_paths(good / "checkpoints/ppo"))
+    for folder in ("warmup", *steps):
         try:
             found = load_model(run / folder)
         except ModelPathError as error:
@@ -80,16 +78,15 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(runs, run,
         f"damaged checkpoint is now {newest}.damaged"
     ) in caplog.text
     assert (run / CHECKPOINTS / "step_000003.damaged/policy").is_dir()
-    assert [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()] == [1, 2, 1, 2, 2]
+    assert [row["step"] for row in lines(run / "metrics.jsonl")] == [1, 2, 1, 2, 2]
 
 
 def test_a_run_without_an_intact_checkpoint_is_refused_and_nothing_is_changed(runs, run):
     for step in (1, 2, 3):
         change(run / CHECKPOINTS / f"step_00000{step}/learner.json", b"num_steps", b"num_stepz")
     before = sorted(path.name for path in (run / CHECKPOINTS).iterdir())
-    with pytest.raises(
-        CheckpointError, match=r"step_000003 is damaged: learner.json .* 2 earlier ones cannot .* delete"
-    ):
+    message = r"step_000003 is damaged: learner.json .* 2 earlier ones cannot .* delete"
+    with pytest.raises(CheckpointError, match=message):
         runs.trainer(run)
     assert sorted(path.name for path in (run / CHECKPOINTS).iterdir()) == before
     shutil.rmtree(run / "checkpoints/ppo")
@@ -106,8 +103,8 @@ def test_a_checkpoint_under_the_name_of_another_step_is_not_used(runs, run, capl
 
 
 def test_a_checkpoint_is_used_only_with_the_lines_that_the_logs_had(runs, run, caplog):
-    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    (run / "metrics.jsonl").write_bytes(b"".join(lines[:5]))  # up to the validation of iteration 2
+    logged = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(b"".join(logged[:5]))  # up to the validation of iteration 2
     with runs.trainer(run) as trainer:
         assert trainer.iteration == 2
     assert f"the first 6 lines of {run / 'metrics.jsonl'} are not as they were written; the run" in caplog.text
@@ -116,9 +113,8 @@ def test_a_checkpoint_is_used_only_with_the_lines_that_the_logs_had(runs, run, c
 
 def test_without_the_lines_of_any_checkpoint_the_run_is_refused(runs, run):
     (run / "trajectories.jsonl").unlink()
-    with pytest.raises(
-        CheckpointError, match=r"lines of .*trajectories\.jsonl are not as .*start another run .*--from"
-    ):
+    message = r"lines of .*trajectories\.jsonl are not as .*start another run .*--from"
+    with pytest.raises(CheckpointError, match=message):
         runs.trainer(run)
 
 

@@ -58,6 +58,11 @@ def call(arguments: Any, name: str = "look", **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
 
 
+def answered(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """A conversation with this message and an answer to it."""
+    return [QUESTION, message, {"role": "tool", "content": "a"}, said("So.")]
+
+
 QUESTION = {"role": "user", "content": "Why?"}
 CALLED = said("", tool_calls=[call({"query": "a"}, id="c1")])
 RESULT = {"role": "tool", "content": "found", "tool_call_id": "c1"}
@@ -74,6 +79,11 @@ class ChatMessage(BaseModel):
     refusal: str | None = None
 
 
+def with_nulls(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "refusal": None, "audio": None, "function_call": None}
+
+
+NULLS = {"query": "a", "limit": None, "other": None}
 FORMS: dict[str, Any] = {
     "messages as JSON": [{"messages": json.dumps(PLAIN)}],
     "prompt and completion": [{"prompt": PLAIN[:1], "completion": PLAIN[1:]}],
@@ -83,13 +93,9 @@ FORMS: dict[str, Any] = {
     "prompt as a text": [{"prompt": "Why?", "completion": PLAIN[1:]}],
     "column conversations": [{"conversations": PLAIN, "source": "x"}],
     "objects": [[ChatMessage(**message) for message in PLAIN]],
-    "objects among mappings": [[QUESTION, ChatMessage(**CALLED), RESULT, said("So.")]],
-    "null under unused keys": [
-        [{**message, "refusal": None, "audio": None, "function_call": None} for message in PLAIN]
-    ],
-    "null for arguments that are not used": [
-        [QUESTION, said("", tool_calls=[call({"query": "a", "limit": None, "other": None}, id="c1")]), *PLAIN[2:]]
-    ],
+    "objects among mappings": [[QUESTION, ChatMessage(**CALLED), *PLAIN[2:]]],
+    "null under unused keys": [[*map(with_nulls, PLAIN)]],
+    "null for arguments that are not used": [[QUESTION, said("", tool_calls=[call(NULLS, id="c1")]), *PLAIN[2:]]],
     "a function of the task": lambda task: {"messages": PLAIN},
 }
 
@@ -135,9 +141,8 @@ def test_an_answer_with_weight_0_is_read_and_not_trained_on(call_format: str | N
 
     def weighted(*weights: Any) -> Trajectory:
         left = iter(weights)
-        return read(
-            [[m | {"weight": next(left)} if m["role"] == "assistant" else m for m in conversation]], "qwen3", known
-        )
+        messages = [m | {"weight": next(left)} if m["role"] == "assistant" else m for m in conversation]
+        return read([messages], "qwen3", known)
 
     plain, second = read([conversation], "qwen3", known), weighted(0, 1, 0)
     assert weighted(1, None, True).loss_mask == plain.loss_mask and second.token_ids == plain.token_ids
@@ -154,9 +159,7 @@ def test_an_answer_with_weight_0_is_read_and_not_trained_on(call_format: str | N
 
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])
 def test_a_call_without_arguments_may_have_none(arguments: Any) -> None:
-    record = read(
-        [[QUESTION, said("", tool_calls=[call(arguments, "ping")]), {"role": "tool", "content": "pong"}, said("So.")]]
-    )
+    record = read([answered(said("", tool_calls=[call(arguments, "ping")]))])
     assert record.tool_events[0].call.parameters == {}
 
 
@@ -164,17 +167,10 @@ def test_a_call_without_arguments_may_have_none(arguments: Any) -> None:
 @pytest.mark.parametrize("name", ["qwen3", "in_thought", "gpt_oss", "gpt_oss_thinking"])
 def test_a_thought_under_any_name_is_trained_on(key: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The published template of gpt-oss reads `thinking`."""
-    conversation = [
-        QUESTION,
-        said("", tool_calls=CALLED["tool_calls"], **{key: "Hm, first."}),
-        RESULT,
-        said("So.", **{key: "Now."}),
-    ]
+    conversation = [QUESTION, {**CALLED, key: "Hm, first."}, RESULT, said("So.", **{key: "Now."})]
     template = {"in_thought": "qwen2_5", "gpt_oss_thinking": "gpt_oss"}.get(name, name)
     if name == "gpt_oss_thinking":
-        published = BY_NAME["gpt_oss"]
-        text = published.text.replace("reasoning_content", "thinking")
-        monkeypatch.setattr(type(published), "text", property(lambda self: text))
+        changed("gpt_oss", monkeypatch, ("reasoning_content", "thinking"))
     record = read([conversation], template, InThoughtFormat() if name == "in_thought" else None)
     written = own_text(record, template)
     assert "Hm, first." in written and "Now." in written
@@ -185,31 +181,24 @@ def test_a_thought_under_any_name_is_trained_on(key: str, name: str, monkeypatch
     [
         ("llama3_1", {**CALLED, "content": "I look."}, "leaves out the text 'I look.'"),
         ("qwen2_5", {**CALLED, "reasoning_content": "Hm."}, "leaves out the thought 'Hm.'"),
+        (
+            "qwen3",
+            said("", tool_calls=[call({"quary": "a"})]),
+            "row 1: the call of 'look' would fail (missing argument 'query')",
+        ),
     ],
 )
-def test_what_the_template_leaves_out_is_reported(name: str, answer: Any, warning: str, caplog: Any) -> None:
+def test_what_the_template_leaves_out_and_arguments_that_the_tool_would_refuse_are_reported_once(
+    name: str, answer: Any, warning: str, caplog: Any
+) -> None:
     with caplog.at_level(logging.WARNING):
-        read([[QUESTION, answer, RESULT, said("So.")]], name)
-    assert warning in caplog.text
-
-
-def test_arguments_that_the_tool_would_refuse_are_reported(caplog: Any) -> None:
-    conversation = [
-        QUESTION,
-        said("", tool_calls=[call({"quary": "a"})]),
-        {"role": "tool", "content": "a"},
-        said("So."),
-    ]
-    with caplog.at_level(logging.WARNING):
-        read([conversation, conversation])
-    assert caplog.text.count("row 1: the call of 'look' would fail (missing argument 'query')") == 1
-    assert "row 2" not in caplog.text
+        read([answered(answer)] * 2, name)
+    assert caplog.text.count(warning) == 1 and "row 2" not in caplog.text
 
 
 def test_what_cannot_be_a_conversation_is_named() -> None:
-    conversation = [QUESTION, CALLED, {**RESULT, "tool_call_id": "c9"}, said("So.")]
     with pytest.raises(DataError, match=r"message 2 has the result of 'c9'.*'c1'"):
-        read([{"conversations": conversation}])
+        read([{"conversations": [QUESTION, CALLED, {**RESULT, "tool_call_id": "c9"}, said("So.")]}])
 
 
 def test_calls_that_the_template_does_not_write_are_refused() -> None:
@@ -229,12 +218,7 @@ def changed(name: str, monkeypatch: pytest.MonkeyPatch, *pairs: tuple[str, str])
     monkeypatch.setattr(type(BY_NAME[name]), "text", property(lambda self: text))
 
 
-THINKING = [
-    QUESTION,
-    {**CALLED, "reasoning_content": "Hm."},
-    RESULT,
-    {"role": "assistant", "content": "So.", "reasoning_content": "Now."},
-]
+THINKING = [QUESTION, {**CALLED, "reasoning_content": "Hm."}, RESULT, said("So.", reasoning_content="Now.")]
 
 
 def test_a_template_that_drops_the_thoughts_before_calls_when_the_answer_follows(
@@ -249,9 +233,8 @@ def test_a_template_that_drops_the_thoughts_before_calls_when_the_answer_follows
 
 def test_a_thought_that_the_prompt_opens_and_the_template_does_not_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """As DeepSeek R1: the prompt ends with an open thought, and answers have none."""
-    changed(
-        "qwen2_5", monkeypatch, ('{{- "<|im_start|>assistant\\n" }}', '{{- "<|im_start|>assistant\\n<think>\\n" }}')
-    )
+    opening = '{{- "<|im_start|>assistant\\n" }}'
+    changed("qwen2_5", monkeypatch, (opening, opening.replace("\\n", "\\n<think>\\n")))
     record = read([THINKING], "qwen2_5")
     written = own_text(record, "qwen2_5")
     assert written.startswith("Hm.\n</think>\n\n<tool_call>") and "<|im_end|>Now.\n</think>\n\nSo.<|im_end|>" in written
@@ -272,8 +255,6 @@ def test_a_call_whose_quotes_the_template_does_not_escape_is_written_so_that_it_
     escaped = r"""(value | replace("\\", "\\\\") | replace("'", "\\'") | replace("\n", "\\n"))"""
     changed("lfm2", monkeypatch, (escaped, "value"))
     arguments = {"query": 'What\'s "it"?'}
-    record = read(
-        [[QUESTION, said("", tool_calls=[call(arguments)]), {"role": "tool", "content": "a"}, said("So.")]], "lfm2"
-    )
+    record = read([answered(said("", tool_calls=[call(arguments)]))], "lfm2")
     assert record.tool_events[0].call.parameters == arguments
     assert "look(query='What\\'s \"it\"?')]<|tool_call_end|><|im_end|>" in own_text(record, "lfm2")

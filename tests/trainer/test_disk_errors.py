@@ -4,27 +4,17 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from interrupted_runs import Runs, left
 from representatives import representatives
+from small_environments import OnStep
 
-from midthought import Trainer, TrainerCallback
 from midthought.errors import StorageError
 from midthought.report.run_folder import RunFolder
-
-
-class OnStep(TrainerCallback):
-    """Does something after an iteration is logged, before it is validated and saved."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self._act = act
-
-    def on_step(self, trainer: Trainer, metrics: Any) -> None:
-        self._act()
 
 
 def mounted(*words: str) -> None:
@@ -63,12 +53,11 @@ def fill(folder: Path, num_left: int) -> None:
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_others_and_the_run_is_resumed(runs, run, result):
     before, (soft, hard) = names(run), resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = OnStep(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard)))
+    limit = OnStep(lambda trainer: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard)), 4)
     try:
-        with pytest.raises(
-            StorageError, match=r"larger than allowed here; raise the limit .*; then continue with --resume"
-        ):
-            runs.train(run, callbacks=[limit])
+        message = r"larger than allowed here; raise the limit .*; then continue with --resume"
+        with pytest.raises(StorageError, match=message):
+            runs.train(run, callbacks=limit)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(run) == before
@@ -80,7 +69,7 @@ def test_on_a_full_disk_nothing_is_damaged_and_the_run_is_resumed(num_left, runs
     run = Path(shutil.copytree(stopped, disk / "run"))
     before = names(run)
     with pytest.raises(StorageError, match=r"no space is left on the device; free .*; then continue with --resume"):
-        runs.train(run, callbacks=[OnStep(lambda: fill(disk, num_left))])
+        runs.train(run, callbacks=OnStep(lambda trainer: fill(disk, num_left), 4))
     assert names(run) == before
     (disk / "filler").unlink()
     assert_resumes(runs, run, result)
@@ -111,7 +100,7 @@ def test_a_read_only_folder_is_named_with_the_remedy(runs, stopped, disk, call):
 
 def test_a_run_whose_disk_vanishes_writes_nothing_elsewhere_and_is_resumed(runs, run, result, tmp_path):
     with pytest.raises(StorageError, match=rf"{run} is not the folder .*mount .*; then continue with --resume"):
-        runs.train(run, callbacks=[OnStep(lambda: run.rename(tmp_path / "away"))])
+        runs.train(run, callbacks=OnStep(lambda trainer: run.rename(tmp_path / "away"), 4))
     assert not run.exists()
     (tmp_path / "away").rename(run)
     assert_resumes(runs, run, result)

@@ -13,7 +13,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.models.pretrained import Float32Linear, use_float32_head
 from midthought.models.small_model import make_policy
-from midthought.types import Completion, Finish, Reward, Task, Trajectory
+from midthought.types import Task, Trajectory
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +28,15 @@ def policy(tokenizer):
 @pytest.fixture
 def batch(renderer) -> TokenBatch:
     trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), renderer.foreign("Say a colour"))
-    token_ids = tuple(renderer.foreign("red blue green, first second third"))
-    trajectory.add_sampled(
-        Completion(token_ids=token_ids, sampled_logprobs=(-1.0,) * len(token_ids), finish=Finish.END)
-    )
-    trajectory.reward = Reward(parts={"right": 1.0})
-    return TokenBatch.from_trajectories([trajectory])
+    trajectory.add_demonstrated(renderer.foreign("red blue green, first second third"))
+    return TokenBatch.from_trajectories([trajectory], demonstrations=True)
 
 
 def test_the_setting_reaches_the_policy_that_samples_and_learns(policy, tokenizer):
     config = settings("grpo", num_train_iters=1, kl_coef=0.0)
     config.model.float32_head = True
-    reward = lambda trajectory: float(trajectory.seed % 2)  # noqa: E731
-    given = {"model": copy.deepcopy(policy), "tokenizer": tokenizer, "progress": False}
-    with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=reward, **given) as trainer:
+    given = {"model": copy.deepcopy(policy), "tokenizer": tokenizer, "dataset": QUESTIONS}
+    with RayPPOTrainer(config, reward_fn=lambda trajectory: float(trajectory.seed % 2), **given) as trainer:
         assert isinstance(trainer.model.lm_head, Float32Linear)
         metrics = trainer.fit()[0]
     assert metrics["num_skipped_steps"] == 0 and metrics["logprob_difference_max"] > 0

@@ -13,6 +13,7 @@ from midthought.trainer.episodes import evaluated
 from midthought.types import ToolOutcome
 
 TASKS = [{"question": row["question"], "answer": f"red {number}"} for number, row in enumerate(QUESTIONS)]
+GIVEN = {"dataset": TASKS, "validation": TASKS, "progress": False}
 
 
 @pytest.fixture
@@ -28,10 +29,9 @@ def trainer(callers, tokenizer, tmp_path):
         """
         return f"{word} {next(numbers) % len(TASKS)}"
 
-    model = copy.deepcopy(callers["in_thought"])
     config = settings("grpo", num_train_iters=1, max_tokens=60)
-    given = {"model": model, "tokenizer": tokenizer, "tools": [twice], "progress": False}
-    with Trainer(config, dataset=TASKS, validation=TASKS, run_path=tmp_path / "run", **given) as trainer:
+    given = {"model": copy.deepcopy(callers["in_thought"]), "tokenizer": tokenizer, "tools": [twice], **GIVEN}
+    with Trainer(config, run_path=tmp_path / "run", **given) as trainer:
         yield trainer
 
 
@@ -64,14 +64,9 @@ def test_the_report_has_the_last_evaluations_before_and_after_training(trainer, 
 def test_what_cannot_be_evaluated_is_refused_with_the_reason(trainer, talker):
     with pytest.raises(SettingsError, match="tools='none': give one of 'on', 'off', 'shuffled'"):
         trainer.evaluate(tools="none")
-    given = {"dataset": TASKS, "validation": TASKS, "progress": False, **talker}
-    with (
-        Trainer(settings(), **given) as without,
-        pytest.raises(SettingsError, match="tools='off': the trainer has no tools"),
+    for tools, how, message in (
+        ([], "off", "tools='off': the trainer has no tools"),
+        ([twice], "shuffled", "none of 3 episodes had a result of a call"),
     ):
-        without.evaluate(tools="off")
-    with (
-        Trainer(settings(), tools=[twice], **given) as silent,
-        pytest.raises(SettingsError, match="none of 3 episodes had a result of a call"),
-    ):
-        silent.evaluate(tools="shuffled")
+        with Trainer(settings(), tools=tools, **GIVEN, **talker) as other, pytest.raises(SettingsError, match=message):
+            other.evaluate(tools=how)

@@ -14,31 +14,17 @@ from midthought.tools.builtin.calculate import CalculateTool
 from midthought.trainer.trainer import Trainer
 from midthought.types import Task
 
-FIGURES = {
-    "before.exact_match": 0.25,
-    "before.exact_match.low": 0.2,
-    "before.exact_match.high": 0.3,
-    "after.exact_match": 0.5,
-    "arms.rft.exact_match": 0.375,
-}
+BEFORE = {"before.exact_match": 0.25, "before.exact_match.low": 0.2, "before.exact_match.high": 0.3}
+FIGURES = {**BEFORE, "after.exact_match": 0.5, "arms.rft.exact_match": 0.375}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("published") / "run"
-    with Trainer(
-        dataset=[Task(task_id=name, prompt="2 + 2?", answer="4") for name in "ab"],
-        tools=[CalculateTool()],
-        system_prompt="Be <b> brief.",
-        call_format="in_thought",
-        run_path=path,
-        progress=False,
-        hidden_size=64,
-        num_layers=1,
-        num_heads=2,
-        vocab_size=300,
-        inference={"max_tokens": 9},
-    ) as trainer:
+    tasks = [Task(task_id=name, prompt="2 + 2?", answer="4") for name in "ab"]
+    sizes = {"hidden_size": 64, "num_layers": 1, "num_heads": 2, "vocab_size": 300, "inference": {"max_tokens": 9}}
+    prompts = {"tools": [CalculateTool()], "system_prompt": "Be <b> brief.", "call_format": "in_thought"}
+    with Trainer(dataset=tasks, run_path=path, progress=False, **prompts, **sizes) as trainer:
         trainer.save_model(path / "policy")
     RunFolder(path).write_summary(FIGURES)
     return path
@@ -79,7 +65,7 @@ def test_the_card_has_metadata_steps_figures_of_all_arms_tools_and_a_place_for_t
 
 def test_a_card_of_a_policy_that_was_only_measured_once_explains_its_interval(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
-    RunFolder(tmp_path / "run").write_summary({f"after{key[6:]}": FIGURES[key] for key in list(FIGURES)[:3]})
+    RunFolder(tmp_path / "run").write_summary({f"after{key[6:]}": value for key, value in BEFORE.items()})
     text = (save_for_hub(tmp_path / "run", tmp_path / "hub") / "README.md").read_text("utf-8")
     assert "| exact_match | 0.250 (0.200–0.300) |\n\nIn brackets: 95 %" in text
 
@@ -94,11 +80,10 @@ def test_an_edited_card_is_kept_and_the_folder_loads_with_it(run, tmp_path):
     require_intact_model(folder)
 
 
-def test_what_is_no_run_or_was_changed_is_refused(run, tmp_path):
+def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(ModelPathError, match="holds no policy"):
         save_for_hub(tmp_path, tmp_path / "hub")
-    copied = tmp_path / "policy"
-    copied.mkdir()
-    (copied / "config.json").write_text("{}")
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy/config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="not in a run folder"):
-        save_for_hub(copied, tmp_path / "hub")
+        save_for_hub(tmp_path / "policy", tmp_path / "hub")

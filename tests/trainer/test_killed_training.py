@@ -7,17 +7,15 @@ import json
 import os
 import random
 import signal
-import socket
 import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from command_process import FORKS
-from killed_training import GROUP_SIZE, HELD, MAX_STALENESS, train
+from killed_training import GROUP_SIZE, HELD, MAX_STALENESS, listening, train
 
 from midthought.rollout.trajectory_json import load_trajectories
 
@@ -25,45 +23,36 @@ REPEATED = ("reward/mean", "loss", "weight_change", "entropy", "batch/ess", "bat
 
 
 def rows_of(file: Path) -> list[dict]:
-    """The complete lines."""
-    return [json.loads(line) for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    """The complete lines, none if there is no such file."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
 class KilledRun:
     """A run, and what was on the disk at each kill."""
 
     def __init__(
-        self,
-        folder: Path,
-        num_iters: int,
-        *,
-        overlap: bool = False,
-        agents: bool = False,
-        max_staleness: int = MAX_STALENESS,
-        seed: int = 0,
+        self, folder: Path, num_iters: int, *, overlap=False, agents=False, max_staleness: int = MAX_STALENESS
     ) -> None:
         self.folder, self.run, self.scored = folder, folder / "run", folder / "scored"
-        self._num_iters, self._max_staleness, self._draw = num_iters, max_staleness, random.Random(seed)
+        self._num_iters, self._max_staleness, self._draw = num_iters, max_staleness, random.Random(0)
         self._overlap, self._agents = overlap, agents
         self._finished: list[tuple[int, set[int]]] = []
         """Number of scored episodes at a kill, and the groups that were finished then."""
         self._metrics: dict[int, dict] = {}
         self.processes: list[int] = []
 
-    def live(self, num_kills: int, *, most: int = 12, kills_child: bool = False) -> int:
+    def live(self, num_kills: int, *, kills_child: bool = False) -> int:
         """One process, until it is killed or the run is done. Returns the number of kills, of it and of its learner, each at a
-        random moment after at `most` so many episodes."""
+        random moment after at most 12 episodes."""
         process = self.start()
         for number in range(1, num_kills + 1):
-            target = self.num_scored + self._draw.randint(0, most)
+            target = self.num_scored + self._draw.randint(0, 12)
             while process.exitcode is None and self.num_scored < target:
                 process.join(0.005)
             process.join(self._draw.uniform(0, 0.3))
-            if process.exitcode is not None:
-                assert process.exitcode in (
-                    0,
-                    1,
-                )  # 1: the learner was lost before a checkpoint, or twice in an iteration
+            if process.exitcode is not None:  # 1: the learner was lost before a checkpoint, or twice in an iteration
+                assert process.exitcode in (0, 1)
                 self.look()
                 return number - 1
             child = self.child_of(process.pid)
@@ -73,9 +62,9 @@ class KilledRun:
                 os.kill(victim, signal.SIGKILL)
             if victim == process.pid:
                 process.join()
-                self.look()
-                return number
             self.look()
+            if victim == process.pid:
+                return number
         process.join(300)
         self.look()
         assert process.exitcode == 0 or (num_kills and process.exitcode == 1)
@@ -107,15 +96,15 @@ class KilledRun:
         if not self._max_staleness:  # iterations are played again, in other batches of the engine
             return
         stage, finished = self.run / "checkpoints/ppo", set()
-        for file in [*stage.glob("journal/*.jsonl")]:
+        for file in [*stage.glob("journal/*.jsonl"), *stage.glob("checkpoints/step_*/state.json")]:
             with suppress(FileNotFoundError):
-                finished |= {row["position"] for row in rows_of(file) if "episodes" in row}
-        for file in [*stage.glob("checkpoints/step_*/state.json")]:
-            with suppress(FileNotFoundError):
-                groups = json.loads(file.read_text())["stream"]["groups"]
-                finished |= {g["position"] for g in groups if all(e["reward"] for e in g["episodes"])}
+                if file.suffix == ".json":
+                    groups = json.loads(file.read_text())["stream"]["groups"]
+                    finished |= {g["position"] for g in groups if all(e["reward"] for e in g["episodes"])}
+                else:
+                    finished |= {row["position"] for row in rows_of(file) if "episodes" in row}
         self._finished.append((self.num_scored, finished))
-        for row in rows_of(self.run / "metrics.jsonl") if (self.run / "metrics.jsonl").exists() else ():
+        for row in rows_of(self.run / "metrics.jsonl"):
             values = {name: row.get(name) for name in REPEATED}
             known = self._metrics.setdefault(row["step"], values)
             assert known == values, (row["step"], known, values)
@@ -147,10 +136,8 @@ class KilledRun:
         left = [number for number in self.processes if Path(f"/proc/{number}").exists()]
         left += [file for number in self.processes for file in Path("/dev/shm").glob(f"midthought-learning-{number}-*")]
         assert left == []
-        urls = (self.folder / "urls").read_text().split() if self._agents else []
-        for url in map(urlsplit, {*urls}):
-            with socket.socket() as connection:
-                assert connection.connect_ex((url.hostname, url.port)), f"{url.netloc} is still served"
+        sockets = (self.folder / "sockets").read_text().split() if self._agents else []
+        assert set(listening().values()).isdisjoint(sockets), "its agents are still served"
 
 
 @pytest.mark.parametrize(
@@ -178,18 +165,15 @@ def test_50_kills_of_the_run_and_of_its_learner_lose_no_finished_group(overlap, 
     run.check()
 
 
-@pytest.mark.parametrize(
-    "signals",
-    [
-        pytest.param([signal.SIGTERM], id="one"),
-        pytest.param([signal.SIGTERM, signal.SIGINT], id="two", marks=pytest.mark.slow),
-    ],
-)
+BOTH = [signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.mark.parametrize("signals", [BOTH[:1], pytest.param(BOTH, marks=pytest.mark.slow)], ids=["one", "two"])
 def test_a_signal_ends_a_run_that_waits_for_an_episode_and_leaves_its_checkpoint_alone(signals, tmp_path):
     run = KilledRun(tmp_path, 6, overlap=True)
     (tmp_path / "hold").touch()
     process, log = run.start(), run.run / "metrics.jsonl"
-    while not log.exists() or not rows_of(log):  # a later batch waits for the group
+    while not rows_of(log):  # a later batch waits for the group
         assert process.exitcode is None
         process.join(0.05)
     child = run.child_of(process.pid)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,29 +23,33 @@ KINDS: dict[str, dict[str, Any]] = {
     "LoRA": {},
     "DoRA": {"use_dora": True},
     "modules_to_save": {"modules_to_save": ["lm_head"]},
+    "new tokens": {},
+    "trained new tokens": {"modules_to_save": ["embed_tokens"]},
 }
 
 
 def adapted(model: Any, **options: Any) -> Any:
-    config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", **options)
-    return peft.get_peft_model(model, config)
+    return peft.get_peft_model(model, lora(**options))
+
+
+def lora(**options: Any) -> Any:
+    return peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear", **options)
 
 
 @pytest.mark.parametrize(
     ("kind", "estimator"),
-    representatives(product(KINDS, ["gae", "grpo"]), ("LoRA", "grpo"), ("DoRA", "gae"), ("modules_to_save", "gae")),
+    representatives(
+        product([*KINDS][:3], ["gae", "grpo"]), ("LoRA", "grpo"), ("DoRA", "gae"), ("modules_to_save", "gae")
+    ),
 )
 def test_it_trains_the_adapters_of_a_peft_model(kind: str, estimator: str, talker: dict[str, Any]) -> None:
     model = adapted(talker["model"], **KINDS[kind])
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    training = {"learning_rate": 1e-2, "kl_loss_coef": 0.01, "num_train_iters": 2}
-    with RayPPOTrainer(
-        settings(estimator, **training), Colours(), model=model, tokenizer=talker["tokenizer"]
-    ) as trainer:
+    config = settings(estimator, learning_rate=1e-2, kl_loss_coef=0.01, num_train_iters=2)
+    with RayPPOTrainer(config, Colours(), model=model, tokenizer=talker["tokenizer"]) as trainer:
         history = trainer.fit()
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
-    assert changed
-    assert all("lora_" in name or "modules_to_save" in name for name in changed)
+    assert changed and all("lora_" in name or "modules_to_save" in name for name in changed)
     for figures in history:
         assert figures["logprob_difference_max"] < logit_tolerance(model.get_base_model(), 256)
     assert history[0]["kl_loss"] == pytest.approx(0.0, abs=1e-6)
@@ -69,13 +74,7 @@ def test_adapters_are_not_added_to_a_model_that_has_some(talker: dict[str, Any])
 
 # -- folders of adapters, and models that do not learn ---------------------------------------------------------------
 
-FOLDERS: dict[str, dict[str, Any]] = {
-    "LoRA": {},
-    "DoRA": {"use_dora": True},
-    "new tokens": {},
-    "trained new tokens": {"modules_to_save": ["embed_tokens"]},
-}
-IDS = torch.arange(5, 25)[None]
+CHECKPOINT = "run/checkpoints/ppo/checkpoints/step_000001/policy"
 
 
 def write_adapters(folder: Path, talker: dict[str, Any], kind: str = "LoRA", *, has_tokenizer: bool = True) -> Any:
@@ -87,15 +86,42 @@ def write_adapters(folder: Path, talker: dict[str, Any], kind: str = "LoRA", *, 
     if "new tokens" in kind:
         tokenizer.add_tokens([f"<new{number}>" for number in range(30)])
         base.resize_token_embeddings(len(tokenizer) + 3)
-    model = adapted(base, **FOLDERS[kind])
-    with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            if "lora_B" in name or "modules_to_save" in name:
-                tensor.add_(0.02)
+    model = adapted(base, **KINDS[kind])
+    add(0.02, model, "lora_B", "modules_to_save")
     model.save_pretrained(folder / "adapters")
     if has_tokenizer:
         tokenizer.save_pretrained(folder / "adapters")
     return model.eval()
+
+
+@torch.no_grad()
+def add(number: float, model: Any, *names: str) -> None:
+    """Adds the number to the weights with one of these texts in their names."""
+    for name, tensor in model.named_parameters():
+        if any(each in name for each in names):
+            tensor.add_(number)
+
+
+def logits(model: Any) -> torch.Tensor:
+    return model(torch.arange(5, 25)[None]).logits
+
+
+def trained_and_resumed(make: Callable[[], Any], tmp_path: Path, **options: Any) -> Trainer:
+    """A trainer of `make()` that was resumed after a step, and has computed the same as before."""
+    options |= {"run_path": tmp_path / "run"}
+    with trainer_of(make(), **options) as trainer:
+        trainer.train_step(trainer.rollout())
+        trainer.save_checkpoint()
+        expected = logits(trainer.model)
+        assert trainer.metrics_history[0]["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    same(load_model(tmp_path / CHECKPOINT), expected)
+    resumed = trainer_of(make(), resume=True, **options)
+    assert resumed.iteration == 1 and torch.equal(logits(resumed.model), expected)
+    return resumed
+
+
+def same(model: Any, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(logits(model), expected, rtol=0, atol=1e-4)
 
 
 def trainer_of(model: Any, **options: Any) -> Trainer:
@@ -105,29 +131,21 @@ def trainer_of(model: Any, **options: Any) -> Trainer:
     return Trainer(config, dataset=QUESTIONS, reward_fn=reward, model=model, progress=False, **options)
 
 
-@pytest.mark.parametrize("kind", representatives([kind for kind in FOLDERS if kind != "LoRA"], "trained new tokens"))
+@pytest.mark.parametrize("kind", representatives(["DoRA", "new tokens", "trained new tokens"], "trained new tokens"))
 def test_a_folder_of_adapters_of_another_library_is_trained_on_resumed_and_evaluated(kind, talker, tmp_path) -> None:
-    given = write_adapters(tmp_path, talker, kind, has_tokenizer=kind != "DoRA")
-    with trainer_of(str(tmp_path / "adapters"), run_path=tmp_path / "run") as trainer:
-        assert trainer.config.model.lora_rank == 4
-        with torch.no_grad():
-            torch.testing.assert_close(trainer.model(IDS).logits, given(IDS).logits, rtol=0, atol=1e-4)
-        trainer.train_step(trainer.rollout())
-        trainer.save_checkpoint()
-        assert trainer.metrics_history[0]["kl_loss"] == pytest.approx(0.0, abs=1e-6)
-    checkpoint = tmp_path / "run/checkpoints/ppo/checkpoints/step_000001/policy"
-    named = json.loads((checkpoint / "adapter_config.json").read_text())["base_model_name_or_path"]
-    assert named == str(tmp_path / "adapters")
-    load_model(checkpoint, "bfloat16")
-    with trainer_of(str(tmp_path / "adapters"), run_path=tmp_path / "run", resume=True) as trainer:
-        with torch.no_grad():
-            torch.testing.assert_close(load_model(checkpoint)(IDS).logits, trainer.model(IDS).logits, rtol=0, atol=1e-4)
-        trainer.fit()
-        last = trainer.model(IDS).logits
-    torch.testing.assert_close(load_model(tmp_path / "run/policy")(IDS).logits, last, rtol=0, atol=1e-4)
-    with trainer_of(str(tmp_path / "adapters")) as whole:
+    given, adapters = write_adapters(tmp_path, talker, kind, has_tokenizer=kind != "DoRA"), str(tmp_path / "adapters")
+    with trainer_of(adapters) as whole:
+        assert whole.config.model.lora_rank == 4
+        same(whole.model, logits(given))
         whole.fit()
-        assert torch.equal(whole.model(IDS).logits, last)
+        last = logits(whole.model)
+    with trained_and_resumed(lambda: adapters, tmp_path) as trainer:
+        named = json.loads((tmp_path / CHECKPOINT / "adapter_config.json").read_text())["base_model_name_or_path"]
+        assert named == adapters
+        load_model(tmp_path / CHECKPOINT, "bfloat16")
+        trainer.fit()
+        assert torch.equal(logits(trainer.model), last)
+    same(load_model(tmp_path / "run/policy"), last)
 
 
 @pytest.mark.slow
@@ -175,25 +193,14 @@ def test_of_several_adapters_the_active_one_learns_and_is_what_a_checkpoint_hold
 
     def with_two() -> Any:
         base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-        config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear")
-        model = peft.get_peft_model(base, config, adapter_name=first)
-        model.add_adapter("second", config)
-        with torch.no_grad():
-            for name, tensor in model.named_parameters():
-                if "lora_B" in name:
-                    tensor.add_(0.02 if "second" in name else -0.02)
+        model = peft.get_peft_model(base, lora(), adapter_name=first)
+        model.add_adapter("second", lora())
+        add(-0.02, model, f"lora_B.{first}")
+        add(0.02, model, "lora_B.second")
         model.set_adapter("second")
         return model
 
-    options: dict[str, Any] = {"tokenizer": talker["tokenizer"], "run_path": tmp_path / "run"}
-    with trainer_of(with_two(), **options) as trainer:
-        trainer.train_step(trainer.rollout())
-        trainer.save_checkpoint()
-        expected = trainer.model(IDS).logits
-    checkpoint = tmp_path / "run/checkpoints/ppo/checkpoints/step_000001/policy"
-    torch.testing.assert_close(load_model(checkpoint)(IDS).logits, expected, rtol=0, atol=1e-4)
-    with trainer_of(with_two(), resume=True, **options) as trainer:
-        assert trainer.iteration == 1 and torch.equal(trainer.model(IDS).logits, expected)
+    trained_and_resumed(with_two, tmp_path, tokenizer=talker["tokenizer"]).cleanup()
 
 
 def test_a_model_with_adapters_and_sampling_options_as_transformers_gives_it_is_saved_and_resumed(
@@ -205,15 +212,9 @@ def test_a_model_with_adapters_and_sampling_options_as_transformers_gives_it_is_
     def given() -> Any:
         model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
         model.generation_config.update(do_sample=False, temperature=0.6)
-        model.add_adapter(peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules="all-linear"))
+        model.add_adapter(lora())
         return model
 
-    options: dict[str, Any] = {"tokenizer": talker["tokenizer"], "run_path": tmp_path / "run"}
-    with trainer_of(given(), **options) as trainer:
-        trainer.train_step(trainer.rollout())
-        trainer.save_checkpoint()
-        expected = trainer.model(IDS).logits
-    with trainer_of(given(), resume=True, **options) as trainer:
-        assert trainer.iteration == 1 and torch.equal(trainer.model(IDS).logits, expected)
+    with trained_and_resumed(given, tmp_path, tokenizer=talker["tokenizer"]) as trainer:
         trainer.fit()
-        torch.testing.assert_close(load_model(tmp_path / "run/policy")(IDS).logits, trainer.model(IDS).logits)
+        torch.testing.assert_close(logits(load_model(tmp_path / "run/policy")), logits(trainer.model))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from interrupted_runs import DEMONSTRATIONS
 from small_environments import QUESTIONS, AsyncColours, Colours, Raising, settings
 
 from midthought import Trainer, tool
@@ -23,8 +24,6 @@ from midthought.trainer.arguments import make_prompts
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.tasks import make_tasks
 from midthought.types import ParsedAction
-
-ROWS = QUESTIONS
 
 
 @tool
@@ -61,34 +60,27 @@ class Loud(ActionParser):
         return "Shout."
 
 
-START: dict[str, Any] = {
-    "dataset": ROWS,
-    "rewards": ["correct", (short, 0.5)],
-    "tools": [look, ping],
-    "system_prompt": "Be brief.",
-    "call_format": "hermes",
-}
+START: dict[str, Any] = {"dataset": QUESTIONS, "rewards": ["correct", (short, 0.5)], "tools": [look, ping]}
+START |= {"system_prompt": "Be brief.", "call_format": "hermes"}
+
+
+def rows(**columns: Any) -> dict[str, Any]:
+    return {"dataset": [row | columns for row in QUESTIONS]}
+
+
+NOW = r"rewards: \{'correct': 1.0, 'short': 0.5\} before, "
 CHANGED: dict[str, tuple[dict[str, Any], str]] = {
-    "fewer rows": ({"dataset": ROWS[:2]}, r"dataset: '3 rows, .*' before, '2 rows, .*' now"),
-    "another answer": (
-        {"dataset": [ROWS[0] | {"answer": "blue"}, *ROWS[1:]]},
-        "dataset: '3 rows.*' before, '3 rows.*' now",
-    ),
-    "another right answer": ({"dataset": [row | {"aliases": ["scarlet"]} for row in ROWS]}, "dataset: "),
-    "other rules for answers": ({"dataset": [row | {"data_source": "math"} for row in ROWS]}, "dataset: "),
-    "a label of another type": (
-        {"dataset": [row | {"labels": {"dataset": date(2026, 1, 2)}} for row in ROWS]},
-        "dataset: ",
-    ),
-    "a system message": ({"dataset": [row | {"system": "Be kind."} for row in ROWS]}, "dataset: "),
-    "another weight": (
-        {"rewards": ["correct", (short, 0.25)]},
-        r"rewards: \{'correct': 1.0, 'short': 0.5\} before, \{'correct': 1.0, 'short': 0.25\} now",
-    ),
-    "a reward function": ({"rewards": (), "reward_fn": long}, r"rewards: .* before, \{'long': 1.0\} now"),
+    "fewer rows": ({"dataset": QUESTIONS[:2]}, r"dataset: '3 rows, .*' before, '2 rows, .*' now"),
+    "another answer": (rows(answer="blue"), "dataset: '3 rows.*' before, '3 rows.*' now"),
+    "another right answer": (rows(aliases=["scarlet"]), "dataset: "),
+    "other rules for answers": (rows(data_source="math"), "dataset: "),
+    "a label of another type": (rows(labels={"dataset": date(2026, 1, 2)}), "dataset: "),
+    "a system message": (rows(system="Be kind."), "dataset: "),
+    "another weight": ({"rewards": ["correct", (short, 0.25)]}, NOW + r"\{'correct': 1.0, 'short': 0.25\} now"),
+    "a reward function": ({"rewards": (), "reward_fn": long}, NOW + r"\{'long': 1.0\} now"),
     "weights of a combined reward function": (
         {"rewards": (), "reward_fn": combine_rewards([weighted(short, 0.25)])},
-        r"rewards: .* before, \{'short': 0.25\} now",
+        NOW + r"\{'short': 0.25\} now",
     ),
     "another system prompt": ({"system_prompt": "Be long."}, "system_prompt: 'Be brief.' before, 'Be long.' now"),
     "another call format": ({"call_format": "react"}, "call_format: 'hermes' before, 'react' now"),
@@ -99,7 +91,7 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
 }
 SAME: dict[str, dict[str, Any]] = {
     "nothing": {},
-    "other columns": {"dataset": [row | {"note": "x"} for row in ROWS]},
+    "other columns": rows(note="x"),
     "another order of tools and rewards": {"tools": [ping, look], "rewards": [(short, 0.5), "correct"]},
     "other code": {"rewards": ["correct", ("short", 0.5, lambda trajectory: 0.0)]},
 }
@@ -107,14 +99,11 @@ SAME: dict[str, dict[str, Any]] = {
 
 def record(**options: Any) -> PromptRecord:
     """The record of a trainer with these arguments."""
-    given = START | options
-    shown, reward_fn = given.get("describe_tools", True), given.get("reward_fn")
-    prompts = make_prompts(
-        given["tools"], given["call_format"], system_prompt=given["system_prompt"], describe_tools=shown
-    )
-    rewards = named_rewards(given["rewards"])
-    tasks = make_tasks(settings(), None, given["dataset"], None, reward_fn, rewards)
-    return PromptRecord.of(prompts, learned_from(tasks, None, reward_fn, rewards))
+    given = {"describe_tools": True, "reward_fn": None, **START, **options}
+    shown = {name: given[name] for name in ("system_prompt", "describe_tools")}
+    prompts, rewards = make_prompts(given["tools"], given["call_format"], **shown), named_rewards(given["rewards"])
+    tasks = make_tasks(settings(), None, given["dataset"], None, given["reward_fn"], rewards)
+    return PromptRecord.of(prompts, learned_from(tasks, None, given["reward_fn"], rewards))
 
 
 def test_another_task_is_a_change_with_both_values_and_the_same_task_is_none(tmp_path):
@@ -168,9 +157,9 @@ def test_an_environment_is_compared_by_its_class(before, now, talker, tmp_path):
     assert len(started(talker, tmp_path, resume=True, **same)) == 1
 
 
-def test_supervised_steps_that_were_interrupted_are_not_continued_with_another_task(runs, tmp_path, monkeypatch):
+def test_supervised_steps_that_were_interrupted_are_not_continued_with_another_task(runs, tmp_path):
     with runs.trainer(tmp_path / "run", resume=False) as trainer:
-        trainer.sft([[{"role": "user", "content": "a"}, {"role": "assistant", "content": "red"}]], num_steps=1)
+        trainer.sft(DEMONSTRATIONS, num_steps=1)
     with pytest.raises(SettingsError, match=r"system_prompt: '' before, 'New.' now"):
         runs.trainer(tmp_path / "run", system_prompt="New.")
     runs.trainer(tmp_path / "run").cleanup()
@@ -178,7 +167,7 @@ def test_supervised_steps_that_were_interrupted_are_not_continued_with_another_t
 
 def test_a_start_that_left_nothing_to_resume_does_not_count(talker, tmp_path):
     started(talker, tmp_path, environment=Colours)
-    other = {"dataset": ROWS, "rewards": ["correct"], "learning_rate": 0.5}
+    other = {"dataset": QUESTIONS, "rewards": ["correct"], "learning_rate": 0.5}
     before = started(talker, tmp_path, **other)
     assert started(talker, tmp_path, resume=True, **other) == before, "nothing was changed"
 

@@ -1,14 +1,13 @@
 """Runs that cannot learn stop with the cause, healthy runs report nothing. What is wrong is in the settings or the input."""
 
 import itertools
-import json
 import math
 import random
 
 import pytest
 import torch
 from representatives import representatives
-from small_environments import QUESTIONS, Colours, Hanging, settings
+from small_environments import QUESTIONS, Colours, Hanging, lines, settings
 
 from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
 from midthought.report.run_lock import RunLock
@@ -16,36 +15,25 @@ from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.rollout.trajectory_json import load_trajectories
 
 LOGGER = "midthought.checks"
-GROUPS = {"adv_estimator": "grpo", "group_size": 4}
 LONG = {"num_train_iters": 12}
-"""Twelve iterations."""
+EQUAL = {"reward_fn": lambda trajectory: 1.0, "adv_estimator": "grpo"}
 
 
-def fit(
-    talker,
-    environment=Colours,
-    temperature=1.0,
-    seconds=60.0,
-    run_path=None,
-    resume=False,
-    max_staleness=0,
-    policies=(),
-    **options,
-):
-    """A run; keys of `training` and arguments of the trainer are given side by side."""
-    names = ("reward_fn", "dataset")
-    arguments = {name: options.pop(name) for name in names if name in options}
+def fit(talker, *, change=lambda model: None, seconds=60.0, policies=(), run_path=None, resume=False, **options):
+    """A run; settings and arguments of the trainer are given side by side. Returns its metrics."""
+    change(talker["model"])
+    arguments = {"run_path": run_path, "resume": resume, "reward_fn": options.pop("reward_fn", None)}
+    ground = "dataset" if "dataset" in options else "environment"
+    arguments[ground] = options.pop(ground, Colours)
+    temperature, max_staleness = options.pop("temperature", 1.0), options.pop("max_staleness", 0)
     config = settings(options.pop("adv_estimator", "gae"), **options)
     config.inference.temperature = temperature
     config.environment.step_timeout_seconds = seconds
     config.checks.policies = dict(policies)
     if max_staleness:
         config.training.max_staleness, config.inference.max_segment_length = max_staleness, 2
-    if "dataset" not in arguments:
-        arguments["environment"] = environment
-    with RayPPOTrainer(config, **arguments, **talker, run_path=run_path, resume=resume) as trainer:
-        trainer.fit()
-        return trainer.metrics_history
+    with RayPPOTrainer(config, **arguments, **talker) as trainer:
+        return trainer.fit()
 
 
 def raises(trajectory):
@@ -73,25 +61,20 @@ CANNOT_LEARN = {
     ),
     "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError for task .*: my reward"),
     "environment hangs": ({"environment": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),
-    "equal rewards in groups": (
-        {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG,
-        r"none of the 10 iterations.*reward 1\)",
-    ),
+    "equal rewards in groups": (EQUAL | LONG, r"none of the 10 iterations.*reward 1\)"),
     "equal rewards with a critic": (
         {"reward_fn": lambda trajectory: 0.1} | LONG,
         r"none of the 10 iterations.*reward 0\.1\)",
     ),
-    "temperature 0": ({"temperature": 0.0} | GROUPS, "temperature=0 in training means no exploration"),
-    "a weight is NaN": ({"model": set_a_nan}, r"starts from: 1 of \d+ tensors.*'model.layers.1.mlp.up_proj.weight'"),
-    "weights overflow": ({"model": blow_up}, r"none of the \d+ sampled tokens has a finite log-probability"),
+    "temperature 0": ({"temperature": 0.0, "adv_estimator": "grpo"}, "temperature=0 in training means no exploration"),
+    "a weight is NaN": ({"change": set_a_nan}, r"starts from: 1 of \d+ tensors.*'model.layers.1.mlp.up_proj.weight'"),
+    "weights overflow": ({"change": blow_up}, r"none of the \d+ sampled tokens has a finite log-probability"),
 }
 
 
 @pytest.mark.parametrize("name", representatives(CANNOT_LEARN, *CANNOT_LEARN.keys() - {"learning rate 0.5"}))
 def test_a_run_that_cannot_learn_stops_with_the_cause(name, talker, tmp_path):
     options, message = CANNOT_LEARN[name]
-    options = dict(options)
-    options.pop("model", lambda model: None)(talker["model"])
     with pytest.raises((TrainingStoppedError, SettingsError), match=f"(?s){message}"):
         fit(talker, run_path=tmp_path / "run", **options)
     assert not (tmp_path / "run" / "policy").exists()
@@ -117,29 +100,26 @@ def solved_in_the_end():
 
 HEALTHY = {
     "gae, twelve iterations": LONG,
-    "grpo": GROUPS,
+    "grpo": {"adv_estimator": "grpo"},
     "data set": {"dataset": QUESTIONS},
     "older tokens": {"max_staleness": 2} | LONG,
     "failing episodes": {"environment": sometimes_failing()} | LONG,
-    "bfloat16": {"model": lambda model: model.bfloat16()},
-    "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_train_iters": 16},
+    "bfloat16": {"change": lambda model: model.bfloat16()},
+    "solved in the end": {"reward_fn": solved_in_the_end(), "adv_estimator": "grpo", "num_train_iters": 16},
 }
 """Short runs that resemble the others."""
 
 
 @pytest.mark.parametrize("name", representatives(HEALTHY, "grpo", "data set", "failing episodes"))
 def test_a_healthy_run_reports_nothing(name, talker, caplog):
-    options = dict(HEALTHY[name])
-    options.pop("model", lambda model: None)(talker["model"])
-    fit(talker, **options)
+    fit(talker, **HEALTHY[name])
     assert not [record for record in caplog.records if record.name == LOGGER]
 
 
 def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
-    options = {"reward_fn": lambda trajectory: 1.0, "run_path": tmp_path / "run"} | GROUPS
-    assert len(fit(talker, num_train_iters=6, **options)) == 6
+    assert len(fit(talker, num_train_iters=6, run_path=tmp_path, **EQUAL)) == 6
     with pytest.raises(TrainingStoppedError, match="none of the 10 iterations"):
-        fit(talker, num_train_iters=12, resume=True, **options)
+        fit(talker, run_path=tmp_path, resume=True, **EQUAL, **LONG)
 
 
 def test_a_checkpoint_with_a_weight_that_is_not_finite_is_refused_and_the_last_good_one_stays(talker, tmp_path):
@@ -160,17 +140,13 @@ def test_a_checkpoint_with_a_weight_that_is_not_finite_is_refused_and_the_last_g
 # -- what a stopped run leaves behind --------------------------------------------------------------------------------
 
 
-def reported(path):
-    return [json.loads(line) for line in (path / "findings.jsonl").read_text().splitlines()]
-
-
 def test_the_episodes_of_a_gradient_that_is_not_finite_are_saved_and_the_page_shows_the_finding(talker, tmp_path):
     message = r"gradients of iteration 1 were not finite: loss inf, mean reward .*e\+31.*scale the reward.*not_finite"
     with pytest.raises(TrainingStoppedError, match=f"(?s){message}"):
         fit(talker, reward_fn=lambda trajectory: 1e30 * len(trajectory.token_ids), run_path=tmp_path)
     saved = load_trajectories(tmp_path / "not_finite" / "000001.jsonl")
     assert [each.reward.total for each in saved] == [1e30 * len(each.token_ids) for each in saved]
-    (finding,) = reported(tmp_path)
+    (finding,) = lines(tmp_path / "findings.jsonl")
     assert (finding["check"], finding["start_step"], finding["policy"]) == ("not_finite", 1, "stop")
     assert "mean reward" in finding["observation"] and "scale the reward" in finding["action"]
     page = (tmp_path / "report.html").read_text()  # a run that a check stopped has a report, too
@@ -185,18 +161,16 @@ def test_the_metrics_that_stop_a_run_before_the_update_are_logged_and_no_weight_
             trainer.fit()
         assert all(map(torch.equal, before, trainer.model.parameters()))
         assert trainer.learner.num_steps == trainer.iteration == 0
-    (finding,) = reported(tmp_path)
+    (finding,) = lines(tmp_path / "findings.jsonl")
     assert (finding["check"], finding["step"], finding["policy"]) == ("logprob_difference", 1, "stop")
     assert "logprob_difference_mean" in (tmp_path / "metrics.jsonl").read_text()
 
 
 def test_the_policy_of_a_check_can_be_changed(talker, caplog):
-    options = {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG
-    assert len(fit(talker, policies={"equal_rewards": "warn"}, **options)) == 12
-    assert [r.levelname for r in caplog.records if r.name == LOGGER] == ["WARNING"]
-    caplog.clear()
-    assert len(fit(talker, policies={"equal_rewards": "off"}, **options)) == 12
-    assert not [record for record in caplog.records if record.name == LOGGER]
+    for policy, levels in (("warn", ["WARNING"]), ("off", [])):
+        caplog.clear()
+        assert len(fit(talker, policies={"equal_rewards": policy}, **EQUAL, **LONG)) == 12
+        assert [record.levelname for record in caplog.records if record.name == LOGGER] == levels
 
 
 @pytest.mark.parametrize(
@@ -209,10 +183,11 @@ def test_the_policy_of_a_check_can_be_changed(talker, caplog):
 def test_wrong_policies_are_named_and_what_was_started_before_is_ended(
     talker, policies, message, tmp_path, monkeypatch
 ):
-    started, ended, run = [], [], tmp_path / "run"
+    started, ended = [], []
     init, close = LocalRollouts.__init__, LocalRollouts.close
     monkeypatch.setattr(LocalRollouts, "__init__", lambda *given, **more: started.append(1) or init(*given, **more))
     monkeypatch.setattr(LocalRollouts, "close", lambda source: ended.append(1) or close(source))
     with pytest.raises(SettingsError, match=message):
-        fit(talker, policies=policies, run_path=run)
-    assert not RunLock.is_held(run) and len(started) == 2 * len(ended), "each engine has two sources; one closes it"
+        fit(talker, policies=policies, run_path=tmp_path)
+    assert not RunLock.is_held(tmp_path)
+    assert len(started) == 2 * len(ended), "each engine has two sources; one closes it"

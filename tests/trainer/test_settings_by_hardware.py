@@ -52,10 +52,9 @@ def test_a_model_from_a_folder_learns_as_its_hardware_allows_also_after_resuming
         assert has_adapters(trainer.learner.policy) and trainer.learner.critic.is_shared
         trainer.fit()
     monkeypatch.undo()  # this CPU again
-    with RayPPOTrainer(config, Colours(), run_path=tmp_path / "run", resume=True) as trainer:
-        assert chosen(trainer) == ON_GPU
-    with RayPPOTrainer(config, Colours()) as trainer:
-        assert chosen(trainer) == ON_CPU
+    for options, expected in (({"run_path": tmp_path / "run", "resume": True}, ON_GPU), ({}, ON_CPU)):
+        with RayPPOTrainer(config, Colours(), **options) as trainer:
+            assert chosen(trainer) == expected
 
 
 def test_a_model_object_gets_no_adapters(talker: dict[str, Any]) -> None:

@@ -4,9 +4,9 @@ import importlib.util
 from typing import Any
 
 import pytest
-from small_environments import QUESTIONS, Colours
+from small_environments import QUESTIONS, Colours, twice
 
-from midthought import RewardError, SettingsError, Trainer, create_default_config, tool
+from midthought import RewardError, SettingsError, Trainer, create_default_config
 from midthought.env.rewards import NAMED_REWARDS, combine_rewards, named_rewards, used_tool
 from midthought.errors import DataError, MissingExtraError
 from midthought.trainer import tasks
@@ -16,41 +16,20 @@ from midthought.types import Completion, Finish, Task, Trajectory, Turn
 SMALL = {"batch_size": 4, "mini_batch_size": 4, "max_tokens": 12, "num_layers": 1, "hidden_size": 64, "progress": False}
 
 
-@tool
-def multiply(a: int, b: int) -> int:
-    """Multiplies two whole numbers."""
-    return a * b
-
-
-def answered(text: str, truth: str, **fields: Any) -> Trajectory:
-    trajectory = Trajectory(Task(task_id="t", prompt="?", answer=truth, **fields), [1])
-    trajectory.add_sampled(Completion(token_ids=(2,), sampled_logprobs=(-1.0,), finish=Finish.END))
-    trajectory.turns.append(Turn(model_output=text))
-    return trajectory
-
-
 def test_it_trains_without_a_settings_object_and_a_later_evaluation_is_in_the_report(tmp_path):
     rows = [{"question": f"What is {n} times 3?", "answer": f"{n} times 3.\n#### {3 * n}"} for n in range(4)]
-    with Trainer(
-        dataset=rows,
-        validation=rows[:1],
-        tools=[multiply],
-        rewards=["correct", (used_tool, 0.1), ("num_failed_calls", -0.2)],
-        algorithm="grpo",
-        num_train_iters=1,
-        group_size=2,
-        training={"seed": 3},
-        run_path=tmp_path / "run",
-        **SMALL,
-    ) as trainer:
+    rewards, report = ["correct", (used_tool, 0.1), ("num_failed_calls", -0.2)], tmp_path / "run/report.html"
+    given = {"validation": rows[:1], "tools": [twice], "rewards": rewards, "run_path": tmp_path / "run"}
+    options = {"algorithm": "grpo", "num_train_iters": 1, "group_size": 2, "training": {"seed": 3}}
+    with Trainer(dataset=rows, **given, **options, **SMALL) as trainer:
         training = trainer.config.training
         assert (training.algorithm, training.adv_estimator, training.seed) == ("grpo", "grpo", 3)
         assert (training.batch_size, trainer.config.inference.max_tokens) == (4, 12)
         result = trainer.fit()
         assert {"reward/correct", "reward/used_tool", "reward/num_failed_calls"} <= result.metrics.keys()
-        assert "Reward of held-out episodes" not in (tmp_path / "run/report.html").read_text("utf-8")
+        assert "Reward of held-out episodes" not in report.read_text("utf-8")
         assert "exact_match" in trainer.evaluate()
-    assert "Reward of held-out episodes" in (tmp_path / "run/report.html").read_text("utf-8")
+    assert "Reward of held-out episodes" in report.read_text("utf-8")
 
 
 def test_a_models_folder_is_a_name(tmp_path, talker):
@@ -72,8 +51,11 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
     assert config.training.algorithm is None and config.training.batch_size != 4
 
 
+ON_ROWS = {"environment": None, "dataset": QUESTIONS}
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
         ({"learning_rat": 1}, "'learning_rat'.*Did you mean.*'learning_rate'"),
         ({"algorithm": "grpo", "training": {"algorithm": "ppo"}}, "training.algorithm is given as 'ppo' and as 'grpo'"),
@@ -82,17 +64,23 @@ def test_settings_by_name_replace_those_of_a_config_and_of_the_preset():
         ({"datset": []}, "'datset'.*Did you mean 'dataset'"),
         ({"training": 3}, "training=3: it is a section"),
         ({"environment": None, "dataset": "gsm9k"}, "neither a file nor a data set.*Did you mean 'gsm8k'"),
-        ({"environment": None, "dataset": QUESTIONS, "validation": "mth"}, "validation='mth' is neither a file nor"),
-        (
-            {"environment": None, "dataset": QUESTIONS, "max_steps": 100},
-            "max_steps=100: .*iterations is num_train_iters",
-        ),
+        ({**ON_ROWS, "validation": "mth"}, "validation='mth' is neither a file nor"),
+        ({**ON_ROWS, "max_steps": 100}, "max_steps=100: .*iterations is num_train_iters"),
         ({"config": {"training": {}}}, "must be a ConfigStore"),
+        ({"tools": "calculate"}, "tools='calculate': give a list"),
+        ({"tools": {"a": twice}}, "give a list"),
+        ({"tools": len}, "@tool makes one"),
+        ({"rewards": 3}, "rewards=3: give a list of names"),
+        ({"rewards": ["corect"]}, "unknown reward 'corect'.*Did you mean 'correct'"),
+        ({"rewards": [("correct", "0.5")]}, "the weight is a number"),
+        ({"rewards": [("correct", None)]}, "correct"),
+        ({"rewards": [("a", "b", "c", "d")]}, "is no reward function"),
+        ({"environment": None, "dataset": [{"question": "Why?"}], "rewards": ["correct"]}, "answer"),
     ],
 )
-def test_what_is_unknown_or_wrong_is_named_with_what_is_near(arguments, message):
-    with pytest.raises(SettingsError, match=message):
-        Trainer(**{"environment": Colours, **arguments})
+def test_what_is_unknown_or_wrong_is_named_with_what_is_near(options, message):
+    with pytest.raises((SettingsError, RewardError, DataError), match=message):
+        Trainer(**{"environment": Colours, **options})
 
 
 @pytest.mark.parametrize(
@@ -121,29 +109,10 @@ def test_a_lambda_is_named_by_its_place():
         assert {name: weight for name, (weight, _) in parts.items()} == names
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tools": "calculate"}, "tools='calculate': give a list"),
-        ({"tools": {"a": multiply}}, "give a list"),
-        ({"tools": len}, "@tool makes one"),
-        ({"rewards": 3}, "rewards=3: give a list of names"),
-        ({"rewards": ["corect"]}, "unknown reward 'corect'.*Did you mean 'correct'"),
-        ({"rewards": [("correct", "0.5")]}, "the weight is a number"),
-        ({"rewards": [("correct", None)]}, "correct"),
-        ({"rewards": [("a", "b", "c", "d")]}, "is no reward function"),
-        ({"dataset": [{"question": "Why?"}], "rewards": ["correct"]}, "answer"),
-    ],
-)
-def test_tools_and_rewards_that_are_none_are_refused(options, message):
-    with pytest.raises((SettingsError, RewardError, DataError), match=message):
-        Trainer(**{"dataset": QUESTIONS, **options, **SMALL})
-
-
 def test_a_generated_data_set_by_name_is_validated_on_the_published_problems():
-    tasks, held_out = named_tasks("multiplication", None)
-    assert len(tasks) == len(held_out) == 1000
-    assert not {task.prompt for task in tasks} & {task.prompt for task in held_out}
+    generated, held_out = named_tasks("multiplication", None)
+    assert len(generated) == len(held_out) == 1000
+    assert {task.prompt for task in generated}.isdisjoint(task.prompt for task in held_out)
     assert named_tasks("multiplication", QUESTIONS)[1] is QUESTIONS
     assert named_tasks(QUESTIONS, None) == (QUESTIONS, None)
 
@@ -159,13 +128,23 @@ def test_a_data_set_of_the_hub_is_validated_on_its_usual_split_if_it_has_one_to_
 
 
 def test_without_math_verify_a_data_set_that_needs_it_is_refused_at_the_start(monkeypatch):
+    def answered(text: str, truth: str) -> Trajectory:
+        trajectory = Trajectory(Task(task_id="t", prompt="?", answer=truth), [1])
+        trajectory.add_sampled(Completion(token_ids=(2,), sampled_logprobs=(-1.0,), finish=Finish.END))
+        trajectory.turns.append(Turn(model_output=text))
+        return trajectory
+
+    def tasks_of(answer: str, rewards: Any, **labels: str) -> DatasetTasks:
+        reward = combine_rewards(named_rewards(rewards)) if rewards else None
+        return DatasetTasks(
+            [Task(task_id="t", prompt="?", answer=answer, labels=labels)], reward, create_default_config()
+        )
+
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
-    tasks = [Task(task_id="t", prompt="?", answer="1", labels={"dataset": "math"})]
     with pytest.raises(MissingExtraError, match="math-verify"):
-        DatasetTasks(tasks, None, create_default_config())
-    formulas = [Task(task_id="t", prompt="?", answer="x + 1")]
+        tasks_of("1", None, dataset="math")
     with pytest.raises(MissingExtraError, match=r"'x \+ 1' of task 't'.*math-verify.*midthought\[math\]"):
-        DatasetTasks(formulas, combine_rewards(named_rewards("correct")), create_default_config())
-    of_another_reward = DatasetTasks(formulas, combine_rewards(named_rewards("num_calls")), create_default_config())
+        tasks_of("x + 1", "correct")
+    of_another_reward = tasks_of("x + 1", "num_calls")
     assert of_another_reward.is_right(answered("x + 1", "x + 1")) is None
     assert of_another_reward.is_right(answered("so 5", "5")) is True

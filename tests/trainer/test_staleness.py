@@ -4,6 +4,7 @@ restart. Episodes are of random length: the model is one that was made and taugh
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import logging
 import math
@@ -16,13 +17,16 @@ import pytest
 import torch
 from interrupted_runs import DEMONSTRATIONS
 from precision import logit_tolerance
-from small_environments import QUESTIONS, Colours, weights, without_clocks
+from small_environments import QUESTIONS, Colours, OnStep, lines, power_cut, weights, without_clocks
 
-from midthought import RayPPOTrainer, TrainerCallback, create_default_config
-from midthought.errors import LearnerLostError, SettingsError
+from midthought import RayPPOTrainer, create_default_config
+from midthought.engines.local.kv_cache_manager import KVCacheManager
+from midthought.engines.pausable_engine import PausableEngine
+from midthought.errors import LearnerLostError, SettingsError, TrainingStoppedError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import token_outputs
+from midthought.learning.remote_learner import RemoteLearner
 from midthought.trainer import stages, workers
 from midthought.trainer.checkpoint import CheckpointManager
 
@@ -31,16 +35,9 @@ QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for num
 
 def settings(*, max_staleness=2, deterministic=True, num_iters=6, overlap="auto", **training):
     training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters": num_iters, "validate_every": 0} | training
-    return create_default_config(
-        preset="tiny",
-        inference={
-            "max_tokens": 96,
-            "max_segment_length": 8,
-            "deterministic": deterministic,
-            "overlap": overlap,
-        },
-        training={"learning_rate": 3e-3, "max_staleness": max_staleness, **training},
-    )
+    inference = {"max_tokens": 96, "max_segment_length": 8, "deterministic": deterministic, "overlap": overlap}
+    training = {"learning_rate": 3e-3, "max_staleness": max_staleness, **training}
+    return create_default_config(preset="tiny", inference=inference, training=training)
 
 
 def by_length(trajectory):
@@ -60,38 +57,25 @@ def make(_untaught, tokenizer):
     return make
 
 
-class Watch(TrainerCallback):
+class Watch:
     """Keeps every iteration's episodes, the weights that it began with, and the batch that was learned from."""
 
-    def __init__(self):
+    def __init__(self, trainer):
         self.episodes, self.weights, self.batches = [], [], []
-
-    def follow(self, trainer):
-        score = trainer.learner.score
+        score, gather = trainer.learner.score, trainer.rollout
 
         def scored(batch):
-            if len(self.weights) == trainer.iteration:  # again after a restart
-                self.weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
+            self.weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
             batch, figures = score(batch)
             self.batches.append(batch)
             return batch, figures
-
-        trainer.learner.score = scored
-        gather = trainer.rollout
 
         def rollout():
             data = gather()
             self.episodes.append(list(data))
             return data
 
-        trainer.rollout = rollout
-        return self
-
-
-def prompts(stream):
-    """The prompts of the open groups' episodes, by the group's number."""
-    groups = stream.state()["groups"]
-    return {group["position"]: [episode["task"]["prompt"] for episode in group["episodes"]] for group in groups}
+        trainer.learner.score, trainer.rollout = scored, rollout
 
 
 # -- what is learned from ------------------------------------------------------------------------------------------
@@ -111,7 +95,7 @@ def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, option
     config = settings(adv_estimator=estimator, group_size=2 if estimator == "grpo" else 1, **options)
     with make(config) as trainer:
         before = weights(trainer)
-        watch = Watch().follow(trainer)
+        watch = Watch(trainer)
         history = trainer.fit()
         assert not torch.equal(weights(trainer), before)
         stream = trainer.source.stream
@@ -135,7 +119,7 @@ def test_every_token_knows_the_weights_that_sampled_it_and_is_weighed_by_its_own
     """Log-probabilities under the weights of a token's version are the sampled ones; the ratio of those before the update
     to them, cut at 2, is what the token's loss is multiplied by."""
     with make(settings(deterministic=False, overlap=overlap)) as trainer:
-        watch = Watch().follow(trainer)
+        watch = Watch(trainer)
         history = trainer.fit()
     probe = untaught["model"]
     num_older, shift = 0, 0.0
@@ -233,14 +217,9 @@ def test_overlap_that_is_assigned_between_two_fits_is_followed_or_refused(make):
 # -- from one process to the next ----------------------------------------------------------------------------------
 
 
-class Stop(TrainerCallback):
-    def __init__(self, iteration):
-        self.iteration = iteration
-
-    def on_step(self, trainer, metrics):
-        if trainer.iteration == self.iteration:
-            trainer.save_checkpoint()
-            raise KeyboardInterrupt
+def stop(trainer):
+    trainer.save_checkpoint()
+    raise KeyboardInterrupt
 
 
 def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(make, tmp_path):
@@ -251,7 +230,7 @@ def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(make, t
 
     with trainer("whole") as whole:
         whole.fit()
-    with trainer("stopped", callbacks=Stop(2)) as stopped:
+    with trainer("stopped", callbacks=OnStep(stop, 2)) as stopped:
         with pytest.raises(KeyboardInterrupt):
             stopped.fit()
         num_unfinished = stopped.source.stream.num_unfinished
@@ -265,36 +244,24 @@ def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(make, t
         figures.pop("logprob_difference_older_max", None), figures.pop("logprob_difference_older_mean", None)
     assert histories[0] == histories[1]
     assert max(figures["staleness/mean"] for figures in whole.metrics_history) > 0
-    first, second = (
-        [without_clocks([json.loads(line)]) for line in (tmp_path / name / "trajectories.jsonl").open()]
-        for name in ("whole", "stopped")
-    )
-    assert first == second
-    names = [tmp_path / name / "policy/model.safetensors" for name in ("whole", "stopped")]
-    assert names[0].read_bytes() == names[1].read_bytes()
+    first, second = (tmp_path / name for name in ("whole", "stopped"))
+    shown = [without_clocks(lines(run / "trajectories.jsonl")) for run in (first, second)]
+    assert shown[0] == shown[1]
+    assert (first / "policy/model.safetensors").read_bytes() == (second / "policy/model.safetensors").read_bytes()
 
 
 def test_after_a_restart_with_a_smaller_staleness_what_is_too_old_starts_again(make, tmp_path, caplog):
     def trainer(max_staleness, **options):
         return make(settings(num_iters=5, max_staleness=max_staleness), run_path=tmp_path / "run", **options)
 
-    with trainer(4, callbacks=Stop(3)) as first, pytest.raises(KeyboardInterrupt):
+    with trainer(4, callbacks=OnStep(stop, 3)) as first, pytest.raises(KeyboardInterrupt):
         first.fit()
     with trainer(1, resume=True, allow_changes=True) as second:
         history = second.fit()
         assert second.source.stream.num_open == 0
     assert "start again: they are too old for this training.max_staleness" in caplog.text
     assert all(figures["staleness/max"] <= 1 for figures in history[3:]) and len(history) == 5
-    groups = Counter(json.loads(line)["group"] for line in (tmp_path / "run/trajectories.jsonl").open())
-    assert sorted(groups) == list(range(20)) and set(groups.values()) == {1}
-
-
-class Fall(TrainerCallback):
-    """Ends the process without a checkpoint."""
-
-    def on_step(self, trainer, metrics):
-        if trainer.iteration == 2:
-            raise RuntimeError("killed")
+    assert sorted(row["group"] for row in lines(tmp_path / "run/trajectories.jsonl")) == list(range(20))
 
 
 @pytest.mark.parametrize("is_changed", [False, True], ids=["the same", "another learning rate"])
@@ -312,7 +279,7 @@ def test_a_run_killed_before_its_first_checkpoint_plays_nothing_again_unless_it_
         config.training.learning_rate = 2e-3 if is_changed and "resume" in options else 3e-3
         return make(config, reward_fn=by_length_once, run_path=tmp_path / "run", **options)
 
-    with trainer(callbacks=Fall()) as first, pytest.raises(RuntimeError, match="killed"):
+    with trainer(callbacks=OnStep(power_cut, 2)) as first, pytest.raises(RuntimeError, match="power cut"):
         first.fit()
     known = [without_clocks(first.metrics_history)[0]["reward/mean"], set(scored)]
     with trainer(resume=True, allow_changes=True) as second:
@@ -328,7 +295,12 @@ def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(
     def trainer(**options):
         return make(settings(num_iters=5), environment=Colours, run_path=tmp_path / "run", **options)
 
-    with trainer(callbacks=Stop(2)) as first:
+    def prompts(stream):
+        """The prompts of the open groups' episodes, by the group's number."""
+        groups = stream.state()["groups"]
+        return {group["position"]: [episode["task"]["prompt"] for episode in group["episodes"]] for group in groups}
+
+    with trainer(callbacks=OnStep(stop, 2)) as first:
         with pytest.raises(KeyboardInterrupt):
             first.fit()
         known = prompts(first.source.stream)
@@ -336,13 +308,13 @@ def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(
     with trainer(resume=True) as second:
         assert prompts(second.source.stream) == known
         history = second.fit()
-        assert all(figures["episode/failed"] == 0 for figures in history)
-        assert [figures["batch/num_episodes"] for figures in history] == [4] * 5
+        assert [(row["episode/failed"], row["batch/num_episodes"]) for row in history] == [(0, 4)] * 5
 
 
 @pytest.mark.slow
 def test_a_checkpoint_with_open_episodes_can_be_gone_on_with_without_them(make, tmp_path, caplog):
-    with make(settings(num_iters=4), callbacks=Save(2, tmp_path / "here")) as trainer:
+    save = OnStep(lambda trainer: trainer.save_checkpoint(tmp_path / "here"), 2)
+    with make(settings(num_iters=4), callbacks=save) as trainer:
         trainer.fit()
     with make(settings(max_staleness=0, num_iters=3)) as trainer:
         with caplog.at_level(logging.WARNING):
@@ -351,28 +323,62 @@ def test_a_checkpoint_with_open_episodes_can_be_gone_on_with_without_them(make, 
         assert len(trainer.fit()) == 3
 
 
-class Save(TrainerCallback):
-    def __init__(self, iteration, path):
-        self.iteration, self.path = iteration, path
+# -- faults that change no shape and raise no error ---------------------------------------------------------------
 
-    def on_step(self, trainer, metrics):
-        if trainer.iteration == self.iteration:
-            trainer.save_checkpoint(self.path)
+
+def keep_old_prefixes(trainer, monkeypatch):
+    """The engine continues episodes from keys and values of the weights before."""
+    monkeypatch.setattr(KVCacheManager, "update_weights", lambda manager: None)
+
+
+def shift_labels(trainer, monkeypatch):
+    """Every token is labelled with the version before its own."""
+    sample = PausableEngine.sample
+
+    async def shifted(*arguments, **options):
+        completion = await sample(*arguments, **options)
+        return dataclasses.replace(completion, policy_version=max(0, completion.policy_version - 1))
+
+    monkeypatch.setattr(PausableEngine, "sample", shifted)
+
+
+def send_half(trainer, monkeypatch):
+    """Every second tensor of the learner's process does not arrive."""
+    load = RemoteLearner.load_policy
+
+    def load_half(learner):
+        kept = [(value, value.detach().clone()) for value in list(trainer.model.parameters())[::2]]
+        load(learner)
+        for value, before in kept:
+            value.data.copy_(before)
+
+    monkeypatch.setattr(RemoteLearner, "load_policy", load_half)
+
+
+@pytest.mark.parametrize(
+    ("plant", "overlap"),
+    [(None, False), (keep_old_prefixes, False), (shift_labels, False), (send_half, True)],
+    ids=["nothing", "old prefixes", "shifted labels", "half of the tensors"],
+)
+def test_a_planted_fault_stops_the_run_at_the_next_update(plant, overlap, make, monkeypatch):
+    training = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-2, "adv_estimator": "reinforce_plus_plus"}
+    with make(settings(num_iters=8, deterministic=False, overlap=overlap, **training)) as trainer:
+        if plant is None:
+            history = trainer.fit()
+            assert len(history) == 8 and 0 < max(row["staleness/max"] for row in history) <= 2
+            return
+        plant(trainer, monkeypatch)
+        message = r"tokens of the (newest|older) weights differ|log-probabilities differ"
+        with pytest.raises(TrainingStoppedError, match=message):
+            trainer.fit()
+        assert 1 <= trainer.iteration <= 3
 
 
 # -- a learner in a process of its own -----------------------------------------------------------------------------
 
 
-class Kill(TrainerCallback):
-    """Ends the learner's process after an iteration."""
-
-    def __init__(self, *iterations):
-        self.iterations = list(iterations)
-
-    def on_step(self, trainer, metrics):
-        if trainer.iteration in self.iterations:
-            self.iterations.remove(trainer.iteration)
-            os.kill(trainer.learner.workers.process_id, signal.SIGKILL)
+def kill(trainer):
+    os.kill(trainer.learner.workers.process_id, signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -386,21 +392,19 @@ def test_a_learner_that_is_killed_is_started_again_from_the_newest_checkpoint(ma
         return restore(*arguments)
 
     monkeypatch.setattr(CheckpointManager, "restore", restored)
-    with make(config, run_path=tmp_path / "run", callbacks=Kill(3, 5)) as trainer:
+    with make(config, run_path=tmp_path / "run", callbacks=OnStep(kill, 3, 5)) as trainer:
         history = trainer.fit()
     assert sampling == [False, False]  # nothing is sampled while its weights change
     assert caplog.text.count("the learner's process was lost in 'score' (exit code -9)") == 2
     assert [figures["iteration"] for figures in history] == [1, 2, 3, 4, 5, 6]
-    rows = [json.loads(line) for line in (tmp_path / "run/trajectories.jsonl").open()]
-    groups = Counter(row["group"] for row in rows)
-    assert sorted(groups) == list(range(24)) and set(groups.values()) == {1}
+    assert sorted(row["group"] for row in lines(tmp_path / "run/trajectories.jsonl")) == list(range(24))
 
 
 @pytest.mark.slow
 def test_a_learner_that_is_killed_before_the_first_checkpoint_ends_the_run_with_the_remedy(make, tmp_path):
     config = settings(num_iters=6, deterministic=False, overlap=True)
     with (
-        make(config, run_path=tmp_path / "run", callbacks=Kill(1)) as trainer,
+        make(config, run_path=tmp_path / "run", callbacks=OnStep(kill, 1)) as trainer,
         pytest.raises(LearnerLostError, match=r"exit code -9.*continue from the last checkpoint"),
     ):
         trainer.fit()
@@ -424,7 +428,7 @@ def test_supervised_steps_are_taken_here_and_the_learner_apart_goes_on_with_thei
 
 
 def test_cleaning_up_ends_the_open_episodes_and_the_learner(make):
-    trainer = make(settings(deterministic=False, overlap=True), callbacks=Stop(1))
+    trainer = make(settings(deterministic=False, overlap=True), callbacks=OnStep(stop, 1))
     with pytest.raises(SettingsError, match="save_checkpoint"):
         trainer.fit()
     stream, process_id = trainer.source.stream, trainer.learner.workers.process_id

@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+from types import SimpleNamespace
 
 import pytest
 from published_templates import FOLDER, PUBLISHED
@@ -31,15 +32,6 @@ def llama():
     return make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0), tokenizer
 
 
-def starts_on(monkeypatch, day):
-    class Day(datetime.date):
-        @classmethod
-        def today(cls):
-            return datetime.date(2026, 3, day)
-
-    monkeypatch.setattr(choices, "date", Day)
-
-
 @pytest.mark.parametrize(
     ("template", "written"), [(LLAMA_3_2, "Today Date: 01 Mar 2026"), (GPT_OSS, "Current date: 2026-03-01")]
 )
@@ -57,11 +49,9 @@ def test_a_template_writes_the_date_that_is_given(llama, template, written):
 
 def test_a_resumed_run_and_its_served_policy_have_the_date_of_the_first_start(llama, tmp_path, monkeypatch):
     def started(day, run, **options):
-        starts_on(monkeypatch, day)
-        model, tokenizer = copy.deepcopy(llama[0]), llama[1]
-        config = settings(num_train_iters=1)
-        options = {"dataset": QUESTIONS, "run_path": tmp_path / run, "progress": False} | options
-        with Trainer(config, model=model, tokenizer=tokenizer, **options) as trainer:
+        monkeypatch.setattr(choices, "date", SimpleNamespace(today=lambda: datetime.date(2026, 3, day)))
+        options |= {"model": copy.deepcopy(llama[0]), "tokenizer": llama[1], "run_path": tmp_path / run}
+        with Trainer(settings(num_train_iters=1), dataset=QUESTIONS, **options) as trainer:
             if not options.get("resume"):
                 trainer.sft([[*MESSAGES, {"role": "assistant", "content": "red"}]], num_steps=1, batch_tokens=64)
                 trainer.fit()

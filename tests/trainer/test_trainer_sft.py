@@ -1,34 +1,28 @@
 """Supervised steps before reinforcement learning: `Trainer.sft`."""
 
+import contextlib
 import copy
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_environments import QUESTIONS, Colours, twice, weights, without_clocks
+from small_environments import QUESTIONS, Colours, lines, twice, weights, without_clocks
 
-from midthought import SettingsError, Trainer
+from midthought import SettingsError, Trainer, load_tasks
 from midthought.errors import CheckpointError, DataError
 from midthought.models.small_model import make_tokenizer
 from midthought.plan.choices import supervised_rate
 from midthought.report.run_folder import RunFolder
 from midthought.types import Task
 
-SETTINGS = {
-    "batch_size": 4,
-    "mini_batch_size": 4,
-    "group_size": 2,
-    "num_train_iters": 2,
-    "max_tokens": 64,
-    "validate_every": 0,
-    "algorithm": "grpo",
-    "rewards": ["correct"],
-    "inference": {"deterministic": True},
-    "progress": False,
-}
+SETTINGS: dict[str, Any] = {"batch_size": 4, "mini_batch_size": 4, "group_size": 2, "num_train_iters": 2}
+SETTINGS |= {"max_tokens": 64, "validate_every": 0, "algorithm": "grpo", "rewards": ["correct"], "progress": False}
+SETTINGS |= {"inference": {"deterministic": True}}
 STEPS: dict[str, Any] = {"num_steps": 6, "batch_tokens": 300, "warmup_steps": 0, "learning_rate": 3e-3}
+ONE_STEP = {**STEPS, "num_steps": 1}
 
 
 QUESTION = {"role": "user", "content": "a"}
@@ -41,36 +35,27 @@ def calling(name: str) -> dict[str, Any]:
 
 def shown(task: Task) -> list[dict[str, Any]]:
     """What the policy should write for a task: a call, its result, the answer."""
-    return [
-        calling("twice"),
-        {"role": "tool", "content": "red red"},
-        {"role": "assistant", "content": task.answer},
-    ]
+    return [calling("twice"), {"role": "tool", "content": "red red"}, {"role": "assistant", "content": task.answer}]
 
 
-CONVERSATIONS = [
-    [{"role": "user", "content": row["question"]}, *shown(Task(task_id="t", prompt="", answer=row["answer"]))]
-    for row in QUESTIONS
-]
+CONVERSATIONS = [[{"role": "user", "content": task.prompt}, *shown(task)] for task in load_tasks(QUESTIONS)]
 
 
 @pytest.fixture
 def make(talker):
     """Makes a trainer of a copy of the same model."""
-    made = []
+    with contextlib.ExitStack() as made:
 
-    def make_trainer(**options: Any) -> Trainer:
-        start = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"]}
-        made.append(Trainer(**{"dataset": QUESTIONS, "tools": [twice], **start, **SETTINGS, **options}))
-        return made[-1]
+        def make_trainer(**options: Any) -> Trainer:
+            start = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"]}
+            trainer = Trainer(**{"dataset": QUESTIONS, "tools": [twice], **start, **SETTINGS, **options})
+            return made.enter_context(trainer)
 
-    yield make_trainer
-    for trainer in made:
-        trainer.cleanup()
+        yield make_trainer
 
 
-def rows(path: Any) -> list[dict[str, Any]]:
-    return without_clocks(map(json.loads, (path / "metrics.jsonl").read_text().splitlines()))
+def rows(run: Path) -> list[dict[str, Any]]:
+    return without_clocks(lines(run / "metrics.jsonl"))
 
 
 def test_demonstrations_of_a_file_a_function_and_the_constructor_teach_the_same(make, tmp_path):
@@ -85,13 +70,11 @@ def test_demonstrations_of_a_file_a_function_and_the_constructor_teach_the_same(
 
 def test_only_what_the_policy_wrote_is_trained_on(make, callers):
     """The loss of a step on an episode is the mean over the tokens that the episode's loss mask has."""
-    trainer = make(model=copy.deepcopy(callers["in_thought"]))
+    trainer, first = make(model=copy.deepcopy(callers["in_thought"])), make()
     episode = next(each for each in trainer.rollout().trajectories if each.num_calls == 1)
     assert [event.call.result for event in episode.tool_events] == ["red red"]
-    first = make()
-    mask = torch.tensor(episode.loss_mask)[1:]
+    mask, token_ids = torch.tensor(episode.loss_mask)[1:], torch.tensor([episode.token_ids])
     with torch.no_grad():
-        token_ids = torch.tensor([episode.token_ids])
         logprobs = first.model(token_ids).logits.log_softmax(-1)[0, :-1]
     expected = -logprobs.gather(1, token_ids[0, 1:, None])[:, 0][mask].mean()
     (loss,) = first.sft([episode], num_steps=1, batch_tokens=64).losses
@@ -100,7 +83,7 @@ def test_only_what_the_policy_wrote_is_trained_on(make, callers):
 
 @pytest.mark.parametrize(("max_tokens", "num_warnings"), [(8, 1), (64, 0)])
 def test_demonstrations_that_are_longer_than_an_episode_are_reported(max_tokens, num_warnings, make, caplog):
-    make(max_tokens=max_tokens).sft(shown, **{**STEPS, "num_steps": 1})
+    make(max_tokens=max_tokens).sft(shown, **ONE_STEP)
     found = [each.message for each in caplog.records if "longer than an episode may be" in each.message]
     assert len(found) == num_warnings
     assert all("inference.max_tokens=8)" in each and each.endswith("set inference.max_tokens=64") for each in found)
@@ -132,7 +115,7 @@ def test_a_base_model_without_a_chat_template_says_how_conversations_are_written
     trainer = make(model=str(tmp_path / "base"), tokenizer=None, run_path=tmp_path / "run", lora_rank=0)
     told = "has no chat template: texts are joined by newlines, without roles"
     assert caplog.text.count(told) == 1
-    trainer.sft(shown, **{**STEPS, "num_steps": 1})
+    trainer.sft(shown, **ONE_STEP)
     trainer.fit()
     for name in ("warmup", "policy"):
         assert f"{tmp_path / 'run' / name} {told}" in caplog.text
@@ -145,60 +128,49 @@ def test_a_base_model_without_a_chat_template_says_how_conversations_are_written
     assert told not in caplog.text
 
 
-class Stop(Exception):
-    pass
-
-
 def test_a_run_that_stops_anywhere_ends_with_the_same_metrics_and_weights(make, tmp_path, monkeypatch):
-    def run(path, **options):
-        trainer = make(run_path=path, kl_coef=0.1, checkpoint={"save_interval": 1}, **options)
-        try:
+    def run(path, stop_at=None, **options):
+        def stopping(self, stage, step, metrics):
+            if (stage, step) == stop_at:
+                raise KeyboardInterrupt
+            original(self, stage, step, metrics)
+
+        monkeypatch.setattr(RunFolder, "log", stopping)
+        with make(run_path=path, kl_coef=0.1, checkpoint={"save_interval": 1}, **options) as trainer:
             result = trainer.sft(shown, **{**STEPS, "num_steps": 14})
             trainer.fit()
-            return weights(trainer), result
-        finally:
-            trainer.cleanup()
+            return weights(trainer), result.losses
 
-    whole, result = run(tmp_path / "whole")
-    assert [row["stage"] for row in rows(tmp_path / "whole")] == ["sft"] * 14 + ["ppo"] * 2
-    assert (tmp_path / "whole" / "warmup" / "config.json").is_file()
-
-    stopped, original = tmp_path / "stopped", RunFolder.log
-
-    def stopping(self, stage, step, metrics):
-        if (stage, step) == stop_at:
-            raise Stop
-        original(self, stage, step, metrics)
-
-    monkeypatch.setattr(RunFolder, "log", stopping)
-    for stop_at in (("sft", 12), ("ppo", 1), ("ppo", 2)):  # noqa: B007
-        with pytest.raises(Stop):  # the next one continues at step 10, at iteration 0, at iteration 1
-            run(stopped, resume=stopped.exists())
-    stop_at = ("", 0)
-    last, again = run(stopped, resume=True)
-    assert rows(stopped) == rows(tmp_path / "whole")
-    assert again.losses == result.losses
-    assert torch.equal(last, whole)
+    original = RunFolder.log
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    expected = run(whole)
+    assert [row["stage"] for row in rows(whole)] == ["sft"] * 14 + ["ppo"] * 2
+    assert (whole / "warmup" / "config.json").is_file()
+    for stop_at in (("sft", 12), ("ppo", 1), ("ppo", 2)):
+        with pytest.raises(KeyboardInterrupt):  # the next one continues at step 10, at iteration 0, at iteration 1
+            run(stopped, stop_at, resume=stopped.exists())
+    last, losses = run(stopped, resume=True)
+    assert (rows(stopped), losses) == (rows(whole), expected[1])
+    assert torch.equal(last, expected[0])
 
 
-def test_checkpoints_by_time_are_of_every_stage_and_an_interrupted_program_names_the_newest(make, tmp_path, capsys):
+def test_checkpoints_by_time_are_of_every_stage_and_an_interrupted_program_names_the_newest(
+    make, tmp_path, capsys, monkeypatch
+):
     def interrupt(stage, step, **options):
         def log(self, *row):
             if row[:2] == (stage, step):
                 raise KeyboardInterrupt
             original(self, *row)
 
-        trainer, original = (
-            make(run_path=tmp_path, checkpoint={"save_interval": 99, **options}, resume=True),
-            RunFolder.log,
-        )
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(RunFolder, "log", log)
+        monkeypatch.setattr(RunFolder, "log", log)
+        checkpoint = {"save_interval": 99, **options}
+        with make(run_path=tmp_path, checkpoint=checkpoint, resume=True) as trainer, pytest.raises(KeyboardInterrupt):
             trainer.sft(shown, **STEPS)
             trainer.fit()
-        trainer.cleanup()
         return capsys.readouterr().err
 
+    original = RunFolder.log
     assert "Nothing that was learned is saved yet" in interrupt("sft", 3)
     folders = [tmp_path / "checkpoints" / stage / "checkpoints" for stage in ("sft", "ppo")]
     told = [interrupt(*at, save_minutes=1e-9) for at in (("sft", 3), ("ppo", 1), ("ppo", 2))]
@@ -220,9 +192,8 @@ def test_a_small_model_that_is_created_reads_its_tokenizer_from_the_demonstratio
 
 def test_the_rate_of_a_given_models_weights_falls_with_the_root_of_their_number(make):
     assert [supervised_rate(number) for number in (7 * 10**9, 135 * 10**6, 10**6)] == [2e-5, 1.4e-4, 1e-3]
-    with make() as trainer:
-        small = trainer.sft(shown, **{**STEPS, "num_steps": 2, "learning_rate": "auto"})
-        assert small[0]["learning_rate"] == 1e-3
+    (small,) = make().sft(shown, **{**ONE_STEP, "learning_rate": "auto"})
+    assert small["learning_rate"] == 1e-3
 
 
 UNREADABLE: list[tuple[Any, str]] = [
@@ -244,23 +215,19 @@ def test_a_demonstration_that_cannot_be_read_is_named_and_the_trainer_is_as_befo
     for given, message in UNREADABLE:
         with pytest.raises((DataError, SettingsError), match=message):
             trainer.sft(given, **STEPS)
-    assert len(trainer.sft(shown, **{**STEPS, "num_steps": 1})) == 1
-
-
-def test_a_limit_of_time_that_is_none_is_refused(make):
-    with pytest.raises(SettingsError, match="max_seconds='1': give a finite number above 0"):
-        make().sft(shown, max_seconds="1")
-
-
-def test_a_function_needs_a_data_set(make):
-    with pytest.raises(SettingsError, match="give a list of conversations"):
+    assert len(trainer.sft(shown, **ONE_STEP)) == 1
+    with pytest.raises(SettingsError, match="give a list of conversations"):  # a function needs a data set
         make(dataset=None, environment=Colours, rewards=()).sft(shown)
 
 
 def test_it_comes_before_fit_and_knows_its_settings(make):
     trainer = make()
-    with pytest.raises(SettingsError, match=r"unknown key 'num_step' in supervised\. Did you mean 'num_steps'"):
-        trainer.sft(shown, num_step=3)
+    for wrong, message in (
+        ({"num_step": 3}, r"unknown key 'num_step' in supervised\. Did you mean 'num_steps'"),
+        ({"max_seconds": "1"}, "max_seconds='1': give a finite number above 0"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            trainer.sft(shown, **wrong)
     trainer.rollout()
     trainer.train_step()
     with pytest.raises(SettingsError, match="called after fit"):
@@ -268,44 +235,39 @@ def test_it_comes_before_fit_and_knows_its_settings(make):
 
 
 def test_another_model_cannot_take_over_the_supervised_steps(make, tmp_path):
-    trainer = make(run_path=tmp_path)
-    trainer.sft(shown, num_steps=1)
-    trainer.cleanup()
+    with make(run_path=tmp_path) as trainer:
+        trainer.sft(shown, num_steps=1)
     with pytest.raises(CheckpointError, match="another model"):
-        Trainer(dataset=QUESTIONS, tools=[twice], run_path=tmp_path, resume=True, **SETTINGS)
+        make(model=None, tokenizer=None, run_path=tmp_path, resume=True)
 
 
 def test_steps_that_were_interrupted_go_on_with_the_same_settings_before_fit_or_with_others_if_that_is_allowed(
     make, tmp_path
 ):
-    trainer = make(run_path=tmp_path, checkpoint={"save_interval": 1})
-    trainer.sft(shown, **{**STEPS, "num_steps": 11})
-    trainer.cleanup()
+    given = {"run_path": tmp_path, "checkpoint": {"save_interval": 1}}
+    with make(**given) as trainer:
+        trainer.sft(shown, **{**STEPS, "num_steps": 11})
     shutil.rmtree(tmp_path / "warmup")
     (tmp_path / "manifest.json").unlink()  # it names the folder
-    resumed = make(run_path=tmp_path, resume=True, checkpoint={"save_interval": 1})
-    with pytest.raises(SettingsError, match=r"interrupted in its supervised steps; call sft"):
-        resumed.fit()
-    with pytest.raises(SettingsError, match=r"sft\(num_steps=12\).*with num_steps=11"):
-        resumed.sft(shown, **{**STEPS, "num_steps": 12})
-    resumed.cleanup()
-    allowed = make(run_path=tmp_path, resume=True, allow_changes=True, checkpoint={"save_interval": 1})
-    assert len(allowed.sft(shown, **{**STEPS, "num_steps": 12})) == 12
+    with make(**given, resume=True) as resumed:
+        with pytest.raises(SettingsError, match=r"interrupted in its supervised steps; call sft"):
+            resumed.fit()
+        with pytest.raises(SettingsError, match=r"sft\(num_steps=12\).*with num_steps=11"):
+            resumed.sft(shown, **{**STEPS, "num_steps": 12})
+    with make(**given, resume=True, allow_changes=True) as allowed:
+        assert len(allowed.sft(shown, **{**STEPS, "num_steps": 12})) == 12
 
 
 def test_a_model_that_went_on_learning_in_place_is_the_reference_as_the_supervised_steps_left_it(make, tmp_path):
-    def kl_of(trainer: Trainer) -> float:
-        trainer.rollout()
-        found = trainer.train_step()["kl_reference"]
-        trainer.cleanup()
-        return found
+    def kl_of(**more: Any) -> float:
+        with make(**options, resume=True, **more) as trainer:
+            trainer.rollout()
+            return trainer.train_step()["kl_reference"]
 
     options = {"run_path": tmp_path, "kl_coef": 0.1, "rewards": [differs], "learning_rate": 1e-2}
-    trainer = make(**options)
-    trainer.sft(shown, **STEPS)
-    model = trainer.model
-    trainer.fit()
-    trainer.cleanup()
-    expected = kl_of(make(**options, resume=True))
-    assert expected > 1e-4
-    assert kl_of(make(**options, resume=True, model=model)) == expected
+    with make(**options) as trainer:
+        trainer.sft(shown, **STEPS)
+        model = trainer.model
+        trainer.fit()
+    expected = kl_of()
+    assert expected > 1e-4 and kl_of(model=model) == expected

@@ -6,30 +6,14 @@ import weakref
 import pytest
 from small_environments import QUESTIONS, Colours, settings, twice
 
-from midthought import (
-    SettingsError,
-    SimpleGameEnvironment,
-    Task,
-    ToolRegistry,
-    Trajectory,
-    Turn,
-    find_call_format,
-    load_tasks,
-)
+from midthought import SettingsError, SimpleGameEnvironment, ToolRegistry, find_call_format, load_tasks
 from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
 from midthought.trainer import tasks
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks, make_tasks
-
-
-def trajectory(task, renderer, answer):
-    episode = Trajectory(task, [1])
-    episode.add_demonstrated(renderer.control(f"</think>{answer}<|im_end|>"))
-    episode.end_turn(Turn(model_output=f"</think>{answer}", begins_in_thought=True))
-    return episode
-
+from midthought.types import Task, Trajectory, Turn
 
 # -- environments --------------------------------------------------------------------------------------------------
 
@@ -39,9 +23,17 @@ def test_a_class_an_instance_or_a_function_that_names_no_config_gets_the_setting
     config = settings()
     config.environment.max_steps = 7
     ground = EnvironmentTasks(given, None, config)
-    world = ground.episode(ground.stream.draw(0, 1)[0]).environment
-    assert world.config == config.environment
+    assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config == config.environment
     assert ground.held_out_episode(ground.held_out(1)[0]).environment.config.max_steps == 7
+
+
+def test_a_class_whose_constructor_knows_no_config_is_called_as_it_is():
+    class Sized(Colours):
+        def __init__(self, size=3):
+            self.size = size
+
+    ground = EnvironmentTasks(Sized, None, settings())
+    assert ground.episode(ground.stream.draw(0, 1)[0]).environment.size == 3
 
 
 def limited(max_steps):
@@ -56,15 +48,6 @@ def test_a_config_of_its_own_that_differs_is_refused_with_both_values():
         EnvironmentTasks(SimpleGameEnvironment, None, settings(), validation=limited(5))
     with pytest.raises(SettingsError, match=words):
         EnvironmentTasks(lambda: limited(5), None, settings()).stream.draw(0, 1)
-
-
-def test_a_class_whose_constructor_knows_no_config_is_called_as_it_is():
-    class Sized(Colours):
-        def __init__(self, size=3):
-            self.size = size
-
-    ground = EnvironmentTasks(Sized, None, settings())
-    assert ground.episode(ground.stream.draw(0, 1)[0]).environment.size == 3
 
 
 def test_held_out_starts_are_the_same_every_time_and_not_those_of_training():
@@ -89,9 +72,8 @@ def test_another_environment_may_be_what_is_evaluated_on():
 
 @pytest.mark.parametrize("validation", [4, "gsm8k", QUESTIONS], ids=["number", "name", "tasks"])
 def test_what_is_no_environment_beside_one_is_refused_by_its_name(validation):
-    with pytest.raises(
-        SettingsError, match=r"validation=.*another BaseEnvironment, or a function that returns one; None: other starts"
-    ):
+    words = r"validation=.*another BaseEnvironment, or a function that returns one; None: other starts"
+    with pytest.raises(SettingsError, match=words):
         EnvironmentTasks(Colours, None, settings(), validation=validation)
 
 
@@ -123,30 +105,34 @@ def test_tasks_without_an_answer_need_a_reward_of_ones_own(dataset):
     assert DatasetTasks(dataset, combine_rewards([len]), settings()).num_tasks == 1
 
 
+def score(tasks, renderer, answer):
+    """The reward of an episode with this answer."""
+    task = tasks.stream.draw(0, 1)[0]
+    episode = Trajectory(task, [1])
+    episode.add_demonstrated(renderer.control(f"</think>{answer}<|im_end|>"))
+    episode.end_turn(Turn(model_output=f"</think>{answer}", begins_in_thought=True))
+    return asyncio.run(tasks.episode(task).score(episode))
+
+
 def test_the_settings_weights_judge_where_no_reward_function_is_given(renderer):
     config = settings()
     config.reward.correct, config.reward.thought = 2.0, 0.0
     ground = DatasetTasks(QUESTIONS, None, config)
-    task = ground.stream.draw(0, 1)[0]
-    scores = [asyncio.run(ground.episode(task).score(trajectory(task, renderer, answer))) for answer in ("red", "blue")]
-    assert [score.parts["correct"] for score in scores] == [2.0, 0.0]
+    assert [score(ground, renderer, answer).parts["correct"] for answer in ("red", "blue")] == [2.0, 0.0]
 
 
 def test_a_reward_function_has_the_deadline_of_the_settings(renderer):
     config = settings()
     config.environment.step_timeout_seconds = 0.05
     ground = make_tasks(config, None, QUESTIONS, None, lambda trajectory: time.sleep(0.5), [])
-    task = ground.stream.draw(0, 1)[0]
     with pytest.raises(EpisodeError, match=r"0\.05 seconds"):
-        asyncio.run(ground.episode(task).score(trajectory(task, renderer, "red")))
+        score(ground, renderer, "red")
 
 
 def test_held_out_tasks_are_the_first_of_validation():
     ground = DatasetTasks(QUESTIONS[:1], None, settings(), validation=QUESTIONS)
-    assert ground.held_out(2) == load_tasks(QUESTIONS)[:2]
-    assert len(ground.held_out(9)) == 3
-    assert ground.has_held_out
-    assert not DatasetTasks(QUESTIONS, None, settings()).has_held_out
+    assert ground.held_out(9)[:2] == ground.held_out(2) == load_tasks(QUESTIONS)[:2] and len(ground.held_out(9)) == 3
+    assert ground.has_held_out and not DatasetTasks(QUESTIONS, None, settings()).has_held_out
     assert ground.longest_prompt(lambda task: len(task.prompt)) == max(len(row["question"]) for row in QUESTIONS)
 
 
@@ -159,16 +145,10 @@ def test_the_longest_prompt_is_found_among_those_that_are_counted_also_if_earlie
 
 
 def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_set_says_before_the_question():
-    system, asked, said = ({"role": role, "content": f"{role}."} for role in ("system", "user", "assistant"))
-    question = {"role": "user", "content": "Why?"}
-    (task,) = load_tasks([{"prompt": [system, asked, said, question], "answer": "So."}])
+    said = [{"role": role, "content": f"{role}."} for role in ("system", "user", "assistant", "user")]
+    (task,) = load_tasks([{"prompt": said, "answer": "So."}])
     prompts = PromptBuilder("Be short.", ToolRegistry([twice]), find_call_format("hermes"))
     told, *others = prompts.messages(task)
-    assert told["role"] == "system" and others == [asked, said, question]
+    assert told["role"] == "system" and others == said[1:]
     assert told["content"] == f"Be short.\n\n{prompts.instructions()}\n\nsystem."
-    assert PromptBuilder("", ToolRegistry(), find_call_format("hermes")).messages(task) == [
-        system,
-        asked,
-        said,
-        question,
-    ]
+    assert PromptBuilder("", ToolRegistry(), find_call_format("hermes")).messages(task) == said

@@ -18,10 +18,11 @@ from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import SpanKind, Task
 
 
-def demonstrator(renderer, held_out=(), **settings):
-    settings = {"practice_share": 0.0, **settings}
-    options = {"hard_share": 0.5, "held_out": held_out, "max_asks": 2}
-    return Demonstrator(renderer=renderer, system=(), settings=SftSection(**settings), **options)
+def written(renderer, *, step=0, held_out=(), **settings):
+    """The demonstrations of a step, by default without practice."""
+    section = SftSection(**{"practice_share": 0.0, **settings})
+    made = Demonstrator(renderer=renderer, system=(), settings=section, hard_share=0.5, held_out=held_out, max_asks=2)
+    return made.of_step(step)
 
 
 def spans(renderer, trajectory):
@@ -29,36 +30,33 @@ def spans(renderer, trajectory):
 
 
 def test_whoever_is_told_right_says_it_again_and_asks_no_more(renderer):
-    told = [
-        spans(renderer, each)
-        for each in demonstrator(renderer, ask_hard=1.0, ask_easy=1.0, ask_again=1.0, batch_tokens=8000).of_step(0)
-        if any(event.call.result == RIGHT_ANSWER for event in each.tool_events)
-    ]
+    asking = written(renderer, ask_hard=1.0, ask_easy=1.0, ask_again=1.0, batch_tokens=8000)
+    told = [each for each in asking if any(event.call.result == RIGHT_ANSWER for event in each.tool_events)]
     assert told
-    for pieces in told:
-        assert RIGHT_ANSWER in pieces[-2][1]
-        assert "tool_call" not in pieces[-1][1]
+    for each in told:
+        *_, (_, result), (_, last) = spans(renderer, each)
+        assert RIGHT_ANSWER in result and "tool_call" not in last
 
 
 def test_practice_teaches_what_follows_the_feedback_and_not_to_ask_for_it(renderer):
-    written = demonstrator(renderer, practice_share=1.0, ask_again=0.0).of_step(0)
-    for each in written:
+    for each in written(renderer, practice_share=1.0, ask_again=0.0):
         shown = [(kind, "tool_call" in text) for kind, text in spans(renderer, each)]
         assert [shown[1], shown[3]] == [(SpanKind.REPLY, True), (SpanKind.SAMPLED, False)]
 
 
 def test_hints_are_followed_and_mend_most_hard_problems(renderer):
-    written = demonstrator(renderer, ask_hard=1.0, ask_again=1.0, retry_share=0.0, batch_tokens=20_000).of_step(0)
-    hard = [each for each in written if each.task.labels["difficulty"] == "hard"]
-    answers = [each.token_ids[each.spans[-1].start : -1] for each in hard]
-    right = [renderer.decode(answer) == each.task.answer for answer, each in zip(answers, hard, strict=True)]
-    assert len(hard) > 20
-    assert sum(right) / len(right) > 0.6
+    asking = written(renderer, ask_hard=1.0, ask_again=1.0, retry_share=0.0, batch_tokens=20_000)
+    hard = [each for each in asking if each.task.labels["difficulty"] == "hard"]
+    answers = [renderer.decode(each.token_ids[each.spans[-1].start : -1]) for each in hard]
+    right = [answer == each.task.answer for answer, each in zip(answers, hard, strict=True)]
+    assert len(hard) > 20 and sum(right) / len(right) > 0.6
 
 
-def test_the_same_step_gives_the_same_demonstrations_and_another_step_others(renderer):
-    one, again, other = (demonstrator(renderer).of_step(step)[0].token_ids for step in (5, 5, 6))
-    assert one == again != other
+def test_the_same_step_gives_the_same_demonstrations_without_held_out_problems_and_another_step_others(renderer):
+    (first, *_), again, other = (written(renderer, step=step) for step in (5, 5, 6))
+    assert first.token_ids == again[0].token_ids != other[0].token_ids
+    held_out = {first.task.prompt}
+    assert held_out.isdisjoint(each.task.prompt for each in written(renderer, step=5, held_out=held_out))
 
 
 @pytest.mark.parametrize(
@@ -76,24 +74,14 @@ def test_the_place_that_feedback_names_is_mended(words, expected):
     assert mended(columns, [False], words) == expected
 
 
-def test_held_out_problems_are_never_shown(renderer):
-    shown = demonstrator(renderer).of_step(0)
-    held_out = {shown[0].task.prompt}
-    again = demonstrator(renderer, held_out).of_step(0)
-    assert held_out.isdisjoint(each.task.prompt for each in again)
-
-
-def conversation() -> dict:
-    function = {"name": "get_feedback", "arguments": {"current_answer": "5", "reasoning": ""}}
-    return {
-        "messages": [
-            {"role": "system", "content": SYSTEM_PROMPT},
-            {"role": "user", "content": "2 * 2?"},
-            {"role": "assistant", "content": "5", "tool_calls": [{"type": "function", "function": function}]},
-            {"role": "tool", "content": wrong_answer_result("Too much.")},
-            {"role": "assistant", "content": "4"},
-        ]
-    }
+FUNCTION = {"name": "get_feedback", "arguments": {"current_answer": "5", "reasoning": ""}}
+CONVERSATION = [
+    {"role": "system", "content": SYSTEM_PROMPT},
+    {"role": "user", "content": "2 * 2?"},
+    {"role": "assistant", "content": "5", "tool_calls": [{"type": "function", "function": FUNCTION}]},
+    {"role": "tool", "content": wrong_answer_result("Too much.")},
+    {"role": "assistant", "content": "4"},
+]
 
 
 def test_converted_conversations_are_played_as_episodes_are(renderer, tmp_path):
@@ -101,10 +89,9 @@ def test_converted_conversations_are_played_as_episodes_are(renderer, tmp_path):
     import pyarrow.parquet as pq
 
     path = tmp_path / "sft.parquet"
-    pq.write_table(pa.Table.from_pylist([conversation()]), path)
-    prompts = PromptBuilder(
-        "", ToolRegistry([FeedbackTool.from_settings(FeedbackSettings(critic="outcome"))]), CALL_FORMAT, False
-    )
+    pq.write_table(pa.Table.from_pylist([{"messages": CONVERSATION}]), path)
+    registry = ToolRegistry([FeedbackTool.from_settings(FeedbackSettings(critic="outcome"))])
+    prompts = PromptBuilder("", registry, CALL_FORMAT, False)
     (played,) = DemonstrationReader(prompts, renderer, 1000).read(read_conversations(path), None)
     played.check()
     assert "".join(text for _, text in spans(renderer, played)) == (

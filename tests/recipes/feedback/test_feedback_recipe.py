@@ -2,9 +2,10 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
-from small_runs import FEEDBACK
+from small_runs import FEEDBACK, summary, trajectories
 from typer.testing import CliRunner
 
 from midthought.cli import app
@@ -13,58 +14,44 @@ from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.feedback.tasks import FeedbackTasks, prepare_problems
 from midthought.trainer.checkpoint import RunProgress
 
-SMALL = [
-    *[word for word in FEEDBACK if word != "inference.deterministic=true"],
-    "sft.num_steps=3",
-    "problems.num_train=12",
-    "training.num_validation_questions=2",
-    "problems.num_test=4",
-    "training.num_train_iters=2",
-    "training.batch_size=4",
-    "training.validate_every=1",
-]
+SMALL = [word for word in FEEDBACK if word != "inference.deterministic=true"]
+SMALL += ["sft.num_steps=3", "problems.num_train=12", "training.num_validation_questions=2", "problems.num_test=4"]
+SMALL += ["training.num_train_iters=2", "training.batch_size=4", "training.validate_every=1"]
 
 
-def train(*words: str):
-    return CliRunner().invoke(app, ["train", "feedback", *SMALL, *words], catch_exceptions=False)
+def train(run: Path, *words: str, code: int = 0) -> str:
+    """Runs the command, which must end with this exit code. Returns what it printed, without line ends."""
+    result = CliRunner().invoke(app, ["train", "feedback", *SMALL, "--run", str(run), *words], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
 
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("feedback") / "run"
-    result = train("--run", str(path))
-    assert result.exit_code == 0, result.output
-    return path, result.output
+    return path, train(path)
 
 
 def test_the_whole_job_leaves_both_policies_the_figures_and_the_report(whole_run):
     path, output = whole_run
-    summary = json.loads((path / "summary.json").read_text())
-    for folder in ("warmup", "policy"):
-        assert (path / folder / "config.json").is_file()
-    assert (path / "report.html").is_file()
+    found = summary(path)
+    assert all((path / name).is_file() for name in ("warmup/config.json", "policy/config.json", "report.html"))
     arms = {f"after.{arm}exact_match" for arm in ("", "none.", "wrong.")}
-    assert {"before.first_try", "after.first_try", *arms} <= summary.keys()
-    assert summary["num_questions"] == 4
-    assert "First try" in output
+    assert {"before.first_try", "after.first_try", *arms} <= found.keys()
+    assert found["num_questions"] == 4 and "First try" in output
 
 
 def test_a_warm_up_of_its_own_is_gone_on_from_without_a_warning(whole_run, tmp_path):
-    path, _ = whole_run
-    result = train("--run", str(tmp_path / "rl"), "--stage", "rl", "--from", str(path))
-    assert result.exit_code == 0, result.output
-    assert "A policy without demonstrations of the tool" not in " ".join(result.output.split())
+    output = train(tmp_path / "rl", "--stage", "rl", "--from", str(whole_run[0]))
+    assert "A policy without demonstrations of the tool" not in output
 
 
 def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known_and_few_episodes_are_shown(tmp_path):
     words = ["--stage", "rl", "training.num_train_iters=1", "training.batch_size=10", "training.mini_batch_size=10"]
-    words += ["sft.source=nowhere.parquet"]  # nothing is demonstrated
-    result = train("--run", str(tmp_path / "rl"), *words)
-    assert result.exit_code == 0, result.output
-    assert "A policy without demonstrations of the tool" in " ".join(result.output.split())
-    lines = (tmp_path / "rl" / "trajectories.jsonl").read_text("utf-8").splitlines()
+    output = train(tmp_path / "rl", *words, "sft.source=nowhere.parquet")  # nothing is demonstrated
+    assert "A policy without demonstrations of the tool" in output
     arms = ("before", "before.sampled", "after", "after.sampled", "after.none", "after.wrong")
-    written = Counter(json.loads(line)["arm"] for line in lines)
+    written = Counter(row["arm"] for row in trajectories(tmp_path / "rl"))
     assert written == {**dict.fromkeys(arms, 4), "validation": 2, "train": 8}
 
 
@@ -72,16 +59,12 @@ def test_an_evaluation_that_was_killed_after_its_arms_leaves_every_episode_once(
     def killed(*_):
         raise KeyboardInterrupt
 
-    words, finish = ("--run", str(tmp_path / "again")), RunProgress.finish
-    monkeypatch.setattr(RunProgress, "finish", killed)
-    assert train(*words, "--stage", "evaluate", "--from", str(whole_run[0])).exit_code == 130
-    log = tmp_path / "again" / "trajectories.jsonl"
-    before = log.read_text("utf-8")
-    monkeypatch.setattr(RunProgress, "finish", finish)
-    result = train(*words, "--resume")
-    assert result.exit_code == 0, result.output
-    after = log.read_text("utf-8")
-    assert before and len(after.splitlines()) == len(before.splitlines())
+    with monkeypatch.context() as patch:
+        patch.setattr(RunProgress, "finish", killed)
+        train(tmp_path / "again", "--stage", "evaluate", "--from", str(whole_run[0]), code=130)
+    before = trajectories(tmp_path / "again")
+    train(tmp_path / "again", "--resume")
+    assert before and len(trajectories(tmp_path / "again")) == len(before)
 
 
 # -- settings and problems --------------------------------------------------------------------------------------------
@@ -90,9 +73,6 @@ def test_an_evaluation_that_was_killed_after_its_arms_leaves_every_episode_once(
 def test_hints_are_refused_where_there_is_nothing_to_calculate():
     with pytest.raises(SettingsError, match="holds no calculations"):
         FeedbackRecipeConfig(problems={"dataset": "gsm8k"})
-
-
-CRITIC = {"critic": "outcome"}
 
 
 @pytest.fixture
@@ -106,8 +86,8 @@ def problems(tmp_path):
 
 
 def sizes(num_validation=100, **section):
-    config = {"problems": section, "training": {"num_validation_questions": num_validation}, "feedback": CRITIC}
-    parts = prepare_problems(FeedbackRecipeConfig(**config))
+    config = {"problems": section, "training": {"num_validation_questions": num_validation}}
+    parts = prepare_problems(FeedbackRecipeConfig(**config, feedback={"critic": "outcome"}))
     prompts = [task.prompt for tasks in parts.values() for task in tasks]
     assert len(set(prompts)) == len(prompts), "no problem is in two parts"
     return {name: len(tasks) for name, tasks in parts.items()}
@@ -119,14 +99,11 @@ def test_problems_of_one_data_set_are_kept_apart_and_those_of_a_test_set_are_sha
     assert sizes(**gsm8k, num_test=100) == {"test": 4, "validation": 2, "train": 6}
     other = {"test_dataset": "gsm8k", "test_source": problems("test", 9)}
     assert sizes(**gsm8k, **other) == {"test": 6, "validation": 3, "train": 12}
+    with pytest.raises(SettingsError, match="too few problems"):
+        sizes(dataset="gsm8k", source=problems("one", 1))
 
 
 def test_a_validation_has_as_many_problems_as_are_asked_for_at_most():
     config = FeedbackRecipeConfig(problems={"num_train": 4, "num_test": 1}, training={"num_validation_questions": 9})
     tasks = FeedbackTasks(config, prepare_problems(config))
     assert [len(tasks.held_out(count)) for count in (3, 100)] == [3, 9]
-
-
-def test_too_few_problems_are_told(problems):
-    with pytest.raises(SettingsError, match="too few problems"):
-        sizes(dataset="gsm8k", source=problems("one", 1))

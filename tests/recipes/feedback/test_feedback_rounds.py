@@ -20,8 +20,8 @@ def call(answer: str) -> str:
     return HermesFormat().render_call("get_feedback", {"current_answer": answer})
 
 
-def played(play, *turns, critic="hints"):
-    (episode,) = play(lambda task, turn, feedback: turns[turn], [TASK], critic=critic)
+def played(play, *turns):
+    (episode,) = play(lambda task, turn, feedback: turns[turn], [TASK])
     return rounds_of(episode)
 
 
@@ -33,14 +33,9 @@ def test_the_answer_is_what_the_turn_says_and_not_what_its_call_holds(play):
     assert (first.answer, first.is_right) == (TASK.answer, True)
 
 
-def test_results_go_to_the_calls_that_they_answer(play):
+def test_results_go_to_the_calls_that_they_answer_and_one_that_cannot_be_read_is_an_ask_that_tells_nothing(play):
     first, second = played(play, f"{WRONG}\n{call(WRONG)}\n{call('no call')[:-3]}", WRONG)
-    assert first.told_wrong == {WRONG}
-    assert not second.told_wrong
-    assert first.num_asks == 1
-
-
-def test_a_call_that_cannot_be_read_is_an_ask_and_tells_nothing(play):
+    assert (first.told_wrong, first.num_asks, second.told_wrong) == ({WRONG}, 1, frozenset())
     first, _ = played(play, f"{WRONG}\n<tool_call>\nhello\n</tool_call>", TASK.answer)
     assert (first.answer, first.num_asks, first.told_wrong, first.told_right) == (WRONG, 1, frozenset(), False)
 
@@ -83,13 +78,14 @@ def answered(is_right: bool, asks: int = 0, *, told_right: bool = False, told_wr
     return Round("a", "a", is_right, asks, told_right, frozenset({"a"}) if told_wrong else frozenset())
 
 
+WRONG_TOLD, RIGHT_TOLD = answered(False, 1, told_wrong=True), answered(True, 1, told_right=True)
 EPISODES = [
     [answered(True)],
     [answered(False)],
-    [answered(False, 1, told_wrong=True), answered(True)],
-    [answered(False, 1, told_wrong=True), answered(False, 1, told_wrong=True), answered(False)],
-    [answered(True, 1, told_right=True), answered(True)],
-    [answered(True, 1, told_right=True), answered(True, 1, told_right=True), answered(True)],
+    [WRONG_TOLD, answered(True)],
+    [WRONG_TOLD, WRONG_TOLD, answered(False)],
+    [RIGHT_TOLD, answered(True)],
+    [RIGHT_TOLD, RIGHT_TOLD, answered(True)],
     [answered(True, 1), answered(False)],
     [],
 ]
@@ -97,23 +93,11 @@ EPISODES = [
 
 def test_the_figures_by_hand():
     metrics = feedback_metrics(EPISODES, 3)
-    expected = {
-        "exact_match": 4 / 8,
-        "first_try": 4 / 8,
-        "feedback_used": 5 / 8,
-        "call_rate_needed": 2 / 4,
-        "call_rate_needless": 3 / 4,
-        "goes_on_after_right": 1 / 2,
-        "calls_after_right": 1 / 8,
-        "wrong_to_right": 1 / 8,
-        "right_to_wrong": 1 / 8,
-        "still_wrong": 1 / 8,
-        "wrong_unasked": 2 / 8,
-        "calls_per_question": 7 / 8,
-        "accuracy_at.1": 4 / 8,
-        "accuracy_at.2": 4 / 8,
-        "accuracy_at.3": 4 / 8,
-    }
+    eighths = {"exact_match": 4, "first_try": 4, "feedback_used": 5, "calls_after_right": 1, "wrong_to_right": 1}
+    eighths |= {"right_to_wrong": 1, "still_wrong": 1, "wrong_unasked": 2, "calls_per_question": 7}
+    eighths |= {f"accuracy_at.{turn}": 4 for turn in (1, 2, 3)}
+    expected = {name: number / 8 for name, number in eighths.items()}
+    expected |= {"call_rate_needed": 2 / 4, "call_rate_needless": 3 / 4, "goes_on_after_right": 1 / 2}
     assert {key: metrics[key] for key in expected} == pytest.approx(expected)
     assert metrics["exact_match.low"] < 0.5 < metrics["exact_match.high"]
     without = feedback_metrics([[answered(True)]], 3)

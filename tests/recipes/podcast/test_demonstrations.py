@@ -64,59 +64,48 @@ def own_words(trajectory, renderer) -> list[str]:
     return [renderer.decode(run) for run in trajectory.sampled_runs()]
 
 
-def require_sound(trajectory):
-    """Prompt and policy, with a call and its result between them if it asks."""
-    trajectory.check()
-    asked = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
-    assert [span.kind for span in trajectory.spans] == (asked if trajectory.num_calls else asked[:2])
-
-
-def require_policys_words(trajectory, renderer):
-    """The mask marks the call, the thought and the answer."""
-    end = renderer.decode([renderer.tokenizer.eos_token_id])
-    *thoughts, last = own_words(trajectory, renderer)
-    for event, thought in zip(trajectory.tool_events, thoughts, strict=True):
-        assert thought == LOOK_UP + CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
-    thought, closed, answer = last.partition("</think>")
-    assert closed and answer.startswith(" ") and answer.endswith(end) and answer.count(end) == 1
-    cue = CUES[trajectory.task.labels["kind"]]
-    assert any(thought.startswith(words + cue) for words in (IN_THE_NOTE, FOUND, NOT_FOUND))
-
-
-def require_same_query(trajectory, renderer):
-    """A call is read back at its last token, with its parameters."""
-    scanner = CALL_FORMAT.scanner(in_thought=True)
-    for run in trajectory.sampled_runs()[:-1]:
-        stream = renderer.decode_stream()
-        ended = [scanner.feed(stream.step(token_id)) for token_id in run]
-        assert ended == [False] * (len(run) - 1) + [True]
-        (action,) = scanner.take()
-        assert action.success and action.tool_name == TOOL_NAME
-        assert action.parameters == trajectory.tool_events[0].call.parameters
-        scanner.resume()
-
-
-def require_foreign_results(trajectory, renderer):
-    """A result is in the context as a rollout writes it, and no foreign word is a control token."""
-    results = [span for span in trajectory.spans if span.kind is SpanKind.RESULT]
-    for span, event in zip(results, trajectory.tool_events, strict=True):
-        written = renderer.decode(trajectory.token_ids[span.start : span.end])
-        assert written == CALL_FORMAT.render_results([event])
-    own = {renderer.tokenizer.eos_token_id, *renderer.control("</think>")}
-    for span in trajectory.spans[1:]:
-        controls = renderer.control_token_ids.intersection(trajectory.token_ids[span.start : span.end])
-        assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
+def own_tasks(trajectories):
+    return [each for each in trajectories if each.task.task_id.startswith("own")]
 
 
 @pytest.mark.parametrize("shares", VARIATIONS)
 def test_a_demonstration_is_a_sound_record_whose_mask_calls_and_results_are_those_of_an_episode(make, renderer, shares):
-    written = write(make(**shares))
-    assert sum(trajectory.num_calls for trajectory in written) > 30
-    for trajectory in written:
-        require_sound(trajectory)
-        require_policys_words(trajectory, renderer)
-        require_same_query(trajectory, renderer)
-        require_foreign_results(trajectory, renderer)
+    end, num_calls = renderer.decode([renderer.tokenizer.eos_token_id]), 0
+    own = {renderer.tokenizer.eos_token_id, *renderer.control("</think>")}
+    for trajectory in write(make(**shares)):
+        trajectory.check()
+        num_calls += trajectory.num_calls
+        asked = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
+        assert [span.kind for span in trajectory.spans] == (asked if trajectory.num_calls else asked[:2])
+
+        *thoughts, last = own_words(trajectory, renderer)  # the mask marks the call, the thought and the answer
+        for event, thought in zip(trajectory.tool_events, thoughts, strict=True):
+            assert thought == LOOK_UP + CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
+        thought, closed, answer = last.partition("</think>")
+        assert closed and answer.startswith(" ") and answer.endswith(end) and answer.count(end) == 1
+        cue = CUES[trajectory.task.labels["kind"]]
+        assert any(thought.startswith(words + cue) for words in (IN_THE_NOTE, FOUND, NOT_FOUND))
+
+        scanner = CALL_FORMAT.scanner(in_thought=True)  # a call is read back at its last token, with its parameters
+        for run in trajectory.sampled_runs()[:-1]:
+            stream = renderer.decode_stream()
+            ended = [scanner.feed(stream.step(token_id)) for token_id in run]
+            assert ended == [False] * (len(run) - 1) + [True]
+            (action,) = scanner.take()
+            assert action.success and action.tool_name == TOOL_NAME
+            assert action.parameters == trajectory.tool_events[0].call.parameters
+            scanner.resume()
+
+        results = [
+            span for span in trajectory.spans if span.kind is SpanKind.RESULT
+        ]  # written as a rollout writes them
+        for span, event in zip(results, trajectory.tool_events, strict=True):
+            text = renderer.decode(trajectory.token_ids[span.start : span.end])
+            assert text == CALL_FORMAT.render_results([event])
+        for span in trajectory.spans[1:]:  # no foreign word is a control token
+            controls = renderer.control_token_ids.intersection(trajectory.token_ids[span.start : span.end])
+            assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
+    assert num_calls > 30
 
 
 @pytest.mark.parametrize("shares", VARIATIONS)
@@ -132,15 +121,7 @@ def test_a_clean_demonstration_asks_exactly_where_it_must_and_answers_right(make
             assert task.answer in event.call.result or task.answer in " ".join(event.call.result.split())
 
 
-def test_where_the_memory_fails_the_demonstration_says_that_it_does_not_know(make, renderer):
-    demonstrator = make(CLEAN, error_share=1.0, plan=ALL_NEED_MEMORY)
-    for trajectory in write(demonstrator, 20):
-        assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.RAISED]
-        last = own_words(trajectory, renderer)[-1]
-        assert last.startswith(NOT_FOUND) and UNKNOWN in last
-
-
-def test_habits_come_up_in_the_shares_that_are_asked_for(make):
+def test_habits_and_kinds_of_questions_come_up_in_the_shares_that_are_asked_for(make):
     def share(chosen, among):
         return sum(map(chosen, among)) / len(among)
 
@@ -148,6 +129,8 @@ def test_habits_come_up_in_the_shares_that_are_asked_for(make):
         return trajectory.tool_events[0].call.parameters["query"] == trajectory.task.labels["quote"]
 
     done = write(make(MIXED, **VARIATIONS[0]), 800)
+    kinds = Counter(trajectory.task.labels["kind"] for trajectory in done)
+    assert kinds.keys() == WORDINGS.keys() and min(kinds.values()) > 133
     needed = [t for t in done if t.task.labels["needs_memory"]]
     needless = [t for t in done if not t.task.labels["needs_memory"]]
     assert len(needed) / len(done) == pytest.approx(0.65, abs=0.06)
@@ -157,17 +140,6 @@ def test_habits_come_up_in_the_shares_that_are_asked_for(make):
         assert share(lambda t: t.num_calls, own) == pytest.approx(asking, abs=0.1)
         exact = share(is_exact, [t for t in own if t.num_calls])
         assert exact == pytest.approx((asking - MIXED.ask_short) / asking, abs=0.1)
-
-
-def test_every_kind_of_question_is_shown(make):
-    kinds = Counter(trajectory.task.labels["kind"] for trajectory in write(make(), 90))
-    assert kinds.keys() == WORDINGS.keys() and min(kinds.values()) > 15
-
-
-def test_a_long_result_is_cut_as_in_an_episode(make, renderer):
-    for trajectory in write(make(max_result_tokens=20), 40):
-        for event in trajectory.tool_events:
-            assert len(renderer.foreign(event.call.result or "")) <= 20
 
 
 def test_the_right_result_stands_now_here_now_there_among_as_many_as_the_tool_gives(make, chunks):
@@ -214,7 +186,7 @@ def test_half_of_the_demonstrations_are_about_the_users_own_questions(make, chun
         "own:other": ("What is it?", "a clock"),
     }
     own = [(Task(task_id=name, prompt=prompt, answer=answer), chunk) for name, (prompt, answer) in asked.items()]
-    shown = [each for each in write(make(CLEAN, plan=ALL_NEED_MEMORY, own=own)) if each.task.task_id.startswith("own")]
+    shown = own_tasks(write(make(CLEAN, plan=ALL_NEED_MEMORY, own=own)))
     assert 50 < len(shown) < 100 and {each.task.task_id for each in shown} == {"own:who", "own:where"}
     assert len({each.task.answer for each in shown}) > 20  # invented names: the answer must be copied
     for each in shown:
@@ -235,7 +207,7 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
     answers = {"own:said": chunk.episode}
     own = [(Task(task_id=name, prompt=asked[name], answer=answers.get(name, NO_ANSWER)), chunk) for name in asked]
     options = {"plan": ALL_NEED_MEMORY, "own": own, "names": names, "error_share": 0.0}
-    shown = [each for each in write(make(CLEAN, **options)) if each.task.task_id.startswith("own")]
+    shown = own_tasks(write(make(CLEAN, **options)))
     assert {each.task.task_id for each in shown} == set(asked)
     for each in shown:
         [event], last = each.tool_events, own_words(each, renderer)[-1]
@@ -250,18 +222,28 @@ def test_a_question_without_an_answer_is_shown_with_a_search_a_refusal_and_inven
         prompts = Counter(each.task.prompt for each in shown if each.task.task_id == name)
         assert len(prompts) > 10 and prompts[prompt] < 0.5 * prompts.total()
     real = make(CLEAN, invented_share=0.0, **options)
-    assert {each.task.prompt for each in write(real) if each.task.task_id.startswith("own")} == set(asked.values())
+    assert {each.task.prompt for each in own_tasks(write(real))} == set(asked.values())
 
 
-def test_an_answer_that_the_cut_result_does_not_show_is_not_given(make, answer_of):
+def test_a_long_result_is_cut_as_in_an_episode_and_an_answer_that_it_does_not_show_is_not_given(
+    make, renderer, answer_of
+):
     demonstrator = make(CLEAN, plan=ALL_NEED_MEMORY, num_results=3, max_result_tokens=60, error_share=0.0)
     answers = Counter()
     for each in write(demonstrator):
         answer, [event] = answer_of(each), each.tool_events
+        assert len(renderer.foreign(event.call.result)) <= 60
         is_shown = " ".join(each.task.answer.split()) in " ".join(event.call.result.split())
         assert (answer == each.task.answer) == is_shown and (is_shown or answer == UNKNOWN)
         answers[is_shown] += 1
     assert min(answers.values()) > 20
+
+
+def test_where_the_memory_fails_the_demonstration_says_that_it_does_not_know(make, renderer):
+    for trajectory in write(make(CLEAN, error_share=1.0, plan=ALL_NEED_MEMORY), 20):
+        assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.RAISED]
+        last = own_words(trajectory, renderer)[-1]
+        assert last.startswith(NOT_FOUND) and UNKNOWN in last
 
 
 def test_the_corpus_has_the_refusal_if_a_question_has_no_answer(chunks):

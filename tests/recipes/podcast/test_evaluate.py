@@ -8,7 +8,16 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_runs import PODCAST, SHORT_TRANSCRIPTS, small_embedding_model, start, stop_at, write_short_transcripts
+from small_runs import (
+    PODCAST,
+    SHORT_TRANSCRIPTS,
+    small_embedding_model,
+    start,
+    stop_at,
+    summary,
+    trajectories,
+    write_short_transcripts,
+)
 
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
@@ -18,13 +27,9 @@ from midthought.report.recorded_episodes import trajectory_row
 from midthought.serve.chat_answer import ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import checked_messages
 
-SHORT = [
-    *[word for word in PODCAST if not word.startswith("evaluation.sampled")],
-    "training.num_train_iters=1",
-    "training.validate_every=10",
-    "warmup.num_steps=2",
-    "evaluation.control_arms=[clean]",
-]
+SHORT = [word for word in PODCAST if not word.startswith("evaluation.sampled")]
+SHORT += ["training.num_train_iters=1", "training.validate_every=10", "warmup.num_steps=2"]
+SHORT += ["evaluation.control_arms=[clean]"]
 
 
 REQUIRED = """before.exact_match after.unfinished before.oracle.exact_match after.exact_match after.tool_off.exact_match
@@ -40,38 +45,35 @@ def trained(tmp_path_factory) -> Path:
 
 
 def test_a_served_answer_with_the_runs_tool_is_that_of_the_evaluation(trained):
-    rows = [json.loads(line) for line in (trained / "trajectories.jsonl").read_text("utf-8").splitlines()]
     opened = open_run(trained)
     assert opened.policy.executor.registry.names() == ["memory_retrieval"]
-    answers = ChatAnswers(opened.policy)
+    answers, decode = ChatAnswers(opened.policy), opened.policy.renderer.decode
     with opened.engine as engine:
-        for row in [row for row in rows if row["arm"] == "after"][:3]:
+        for row in [row for row in trajectories(trained) if row["arm"] == "after"][:3]:
             asked = checked_messages([{"role": "user", "content": row["question"]}])
             answer = engine.run(answers.answer(ChatRequest(messages=asked, sampling={"temperature": 0})))
-            assert (
-                trajectory_row(answer.trajectory, opened.policy.renderer.decode, step=0, arm="")["spans"]
-                == row["spans"]
-            )
+            assert trajectory_row(answer.trajectory, decode, step=0, arm="")["spans"] == row["spans"]
 
 
 def test_learning_from_a_warmup_needs_its_prompts_and_tools(trained, tmp_path):
-    words = [*SHORT, small_embedding_model(), "memory.k=2", "evaluation.control_arms=[]"]
-    options = {"words": words, "stage": "rl", "from_path": trained}
-    with pytest.raises(
-        SettingsError, match=r"tools\.memory_retrieval: .*'default': 1.* before, .*'default': 2.* now\nGive"
-    ):
+    def learn(*more, stage="rl", **options):
+        words = [*SHORT, small_embedding_model(), "memory.k=2", "evaluation.control_arms=[]", *more]
+        options |= {"words": words, "stage": stage, "from_path": trained}
         find_recipe("podcast").run(tmp_path / "rl", Console(quiet=True), **options)
+
+    message = r"tools\.memory_retrieval: .*'default': 1.* before, .*'default': 2.* now\nGive"
+    with pytest.raises(SettingsError, match=message):
+        learn()
     with pytest.raises(SettingsError, match=r"tools\.memory_retrieval: "):
-        all_stages = {**options, "words": [*words, "warmup.num_steps=0"], "stage": "all"}
-        find_recipe("podcast").run(tmp_path / "rl", Console(quiet=True), **all_stages)
+        learn("warmup.num_steps=0", stage="all")
     assert not (tmp_path / "rl" / "config.yaml").exists()
-    find_recipe("podcast").run(tmp_path / "rl", Console(quiet=True), **options, allow_changes=True)
+    learn(allow_changes=True)
 
 
 def test_the_summary_has_its_keys_and_the_arm_of_clean_demonstrations_is_measured_and_recorded(trained):
-    summary = json.loads((trained / "summary.json").read_text())
-    assert set(REQUIRED.split()) <= summary.keys() and summary["num_questions"] == 8
-    assert 0 <= summary["arms.clean.exact_match"] <= 1 and summary["arms.clean.num_steps"] >= 1
+    found = summary(trained)
+    assert set(REQUIRED.split()) <= found.keys() and found["num_questions"] == 8
+    assert 0 <= found["arms.clean.exact_match"] <= 1 and found["arms.clean.num_steps"] >= 1
     assert "control_arms:\n  - clean" in (trained / "config.yaml").read_text()
 
 
@@ -81,36 +83,27 @@ def evaluate(model: Path | None, path: Path, *words: str) -> dict[str, object]:
 
 
 def test_a_run_is_evaluated_with_its_own_settings_and_gives_its_own_figures(trained, tmp_path):
-    own = json.loads((trained / "summary.json").read_text())
     evaluate(trained, tmp_path / "again")
-    summary = json.loads((tmp_path / "again" / "summary.json").read_text())
+    own, again = summary(trained), summary(tmp_path / "again")
     figures = {key for key in own if key.startswith("after.")}
-    assert figures and {key: summary[key] for key in figures} == {key: own[key] for key in figures}
-    assert not any(key.startswith("before.") for key in summary)
+    assert figures and {key: again[key] for key in figures} == {key: own[key] for key in figures}
+    assert not any(key.startswith("before.") for key in again)
     assert (tmp_path / "again" / "report.html").is_file() and (tmp_path / "again" / "trajectories.jsonl").is_file()
 
 
 def test_a_checkpoint_is_found_to_belong_to_its_run_and_a_setting_can_be_changed(trained, tmp_path):
     checkpoint = sorted((trained / "checkpoints" / "ppo" / "checkpoints").iterdir())[-1] / "policy"
-    summary = evaluate(checkpoint, tmp_path / "again", "questions.num_test=4")
-    assert summary["num_questions"] == 4
+    assert evaluate(checkpoint, tmp_path / "again", "questions.num_test=4")["num_questions"] == 4
     own, again = ((path / "config.yaml").read_text() for path in (trained, tmp_path / "again"))
     assert again == own.replace("num_test: 8", "num_test: 4")
 
 
 def test_a_model_from_elsewhere_is_told_of_the_tool(trained, tmp_path):
-    model = tmp_path / "elsewhere" / "model"
-    shutil.copytree(trained / "policy", model)
-    words = [
-        SHORT_TRANSCRIPTS,
-        small_embedding_model(),
-        "questions.num_train=40",
-        "questions.num_test=4",
-        "questions.num_test_no_memory=2",
-    ]
-    words += ["inference.max_tokens=16", "memory.chunking=turns"]
+    model = shutil.copytree(trained / "policy", tmp_path / "elsewhere/model")
+    words = [SHORT_TRANSCRIPTS, small_embedding_model(), "questions.num_train=40", "questions.num_test=4"]
+    words += ["questions.num_test_no_memory=2", "inference.max_tokens=16", "memory.chunking=turns"]
     evaluate(model, tmp_path / "again", *words)
-    first = json.loads((tmp_path / "again" / "trajectories.jsonl").read_text().splitlines()[0])
+    first, *_ = trajectories(tmp_path / "again")
     assert "#call memory_retrieval" in json.dumps(first["spans"][0])
 
 

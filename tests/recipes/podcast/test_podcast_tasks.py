@@ -22,20 +22,14 @@ from midthought.recipes.podcast.train import arms
 from midthought.tools.executor import ToolExecutor
 from midthought.types import ParsedAction, Task, ToolOutcome
 
-SMALL = {
-    "questions": {"num_train": 60, "num_test": 20, "num_test_no_memory": 10},
-    "training": {"num_validation_questions": 10},
-}
-
-
-def encoder() -> str:
-    return small_embedding_model().partition("=")[2]
+QUESTIONS = {"num_train": 60, "num_test": 20, "num_test_no_memory": 10}
+SMALL = {"questions": QUESTIONS, "training": {"num_validation_questions": 10}}
 
 
 def settings(transcripts_path, **changes) -> PodcastConfig:
-    memory = {"transcripts": str(transcripts_path), "embedding_model": encoder()}
-    config = PodcastConfig().merged(SMALL).merged({"memory": memory})
-    return config.merged(changes)
+    encoder = small_embedding_model().partition("=")[2]
+    memory = {"transcripts": str(transcripts_path), "embedding_model": encoder}
+    return PodcastConfig().merged(SMALL).merged({"memory": memory}).merged(changes)
 
 
 def build_data(config: PodcastConfig, run_path):
@@ -51,8 +45,7 @@ def run_path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(transcripts_path, run_path):
-    config = settings(transcripts_path)
-    return build_data(config, run_path)[0]
+    return build_data(settings(transcripts_path), run_path)[0]
 
 
 def episodes(chunks):
@@ -94,18 +87,16 @@ def test_a_call_with_the_quote_finds_the_evidence(data):
 
 
 def test_training_in_a_memory_of_other_transcripts_ends_before_anything_is_written(transcripts_path, tmp_path):
-    other = tmp_path / "other"
+    other, memory, run = tmp_path / "other", str(tmp_path / "memory"), tmp_path / "run"
     other.mkdir()
     (other / "mill.txt").write_text("Cid (00:01): A mill without a wheel.\n")
-    memory = str(tmp_path / "memory")
-    build_memory(other, memory, embedder=load_embedder(encoder()))
-    config = settings(transcripts_path, memory={"transcripts": str(transcripts_path), "path": memory})
+    config = settings(transcripts_path).merged({"memory": {"path": memory}})
+    build_memory(other, memory, embedder=load_embedder(config.memory.embedding_model))
     with pytest.raises(MemoryStoreError, match=r"1 chunks of 1 other transcripts \(mill\).*memory.replace=true"):
-        build_data(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists() and len(MemoryStore.open(memory)) == 1
-    replacing = config.merged({"memory": {"replace": True}})
-    assert build_data(replacing, tmp_path / "run")[1].num_removed == 1
-    assert build_data(config, tmp_path / "run")[1].changes is False
+        build_data(config, run)
+    assert not run.exists() and len(MemoryStore.open(memory)) == 1
+    assert build_data(config.merged({"memory": {"replace": True}}), run)[1].num_removed == 1
+    assert build_data(config, run)[1].changes is False
 
 
 def test_the_same_settings_give_the_same_data_and_nothing_is_stored_twice(data, transcripts_path, run_path):
@@ -119,19 +110,22 @@ def test_the_same_settings_give_the_same_data_and_nothing_is_stored_twice(data, 
 
 
 def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transcripts_path, tmp_path):
-    path = tmp_path / "mine.jsonl"
     rows = [
         {"question": f"Question {number}?", "answer": "Ada", "labels": {"episode": f"e{number // 4}"}}
         for number in range(40)
     ]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = settings(transcripts_path, questions={"path": str(path)})
-    data, _ = build_data(config, tmp_path / "run")
+    data, _ = build_data(settings(transcripts_path, questions=own(tmp_path, rows)), tmp_path / "run")
     parts = {name: data.tasks[name] for name in ("train", "validation", "test")}
     assert {name: len(tasks) for name, tasks in parts.items()} == {"train": 28, "validation": 4, "test": 8}
     asked = {name: {task.labels["episode"] for task in tasks} for name, tasks in parts.items()}
     assert not asked["train"] & asked["test"] and not asked["train"] & asked["validation"]
     assert not data.can_prove(data.tasks["test"])
+
+
+def own(tmp_path, rows):
+    """Settings with these questions of the user."""
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return {"path": str(tmp_path / "mine.jsonl")}
 
 
 def test_own_questions_are_demonstrated_with_their_evidence_and_unanswerable_ones_with_what_is_nearest(data):
@@ -156,15 +150,17 @@ def test_questions_from_another_splitting_are_named_with_the_remedy(data, transc
     assert "1 questions, such as other, were made from chunks with the same ids and other words" in caplog.text
 
 
-def test_too_few_questions_are_told_before_anything_is_written(transcripts_path, tmp_path):
-    (tmp_path / "mine.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n')
-    own = settings(transcripts_path, questions={"path": str(tmp_path / "mine.jsonl")})
-    folder = tmp_path / "short"
-    folder.mkdir()
+def test_too_few_questions_or_transcripts_are_told_before_anything_is_written(transcripts_path, tmp_path):
+    one = settings(transcripts_path, questions=own(tmp_path, [{"question": "Who?", "answer": "Ada"}]))
+    short, few = tmp_path / "short", first_files(transcripts_path, tmp_path / "few", 2)
+    short.mkdir()
     for name in "abc":
-        (folder / f"{name}.txt").write_text(f"Ada: Good day, {name}.\nBo: And a good day to you.\n", encoding="utf-8")
-    of_words = "chunks of 8 words or more are needed; add transcripts"
-    for config, message in ((own, "at least 3 are needed"), (settings(folder), of_words)):
+        (short / f"{name}.txt").write_text(f"Ada: Good day, {name}.\nBo: And a good day to you.\n", encoding="utf-8")
+    for config, message in (
+        (one, "at least 3 are needed"),
+        (settings(short), "chunks of 8 words or more are needed; add transcripts"),
+        (settings(few), "at least 3 transcripts are needed, so add 1"),
+    ):
         with pytest.raises(SettingsError, match=message):
             build_data(config, tmp_path / "run")
         assert not (tmp_path / "run").exists()
@@ -185,17 +181,9 @@ def test_three_transcripts_are_enough_for_every_arm(transcripts_path, tmp_path):
     data = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
     allowed, missing = arms(data, sampled=True, seed=0)
     found = {arm.name: arm for arm in allowed}
-    assert missing == []
-    assert set(found) == {"", "sampled", "oracle", "tool_off", "shuffled", "no_memory"}
+    assert missing == [] and set(found) == {"", "sampled", "oracle", "tool_off", "shuffled", "no_memory"}
     for task in data.tasks["test"]:
         assert task.answer.casefold() not in asked(found["shuffled"].executor, task).call.result.casefold()
-
-
-def test_how_many_transcripts_are_needed_is_told_before_anything_is_written(transcripts_path, tmp_path):
-    config = settings(first_files(transcripts_path, tmp_path / "few", 2))
-    with pytest.raises(SettingsError, match="at least 3 transcripts are needed, so add 1"):
-        build_data(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_an_arm_whose_questions_do_not_allow_it_is_left_out_and_told(transcripts_path, tmp_path):
@@ -203,9 +191,7 @@ def test_an_arm_whose_questions_do_not_allow_it_is_left_out_and_told(transcripts
     for path in folder.iterdir():
         _, _, rest = path.read_text("utf-8").partition("\n")
         path.write_text(f"# Untitled\n{rest}", encoding="utf-8")
-    config = settings(
-        folder, questions={"kinds": ["episode"], "num_train": 20, "num_test": 10, "num_test_no_memory": 5}
-    )
+    config = settings(folder, questions={"kinds": ["episode"]})
     data = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
     found, missing = arms(data, sampled=False, seed=0)
     assert [arm.name for arm in found] == ["", "oracle", "tool_off", "no_memory"]
@@ -225,7 +211,6 @@ def test_seed_has_the_values_of_the_original():
 
 def test_a_wrong_kind_of_question_and_no_kind_at_all_are_refused():
     assert set(get_args(Kind)) == set(WORDINGS)
-    with pytest.raises(SettingsError, match="'continuation'"):
-        PodcastConfig().merged({"questions": {"kinds": ["continuations"]}})
-    with pytest.raises(SettingsError, match=r"questions\.kinds"):
-        PodcastConfig().merged({"questions": {"kinds": []}})
+    for kinds, message in ((["continuations"], "'continuation'"), ([], r"questions\.kinds")):
+        with pytest.raises(SettingsError, match=message):
+            PodcastConfig().merged({"questions": {"kinds": kinds}})
