@@ -30,9 +30,6 @@ def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_feedback(tmp_path_factory.mktemp("seed"), "seed")
 
 
-# -- podcast ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_cluster_profile_has_room_for_its_segments_and_its_memory_goes_along(tmp_path: Path) -> None:
     bundle = write_podcast(tmp_path, "cluster")
     [loop] = yaml.safe_load((bundle / "agent_loop.yaml").read_text())
@@ -63,9 +60,6 @@ def test_the_run_of_our_own_warm_up_gives_the_initial_model(tmp_path: Path) -> N
     assert recipe.begin_with_verl([], from_path=tmp_path).model.local_path == str(tmp_path / "warmup")
     with pytest.raises(ModelPathError, match="holds no policy; give a run folder, a checkpoint"):
         recipe.begin_with_verl([], from_path=tmp_path / "none")
-
-
-# -- feedback --------------------------------------------------------------------------------------------------------
 
 
 def test_the_seed_profile_has_the_seeds_own_values(seed: Path) -> None:
@@ -131,8 +125,6 @@ def test_a_critic_on_a_server_gets_the_settings_that_it_is_asked_with(tmp_path: 
     assert feedback_tool(**options).timeout_seconds == 90.0  # 30 for each server, 30 to spare
 
 
-# -- mistakes --------------------------------------------------------------------------------------------------------
-
 DRY = ("--engine", "verl", "--dry-run")
 
 
@@ -151,7 +143,7 @@ DRY = ("--engine", "verl", "--dry-run")
         ("podcast", (*DRY, "--config", "clutser"), "no file and no profile. Did you mean 'cluster'?"),
         ("podcast", (*DRY, "verl.gpus=4"), "unknown key 'gpus' in verl"),
         ("podcast", (*DRY, "training.batch_size=96"), "not a multiple of mini_batch_size=64"),
-        ("podcast", ("--engine", "verl"), "pip install 'midthought[verl]'"),
+        ("podcast", ("--engine", "verl"), "verl is not installed; install it with: pip install 'midthought[verl]'"),
         ("feedback", (*DRY, *MADE, "model.local_path=''"), "model.local_path is empty"),
         ("feedback", (*DRY, *MADE, "feedback.critic=hint"), "hints"),
         ("feedback", (*DRY, *MADE, "problems.num_train=20"), "20 training tasks do not fill one batch of 32 prompts"),
