@@ -10,7 +10,7 @@ from test_batch import trajectory_of
 from training_settings import CRITICS, changed, gradients_of, prepared, training, weights_of
 
 from midthought.algo.shaping import rollout_weights
-from midthought.errors import SettingsError
+from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import without_truncated
 from midthought.learning.learner import Learner
@@ -285,6 +285,13 @@ def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_zero(schedu
     if schedule != "constant":
         with pytest.raises(ValueError, match=f"lr_schedule='{schedule}' needs total_steps"):
             learning_rate_factor(0, training(lr_schedule=schedule), None)
+
+
+def test_the_state_of_another_model_is_refused(make_policy, batch):
+    learner = build_learner(make_policy)
+    learner.update(prepared(learner, batch))
+    with pytest.raises(CheckpointError, match="critic"):
+        build_learner(make_policy, critic=None).load_state_dict(learner.state_dict())
 
 
 def test_settings_that_are_given_later_hold_for_the_next_step(make_policy, make_trajectory):

@@ -1,7 +1,6 @@
 """What the tests of this room share: a tool, an environment, and managers that answer as verl's servers do."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,18 +47,18 @@ class _StopAt(frozenset[int]):
     feed = frozenset.__contains__
 
 
-@dataclass(eq=False)
 class Manager:
     """verl's server manager over one of our engines: whole answers, cut at `max_tokens` and `stop_token_ids` alone.
 
-    `make_output` makes verl's TokenOutput; the tests that have no verl take a look-alike.
+    `make_output` makes verl's TokenOutput; the tests that have no verl take a look-alike. OmegaConf would take a
+    dataclass for a configuration.
     """
 
-    engine: Any
-    make_output: Callable[..., Any] = SimpleNamespace
-    seed: int = 0
-    ignores_stops: bool = False
-    requests: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(
+        self, engine: Any, make_output: Any = SimpleNamespace, *, seed: int = 0, ignores_stops: bool = False
+    ) -> None:
+        self.engine, self.make_output, self.seed, self.ignores_stops = engine, make_output, seed, ignores_stops
+        self.requests: list[dict[str, Any]] = []
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **more: Any
