@@ -125,8 +125,12 @@ def require_verl_options(engine: str, stage: str, resume: bool, arms: str = "") 
     """Raises SettingsError unless these options can be used with verl."""
     if engine != "verl":
         raise SettingsError(f"unknown engine {engine!r}. {near_names(engine, ('midthought', 'verl'))}")
-    if stage not in ("sft", "rl", "all"):
-        raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, ('sft', 'rl', 'all'))}")
+    if stage == "sft":
+        raise SettingsError(
+            "--stage sft with --engine verl: leave --engine out for the warm-up, then give its run to verl with --from RUN"
+        )
+    if stage not in ("rl", "all"):
+        raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, ('rl', 'all'))}")
     if resume:
         raise SettingsError("--resume with --engine verl: run the bundle's train.sh again; verl resumes by itself")
     if arms:
@@ -155,23 +159,14 @@ def _print_choice(recipe: Recipe, path: Path, given: dict[str, Any], gpu_gib: fl
 def _train_with_verl(
     recipe: Recipe, path: Path, words: list[str], config: Path | None, stage: str, from_path: Path | None, dry_run: bool
 ) -> None:
-    """Write a bundle for verl and start it: the stage `sft` uses verl's SFT trainer, all others its RL trainer."""
+    """Write a bundle for verl's RL trainer and start it."""
     from midthought.cluster.verl.bundle import SCRIPT, launch, require_verl, write_bundle
-    from midthought.cluster.verl.sft_bundle import write_sft_bundle
 
     supplied = import_module(f"{recipe.module}.verl")
-    if stage == "sft" and not hasattr(supplied, "sft_job"):
-        raise SettingsError(
-            f"--stage sft with --engine verl: verl learns whole messages, and the demonstrations of {recipe.name!r} hold results "
-            "within an answer; leave --engine out for the warm-up"
-        )
     chosen = recipe.begin_with_verl(words, config, from_path)
     if not dry_run:
         require_verl()
-    if stage == "sft":
-        files = write_sft_bundle(supplied.sft_job(chosen), chosen.verl, path)
-    else:
-        files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
+    files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
     tell(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
     if not dry_run:
         raise typer.Exit(launch(path / SCRIPT))

@@ -32,8 +32,8 @@ OF_VERL = ".verl"
 class Recipe:
     """A recipe: the object `recipe` of the package `midthought.recipes.NAME`, whose modules are imported when they are used.
 
-    `tasks.tools_of_run` returns the tools of a finished run, for `midthought chat` and `serve`; `verl` has `job` and perhaps
-    `sft_job`, for `--engine verl`.
+    `tasks.tools_of_run` returns the tools of a finished run, for `midthought chat` and `serve`; `verl` has `job`, for
+    `--engine verl`.
     """
 
     module: str
@@ -137,12 +137,12 @@ class Recipe:
         return summary
 
     def begin_with_verl(self, words: Sequence[str], config: Path | None = None, from_path: Path | None = None) -> Any:
-        """Returns the settings of a run with verl, which have a section `verl`. `from_path` is the initial model.
+        """Returns the settings of a run with verl, which have a section `verl`. `from_path` is the initial model, or its run.
 
         `config` is a YAML file, or the name of two: `NAME.yaml` and `NAME.verl.yaml`, by default `cluster`. Raises
-        `SettingsError`, and `ModelPathError` as `require_intact_model`.
+        `SettingsError`, and `ModelPathError` as `policy_folder` and `require_intact_model`.
         """
-        from midthought.models.pretrained import require_intact_model
+        from midthought.models.pretrained import policy_folder, require_intact_model
 
         profile, files = str(config or "cluster"), self.yaml_files()
         if config is not None and config.exists():
@@ -153,7 +153,7 @@ class Recipe:
             known = [name.removesuffix(OF_VERL) for name in files if name.endswith(OF_VERL)]
             raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, known)}")
         if from_path is not None:
-            layers.append({"model": {"local_path": str(from_path)}})
+            layers.append({"model": {"local_path": str(policy_folder(from_path))}})
         own, section = self.config_class(), (VerlConfig, Field(default_factory=VerlConfig))
         chosen = load(create_model(own.__name__, __base__=own, verl=section), *layers, parse_assignments(words))
         if chosen.model.local_path:

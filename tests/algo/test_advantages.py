@@ -35,13 +35,8 @@ def test_whitening_gives_mean_zero_and_unbiased_deviation_one_over_policy_tokens
     advantages = torch.tensor([[1.0, 50.0, 2.0], [3.0, float("nan"), 8.0]])
     mask = torch.tensor([[True, False, True], [True, False, False]])
     close(whiten_advantages(advantages, mask), [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    close(whiten_advantages(torch.tensor([[3.0, 5.0]]), torch.tensor([[True, False]])), [[3.0, 0.0]])  # a single one
 
-
-def test_whitening_a_single_token_leaves_it_as_it_is():
-    close(whiten_advantages(torch.tensor([[3.0, 5.0]]), torch.tensor([[True, False]])), [[3.0, 0.0]])
-
-
-# -- estimators without a critic, by hand --------------------------------------------------------------------------
 
 REWARDS = torch.tensor([[0.0, 9.0, 1.0], [0.5, 0.0, 0.0], [0.0, 0.0, 3.0]])
 MASK = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])
@@ -77,8 +72,6 @@ def test_a_policy_token_without_a_step_is_named(kind, name):
         compute_advantage(f"grpo_{kind}", REWARDS, MASK, index=GROUP, **{kind: steps})
 
 
-# -- groups and rows that say nothing ------------------------------------------------------------------------------
-
 IN_GROUPS = ["grpo", "dr_grpo", "rloo", "grpo_turns", "grpo_calls"]
 
 
@@ -106,19 +99,10 @@ def test_an_episode_without_a_policy_token_is_no_member_of_its_group(name):
 
 @pytest.mark.parametrize("name", list(AdvantageEstimator))
 def test_a_batch_without_any_policy_token_has_no_advantage(name):
-    advantages, returns = compute_advantage(
-        name,
-        torch.full((2, 3), math.nan),
-        torch.zeros(2, 3),
-        values=torch.full((2, 3), math.nan),
-        index=torch.tensor([0, 0]),
-        turns=torch.full((2, 3), -1),
-        calls=torch.full((2, 3), -1),
-    )
+    nothing, none = torch.full((2, 3), math.nan), torch.full((2, 3), -1)
+    given = {"values": nothing, "index": torch.tensor([0, 0]), "turns": none, "calls": none}
+    advantages, returns = compute_advantage(name, nothing, torch.zeros(2, 3), **given)
     assert not advantages.any() and not returns.any()
-
-
-# -- bad input -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,8 +119,6 @@ def test_a_wrong_shape_is_named_with_the_right_one(wrong, message):
     with pytest.raises(ValueError, match=message):
         compute_advantage("gae", **given)
 
-
-# -- equal rewards -------------------------------------------------------------------------------------------------
 
 COMPARING = [
     name.value for name in AdvantageEstimator if TrainingConfig.estimator_needs[name] & {"groups", "turns", "calls"}
@@ -179,9 +161,6 @@ def test_a_difference_that_is_small_beside_the_rewards_remains(name, expected):
     rewards = torch.tensor([[0.0, 100_001.0], [0.0, 100_000.0]])
     found = compute_advantage(name, rewards, torch.ones(2, 2), index=[0, 0])[0]
     assert found[:, 0].tolist() == pytest.approx([expected, -expected], rel=1e-5)
-
-
-# -- estimators that select episodes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 96.0, 1e6])

@@ -83,31 +83,19 @@ def test_losses_and_averages_agree(kind, theirs, average):
     mask[:, 2] = True
     step = {"loss_scale_factor": CONSTANT} if average == "seq-mean-token-sum-norm" else {}
     function = getattr(verl, f"compute_policy_loss_{theirs}")
-    expected, metrics = function(
-        old,
-        new,
-        advantages,
-        mask.float(),
-        loss_agg_mode=average,
-        config=actor_config(global_batch_info=step),
-        rollout_is_weights=weights,
-    )
+    given = {"loss_agg_mode": average, "config": actor_config(global_batch_info=step), "rollout_is_weights": weights}
+    expected, metrics = function(old, new, advantages, mask.float(), **given)
     its_weights, denominator = loss_weights(mask, rows_of(mask), average, CONSTANT)
-    ours, figures = compute_policy_loss(
-        old,
-        new,
-        advantages,
-        mask,
-        clip_low=0.2,
-        clip_high=0.28,
-        denominator=denominator,
-        dual_clip=3.0,
-        kind=kind,
-        weights=weights if its_weights is None else weights * its_weights,
-    )
+    weights = weights if its_weights is None else weights * its_weights
+    options = {"clip_low": 0.2, "clip_high": 0.28, "dual_clip": 3.0, "weights": weights, "denominator": denominator}
+    ours, figures = compute_policy_loss(old, new, advantages, mask, kind=kind, **options)
     torch.testing.assert_close(ours, expected)
     share = float(figures["clip_fraction"]) * denominator / int(mask.sum())
     assert share == pytest.approx(metrics["actor/pg_clipfrac"], abs=1e-6)
+
+
+def bounds(limit: float, **more: float) -> dict[str, float]:
+    return dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), limit) | more
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -115,17 +103,9 @@ def test_losses_and_averages_agree(kind, theirs, average):
     ("kind", "theirs", "settings"),
     [
         ("sapo", "sapo", {"tau_pos": 1.0, "tau_neg": 1.05}),
-        ("gmpo", "geo_mean", {"clip_ratio": 0.4, "clip_ratio_low": 0.4, "clip_ratio_high": 0.4}),
-        (
-            "dppo_tv",
-            "dppo_tv",
-            {"clip_ratio": 0.15, "clip_ratio_low": 0.15, "clip_ratio_high": 0.15, "clip_ratio_c": 20.0},
-        ),
-        (
-            "dppo_kl",
-            "dppo_kl",
-            {"clip_ratio": 0.05, "clip_ratio_low": 0.05, "clip_ratio_high": 0.05, "clip_ratio_c": 20.0},
-        ),
+        ("gmpo", "geo_mean", bounds(0.4)),
+        ("dppo_tv", "dppo_tv", bounds(0.15, clip_ratio_c=20.0)),
+        ("dppo_kl", "dppo_kl", bounds(0.05, clip_ratio_c=20.0)),
     ],
 )
 def test_losses_with_their_own_bounds_agree(kind, theirs, settings, seed):

@@ -41,25 +41,13 @@ def drawn(seed: int) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def credit(name: str, mask: Tensor, figures: dict[str, Tensor], rows: Tensor | None = None) -> Tensor:
-    rows = torch.arange(ROWS) if rows is None else rows
-    return compute_advantage(
-        name,
-        figures["rewards"],
-        mask,
-        values=figures["values"],
-        index=torch.tensor([5, 5, 5, 2, 2, 9])[rows],
-        turns=figures["turns"],
-        calls=figures["calls"],
-        gamma=0.9,
-        lam=0.8,
-    )[0]
+    groups = torch.tensor([5, 5, 5, 2, 2, 9])[torch.arange(ROWS) if rows is None else rows]
+    given = {name: figures[name] for name in ("values", "turns", "calls")}
+    return compute_advantage(name, figures["rewards"], mask, index=groups, gamma=0.9, lam=0.8, **given)[0]
 
 
 def spoilt(tensor: Tensor, mask: Tensor, value: float) -> Tensor:
     return torch.where(mask, tensor, torch.full_like(tensor, value if tensor.is_floating_point() else -77))
-
-
-# -- advantages ----------------------------------------------------------------------------------------------------
 
 
 @few
@@ -85,9 +73,6 @@ def test_padding_on_either_side_and_the_order_of_rows_do_not_change_the_advantag
     assert not changed[:, :before].any() and not changed[:, before + LENGTH :].any()
 
 
-# -- losses --------------------------------------------------------------------------------------------------------
-
-
 def judge(
     kind: str, average: str, mask: Tensor, figures: dict[str, Tensor], parts: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -99,26 +84,11 @@ def judge(
         old, advantages, returns = (figures[name][rows] for name in ("old", "advantages", "returns"))
         its_weights = None if weights is None else weights[rows]
         if kind == "value":
-            loss, _ = compute_value_loss(
-                vpreds=start[rows],
-                old_values=old,
-                returns=returns,
-                response_mask=mask[rows],
-                cliprange_value=0.3,
-                denominator=denominator,
-            )
+            given = {"vpreds": start[rows], "old_values": old, "returns": returns, "response_mask": mask[rows]}
+            loss, _ = compute_value_loss(**given, cliprange_value=0.3, denominator=denominator)
         else:
-            loss, _ = compute_policy_loss(
-                old,
-                start[rows],
-                advantages,
-                mask[rows],
-                clip_low=0.2,
-                clip_high=0.28,
-                denominator=denominator,
-                kind=kind,
-                weights=its_weights,
-            )
+            options = {"clip_low": 0.2, "clip_high": 0.28, "denominator": denominator, "weights": its_weights}
+            loss, _ = compute_policy_loss(old, start[rows], advantages, mask[rows], kind=kind, **options)
         loss.backward()
         total += loss.detach()
     assert start.grad is not None

@@ -19,43 +19,33 @@ from midthought.errors import SettingsError
 LOG2 = math.log(2.0)
 
 
-def ratios(*values: float) -> torch.Tensor:
-    """Log-probabilities whose ratio to old ones of 0 is as given."""
-    return torch.tensor([values]).log()
-
-
 def policy_loss(ratio: float, advantage: float, **bounds: float) -> tuple[float, float]:
-    everywhere = torch.ones(1, 1, dtype=torch.bool)
-    loss, metrics = compute_policy_loss(
-        torch.zeros(1, 1), ratios(ratio), torch.tensor([[advantage]]), everywhere, **bounds
-    )
+    new, everywhere = torch.tensor([[ratio]]).log(), torch.ones(1, 1, dtype=torch.bool)
+    loss, metrics = compute_policy_loss(torch.zeros(1, 1), new, torch.tensor([[advantage]]), everywhere, **bounds)
     return float(loss), float(metrics["clip_fraction"])
 
 
+HIGHER, LOWER = {"clip_low": 0.2, "clip_high": 0.28}, {"clip_low": 0.3, "clip_high": 0.2}
+
+
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "clipped"),
+    ("ratio", "advantage", "bounds", "loss", "clipped"),
     [
-        (1.0, 2.0, -2.0, 0.0),
-        (1.5, 2.0, -2.4, 1.0),  # cut at 1.2
-        (0.5, 2.0, -1.0, 0.0),  # a good token made less likely: never cut
-        (1.5, -2.0, 3.0, 0.0),  # a bad token made more likely: never cut
-        (0.5, -2.0, 1.6, 1.0),  # cut at 0.8
+        (1.0, 2.0, {}, -2.0, 0.0),
+        (1.5, 2.0, {}, -2.4, 1.0),  # cut at 1.2
+        (0.5, 2.0, {}, -1.0, 0.0),  # a good token made less likely: never cut
+        (1.5, -2.0, {}, 3.0, 0.0),  # a bad token made more likely: never cut
+        (0.5, -2.0, {}, 1.6, 1.0),  # cut at 0.8
+        (1.25, 1.0, HIGHER, -1.25, 0.0),
+        (1.5, 1.0, HIGHER, -1.28, 1.0),
+        (0.75, -1.0, LOWER, 0.75, 0.0),
+        (10.0, -1.0, {}, 10.0, 0.0),
+        (10.0, -2.0, {"dual_clip": 3.0}, 6.0, 0.0),  # bounds the loss of bad tokens only
+        (10.0, 0.5, {"dual_clip": 1.5}, -0.6, 1.0),
     ],
 )
-def test_the_surrogate_cuts_only_what_went_far_enough_already(ratio, advantage, loss, clipped):
-    assert policy_loss(ratio, advantage) == pytest.approx((loss, clipped))
-
-
-def test_the_two_bounds_are_independent():
-    assert policy_loss(1.25, 1.0, clip_low=0.2, clip_high=0.28) == pytest.approx((-1.25, 0.0))
-    assert policy_loss(1.5, 1.0, clip_low=0.2, clip_high=0.28) == pytest.approx((-1.28, 1.0))
-    assert policy_loss(0.75, -1.0, clip_low=0.3, clip_high=0.2) == pytest.approx((0.75, 0.0))
-
-
-def test_dual_clip_bounds_the_loss_of_bad_tokens_only():
-    assert policy_loss(10.0, -1.0)[0] == pytest.approx(10.0)
-    assert policy_loss(10.0, -2.0, dual_clip=3.0)[0] == pytest.approx(6.0)
-    assert policy_loss(10.0, 0.5, dual_clip=1.5)[0] == pytest.approx(-0.6)
+def test_the_surrogate_cuts_only_what_went_far_enough_already(ratio, advantage, bounds, loss, clipped):
+    assert policy_loss(ratio, advantage, **bounds) == pytest.approx((loss, clipped))
 
 
 def test_policy_metrics_are_as_worked_by_hand():
@@ -63,12 +53,8 @@ def test_policy_metrics_are_as_worked_by_hand():
     mask = torch.tensor([[True, True, False]])
     logprobs = torch.tensor([[LOG2, 0.0, math.nan]])
     _, metrics = compute_policy_loss(torch.zeros(1, 3), logprobs, torch.ones(1, 3), mask)
-    assert float(metrics["ratio_mean"]) == pytest.approx(1.5)
-    assert float(metrics["approx_kl"]) == pytest.approx((1 - LOG2) / 2)
-    assert float(metrics["clip_fraction"]) == pytest.approx(0.5)
-
-
-# -- sequence ratios and clipped weights ---------------------------------------------------------------------------
+    found = [float(metrics[name]) for name in ("ratio_mean", "approx_kl", "clip_fraction")]
+    assert found == pytest.approx([1.5, (1 - LOG2) / 2, 0.5])
 
 
 def test_gspo_clips_the_geometric_mean_of_the_rows_ratios():
@@ -104,45 +90,31 @@ def test_one_broken_ratio_does_not_make_the_loss_infinite():
     assert torch.isfinite(loss)
 
 
-def test_the_default_denominator_counts_policy_tokens_and_never_padding():
-    values = torch.tensor([[1.0, 3.0, 100.0]])
-    assert float(masked_average(values, torch.tensor([[True, True, False]]))) == 2.0
-    assert float(masked_average(values, torch.zeros(1, 3, dtype=torch.bool))) == 0.0
-
-
 @pytest.mark.parametrize(
-    ("value", "target", "loss", "clipped", "gradient"),
+    ("value", "target", "cliprange", "loss", "clipped", "gradient"),
     [
-        (0.1, 1.0, 0.5 * 0.81, 0.0, -0.9),  # moved by 0.1, inside the range
-        (0.5, 1.0, 0.5 * 0.64, 1.0, 0.0),  # moved by 0.5: judged as if by 0.2, the larger error
-        (-0.5, -1.0, 0.5 * 0.64, 1.0, 0.0),  # the same downward
-        (-0.5, 1.0, 0.5 * 2.25, 0.0, -1.5),  # moved away: the unclipped error is the larger
+        (0.1, 1.0, 0.2, 0.5 * 0.81, 0.0, -0.9),  # moved by 0.1, inside the range
+        (0.5, 1.0, 0.2, 0.5 * 0.64, 1.0, 0.0),  # moved by 0.5: judged as if by 0.2, the larger error
+        (-0.5, -1.0, 0.2, 0.5 * 0.64, 1.0, 0.0),  # the same downward
+        (-0.5, 1.0, 0.2, 0.5 * 2.25, 0.0, -1.5),  # moved away: the unclipped error is the larger
+        (0.5, 1.0, None, 0.125, 0.0, -0.5),
     ],
 )
-def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, target, loss, clipped, gradient):
-    everywhere, values = torch.tensor([True]), torch.tensor([value - 1.0], requires_grad=True)
-    figure, metrics = compute_value_loss(
-        vpreds=values, old_values=torch.tensor([-1.0]), returns=torch.tensor([target - 1.0]), response_mask=everywhere
-    )
+def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(
+    value, target, cliprange, loss, clipped, gradient
+):
+    values, old, returns = (torch.tensor([figure - 1.0]) for figure in (value, 0.0, target))
+    given = {"old_values": old, "returns": returns, "response_mask": torch.tensor([True])}
+    given |= {} if cliprange == 0.2 else {"cliprange_value": cliprange}  # 0.2 is the default
+    figure, metrics = compute_value_loss(vpreds=values.requires_grad_(), **given)
     assert figure.item() == pytest.approx(loss)
     assert float(metrics["value_clip_fraction"]) == clipped
     assert torch.autograd.grad(figure, values)[0].item() == pytest.approx(gradient)
 
 
-def test_the_value_loss_without_a_range_is_half_the_squared_error():
-    value, old, target = torch.tensor([[0.5], [0.0], [1.0]])
-    figure, _ = compute_value_loss(
-        vpreds=value, old_values=old, returns=target, response_mask=torch.tensor([True]), cliprange_value=None
-    )
-    assert float(figure) == pytest.approx(0.125)
-
-
 def test_entropy_is_that_of_the_distribution_and_an_impossible_token_adds_nothing():
     logprobs = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.25] * 4]).log()
     torch.testing.assert_close(entropy_from_logprobs(logprobs), torch.tensor([1.5 * LOG2, 2 * LOG2]))
-
-
-# -- losses with their own bounds ----------------------------------------------------------------------------------
 
 
 def loss_of(kind, old, new, advantage, **options) -> tuple[float, dict, list[float]]:
@@ -157,17 +129,14 @@ def loss_of(kind, old, new, advantage, **options) -> tuple[float, dict, list[flo
     return float(loss), {name: float(value) for name, value in metrics.items()}, gradient
 
 
-def test_sapos_temperatures_are_as_exact_as_its_log_probabilities():
-    expected = 4 / 1.05 / (1 + math.exp(-1.05 * (0.8 - 1)))
-    assert loss_of("sapo", [0.5], [0.4], -1.0)[0] == pytest.approx(expected, rel=1e-14)
-
-
 def test_sapos_gradient_fades_far_away_and_does_so_faster_for_bad_tokens():
     """Ratio 3: σ(2) = 0.8808, 4 σ (1 - σ) = 0.41997, times the ratio and A."""
     _, good, gradient = loss_of("sapo", [0.1], [0.3], 1.0)
     assert good["gate_mean"] == pytest.approx(0.41997, abs=1e-5)
     assert gradient == pytest.approx([-3 * 0.41997], abs=1e-4)
     assert loss_of("sapo", [0.1], [0.3], -1.0)[1]["gate_mean"] < 0.41997
+    expected = 4 / 1.05 / (1 + math.exp(-1.05 * (0.8 - 1)))  # the temperatures are as exact as the log-probabilities
+    assert loss_of("sapo", [0.5], [0.4], -1.0)[0] == pytest.approx(expected, rel=1e-14)
 
 
 def test_gmpo_limits_only_ratios_that_moved_with_the_advantage():
@@ -211,8 +180,6 @@ def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_of_older_t
     assert config.frozen().training.rollout_correction == "none"
 
 
-# -- averages over an optimizer step -----------------------------------------------------------------------------
-
 LOSSES = torch.tensor([[1.0, 50.0, 3.0], [5.0, 0.0, 0.0], [2.0, 4.0, 6.0]])
 MASK = torch.tensor([[True, False, True], [True, False, False], [True, True, True]])
 EPISODES = torch.tensor([7, 7, 3])[:, None].expand(3, 3)
@@ -231,6 +198,7 @@ EPISODES = torch.tensor([7, 7, 3])[:, None].expand(3, 3)
 def test_an_episode_counts_as_one_sequence_however_many_segments_it_has(kind, expected):
     weights, denominator = loss_weights(MASK, EPISODES, kind, norm_tokens=10)
     assert float(masked_average(LOSSES, MASK, denominator, weights)) == pytest.approx(expected)
+    assert kind != "token-mean" or float(masked_average(LOSSES, MASK)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", get_args(TrainingConfig.model_fields["loss_agg"].annotation))

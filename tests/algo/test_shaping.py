@@ -52,8 +52,6 @@ def test_the_expectation_of_the_teachers_advantage_over_sampled_tokens_is_the_gr
     assert start.grad.tolist() == pytest.approx(expected, abs=1e-8)
 
 
-# -- importance weights ------------------------------------------------------------------------------------------
-
 RATIOS = torch.tensor([[0.25, 1.0, 3.0, math.nan], [2.0, 0.5, math.nan, math.nan]])
 MASK = torch.tensor([[True, True, True, False], [True, True, False, False]])
 
@@ -80,14 +78,6 @@ def test_at_the_level_of_the_sequence_every_token_has_the_product_over_the_episo
     # 0.25 · 1 · 3 = 0.75; 2 · 0.5 = 1
     assert weigh("sequence_truncated")[0] == [[0.75, 0.75, 0.75, 0.0], [1.0, 1.0, 0.0, 0.0]]
     assert weigh("sequence_masked", max_weight=0.9)[0] == [[0.75, 0.75, 0.75, 0.0], [0.0, 0.0, 0.0, 0.0]]
-
-
-@pytest.mark.parametrize("kind", ["truncated", "masked", "sequence_truncated", "sequence_masked"])
-def test_where_both_compute_alike_every_weight_is_one(kind):
-    same = torch.tensor([[-0.3, -700.0, math.nan]])
-    mask = torch.tensor([[True, True, False]])
-    weights, _ = rollout_weights(same, same, mask, kind, episodes=rows_of(mask))
-    assert weights.tolist() == [[1.0, 1.0, 0.0]]
 
 
 def test_weights_stay_finite_and_carry_no_gradient():

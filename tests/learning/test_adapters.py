@@ -78,21 +78,20 @@ def test_a_checkpoint_brings_the_adapters_back_bit_by_bit_and_its_policy_loads_w
     assert not list(saved.path.rglob("model*.safetensors"))  # adapters alone
 
 
-def test_adapters_are_not_restored_into_another_base_model(make_policy, tmp_path):
-    saved = load_checkpoint(save_checkpoint(tmp_path / "step", lora_learner(make_policy())))
-    with pytest.raises(CheckpointError, match=r"another base model.*give the model that the run started with"):
-        saved.restore(lora_learner(make_policy(seed=1)))
-
-
-def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, tmp_path):
+def test_a_checkpoint_of_another_base_or_without_these_adapters_is_refused(make_policy, tmp_path):
     config = ConfigStore(training={"learning_rate": 1e-5})
     plain = Learner(*Models.from_config(make_policy(), config)[:3], config.training)
-    checkpoint = load_checkpoint(save_checkpoint(tmp_path / "plain", plain))
-    with pytest.raises(CheckpointError, match="holds no adapters, unlike this run"):
-        checkpoint.restore(lora_learner(make_policy()))
-    adapted = load_checkpoint(save_checkpoint(tmp_path / "adapted", lora_learner(make_policy())))
-    with pytest.raises(CheckpointError, match="holds adapters, unlike this run"):
-        adapted.restore(plain)
+    another = r"another base model.*give the model that the run started with"
+    for number, (saved, other, message) in enumerate(
+        (
+            (lora_learner(make_policy()), lora_learner(make_policy(seed=1)), another),
+            (plain, lora_learner(make_policy()), "holds no adapters, unlike this run"),
+            (lora_learner(make_policy()), plain, "holds adapters, unlike this run"),
+        )
+    ):
+        checkpoint = load_checkpoint(save_checkpoint(tmp_path / str(number), saved))
+        with pytest.raises(CheckpointError, match=message):
+            checkpoint.restore(other)
 
 
 MAMBA = {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8, "chunk_size": 8}

@@ -13,17 +13,17 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.model import PPOBatch
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
+TASK = Task(task_id="t", prompt="?", answer="!")
+
 
 def trajectory_of(
-    *parts: tuple[str, list[int]], reward: float = 1.0, logprob: float = -0.5, group: int = 0
+    *parts: tuple[str, list[int]], reward: float = 1.0, logprob: float = -0.5, group: int = 0, task: Task = TASK
 ) -> Trajectory:
     """Parts: p(rompt), s(ampled), t(ool), d(emonstrated), in order; a later p begins a segment, an e ends a turn."""
     event = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)
-    trajectory = None
-    for kind, ids in parts:
-        if trajectory is None:
-            trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), ids, group=group)
-        elif kind == "p":
+    trajectory = Trajectory(task, parts[0][1], group=group)
+    for kind, ids in parts[1:]:
+        if kind == "p":
             trajectory.begin_segment(ids)
         elif kind == "s":
             logprobs = (logprob,) * len(ids)
@@ -32,7 +32,7 @@ def trajectory_of(
             trajectory.add_results([event], ids)
         elif kind == "d":
             trajectory.add_demonstrated(ids)
-        elif kind == "e":
+        else:
             trajectory.end_turn(Turn(turn_number=len(trajectory), model_output=""))
     trajectory.reward = Reward(parts={"right": reward})
     return trajectory
@@ -80,31 +80,55 @@ def test_a_batch_without_a_policy_token_is_refused():
         PPOBatch.from_trajectories([])
 
 
-# -- turns ---------------------------------------------------------------------------------------------------------
-
 TURNS = [("p", [1]), ("s", [5, 6]), ("t", [7]), ("s", [8]), ("e", []), ("t", [9]), ("s", [3]), ("e", []), ("s", [4])]
 """Policy tokens 5 6 8 are turn 0, 3 is turn 1, 4 belongs to a turn that was never finished."""
 
 
-def test_every_policy_token_knows_its_turn_and_an_unfinished_turn_is_one_more():
-    batch = PPOBatch.from_trajectories([trajectory_of(*TURNS), trajectory_of(("p", [1]), ("s", [5, 6]))])
-    assert batch.turns.tolist() == [[-1, 0, 0, -1, 0, -1, 1, 2], [-1, 0, 0, -1, -1, -1, -1, -1]]
+SHORT = [("p", [1]), ("s", [5, 6])]
+WORKED = {
+    "a turn's reward is at its last policy token, that of the parts at the very last": (
+        TURNS, Reward(parts={"right": 0.5, "form": 0.25}, turns=(2.0, -1.0)),
+        "turns", [[-1, 0, 0, -1, 0, -1, 1, 2]], [[0, 0, 0, 0, 2.0, 0, -1.0, 0.75]],
+    ),
+    "turns run on over the segments": (
+        [("p", [1]), ("s", [5]), ("e", []), ("p", [2, 2]), ("p", [1, 2]), ("s", [6, 7]), ("e", []), ("s", [8])],
+        Reward(turns=(1.0, 2.0)),
+        "turns", [[-1, 0, -1, -1, -1], [-1, -1, 1, 1, 2]], [[0, 1.0, 0, 0, 0], [0, 0, 0, 2.0, 0]],
+    ),
+    "two calls in a thought make three steps, with a reward at the end of each call": (
+        [("p", [1]), ("s", [5, 6]), ("t", [7, 8]), ("s", [5]), ("t", [9]), ("s", [3, 4]), ("e", [])],
+        Reward(parts={"right": 0.5}, calls=(2.0, -1.0)),
+        "calls", [[-1, 0, 0, -1, -1, 1, -1, 2, 2]], [[0, 0, 2.0, 0, 0, -1.0, 0, 0, 0.5]],
+    ),
+    "parallel calls are one step, whose rewards add up with the turn's": (
+        [("p", [1]), ("s", [5, 6]), ("e", []), ("t", [7]), ("t", [8]), ("s", [3]), ("e", [])],
+        Reward(turns=(4.0, 0.5), calls=(2.0, -1.0)),
+        "calls", [[-1, 0, 0, -1, -1, 1]], [[0, 0, 5.0, 0, 0, 0.5]],
+    ),
+    "call steps run on over turns and segments": (
+        [("p", [1]), ("s", [5]), ("t", [7]), ("s", [6]), ("e", []), ("p", [2, 2]), ("s", [3]), ("t", [7]), ("s", [4])],
+        Reward(calls=(2.0, -1.0)),
+        "calls", [[-1, 0, -1, 1, -1], [-1, -1, 1, -1, 2]], [[0, 2.0, 0, 0, 0], [0, 0, -1.0, 0, 0]],
+    ),
+    "a call before any policy token has no step": (
+        [("p", [1]), ("t", [7]), ("s", [5]), ("t", [7]), ("s", [6])],
+        Reward(parts={"right": 1.0}),
+        "calls", [[-1, -1, 0, -1, 1]], [[0, 0, 0, 0, 1.0]],
+    ),
+}  # fmt: skip
 
 
-def test_a_turns_reward_sits_on_its_last_policy_token_and_the_parts_on_the_very_last():
-    trajectory = trajectory_of(*TURNS)
-    trajectory.reward = Reward(parts={"right": 0.5, "form": 0.25}, turns=(2.0, -1.0))
-    assert PPOBatch.from_trajectories([trajectory]).rewards.tolist() == [[0, 0, 0, 0, 2.0, 0, -1.0, 0.75]]
-
-
-def test_turns_and_their_rewards_run_on_over_the_segments():
-    trajectory = trajectory_of(
-        ("p", [1]), ("s", [5]), ("e", []), ("p", [2, 2]), ("p", [1, 2]), ("s", [6, 7]), ("e", []), ("s", [8])
-    )
-    trajectory.reward = Reward(turns=(1.0, 2.0))
-    batch = PPOBatch.from_trajectories([trajectory])
-    assert batch.turns.tolist() == [[-1, 0, -1, -1, -1], [-1, -1, 1, 1, 2]]
-    assert batch.rewards.tolist() == [[0, 1.0, 0, 0, 0], [0, 0, 0, 2.0, 0]]
+@pytest.mark.parametrize("case", WORKED)
+def test_steps_and_their_rewards_are_as_worked_by_hand(case):
+    parts, reward, kind, steps, rewards = WORKED[case]
+    trajectories = [trajectory_of(*parts), trajectory_of(*SHORT)]
+    trajectories[0].reward = reward
+    batch = PPOBatch.from_trajectories(trajectories)
+    padding = [-1] * (batch.token_ids.shape[1] - 3)
+    assert getattr(batch, kind).tolist() == [*steps, [-1, 0, 0, *padding]]
+    assert batch.rewards.tolist()[:-1] == rewards
+    assert not case.startswith("parallel") or list(trajectories[0].rewards) == [5.0, 0.5]
+    assert torch.equal(getattr(batch.flat(), kind), getattr(TokenBatch.from_trajectories(trajectories), kind))
 
 
 @pytest.mark.parametrize(("broken", "place"), [([4], 2), ([1, 2, 4], 6)])
@@ -127,7 +151,7 @@ def test_a_reward_whose_own_token_left_the_mask_goes_to_the_one_before_it_or_els
 def test_the_rewards_of_a_row_sum_up_to_the_episodes_whatever_left_the_mask(turns, paid, broken):
     parts = [("p", [1])]
     for runs in turns:
-        parts += [item for length in runs for item in (("s", [5] * length), ("t", [7]))] + [("e", [])]
+        parts += [*(item for length in runs for item in (("s", [5] * length), ("t", [7]))), ("e", [])]
     trajectory = trajectory_of(*parts)
     trajectory.reward = Reward(parts={"right": 1.5}, turns=tuple(paid[: len(turns)]))
     sampled = [index for index, flag in enumerate(trajectory.loss_mask) if flag]
@@ -138,43 +162,6 @@ def test_the_rewards_of_a_row_sum_up_to_the_episodes_whatever_left_the_mask(turn
     assert not batch.rewards[~batch.loss_mask].any()
     numbers = batch.turns[batch.loss_mask].tolist()
     assert numbers == sorted(numbers) and set(numbers) <= set(range(len(turns)))
-
-
-# -- calls ---------------------------------------------------------------------------------------------------------
-
-
-def test_two_calls_in_a_thought_make_three_steps_with_a_reward_at_the_end_of_each_call():
-    trajectory = trajectory_of(
-        ("p", [1]), ("s", [5, 6]), ("t", [7, 8]), ("s", [5]), ("t", [9]), ("s", [3, 4]), ("e", [])
-    )
-    trajectory.reward = Reward(parts={"right": 0.5}, calls=(2.0, -1.0))
-    batch = PPOBatch.from_trajectories([trajectory, trajectory_of(("p", [1]), ("s", [5]))])
-    assert batch.calls.tolist() == [[-1, 0, 0, -1, -1, 1, -1, 2, 2], [-1, 0, *[-1] * 7]]
-    assert batch.rewards.tolist()[0] == [0, 0, 2.0, 0, 0, -1.0, 0, 0, 0.5]
-    assert torch.equal(
-        batch.flat().calls, TokenBatch.from_trajectories([trajectory, trajectory_of(*TURNS[:2])]).calls[:11]
-    )
-
-
-def test_parallel_calls_are_one_step_whose_rewards_add_up_with_the_turns():
-    trajectory = trajectory_of(("p", [1]), ("s", [5, 6]), ("e", []), ("t", [7]), ("t", [8]), ("s", [3]), ("e", []))
-    trajectory.reward = Reward(turns=(4.0, 0.5), calls=(2.0, -1.0))
-    batch = PPOBatch.from_trajectories([trajectory])
-    assert trajectory.call_ends == [(0, 2), (0, 2)]
-    assert batch.calls.tolist() == [[-1, 0, 0, -1, -1, 1]]
-    assert batch.rewards.tolist() == [[0, 0, 5.0, 0, 0, 0.5]]
-    assert list(trajectory.rewards) == [5.0, 0.5]
-
-
-def test_call_steps_run_on_over_turns_and_segments_and_a_call_before_any_policy_token_has_none():
-    trajectory = trajectory_of(
-        *[("p", [1]), ("s", [5]), ("t", [7]), ("s", [6]), ("e", []), ("p", [2, 2]), ("s", [3]), ("t", [7]), ("s", [4])]
-    )
-    trajectory.reward = Reward(calls=(2.0, -1.0))
-    first = trajectory_of(("p", [1]), ("t", [7]), ("s", [5]), ("t", [7]), ("s", [6]))
-    batch = PPOBatch.from_trajectories([trajectory, first])
-    assert batch.calls.tolist() == [[-1, 0, -1, 1, -1], [-1, -1, 1, -1, 2], [-1, -1, 0, -1, 1]]
-    assert batch.rewards.tolist() == [[0, 2.0, 0, 0, 0], [0, 0, -1.0, 0, 0], [0, 0, 0, 0, 1.0]]
 
 
 @pytest.mark.parametrize(
@@ -211,9 +198,6 @@ def test_padding_and_flattening_give_the_same_batch(make_trajectory):
     for field in fields(TokenBatch):
         value, its_value = getattr(batch, field.name), getattr(again, field.name)
         assert torch.equal(value, its_value) if isinstance(value, torch.Tensor) else value == its_value
-
-
-# -- cutting -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,6 +15,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy
+from midthought.learning.ppo import improve
 
 SETTINGS = training(
     learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=3, kl_coef=0.1, target_kl=0.1, warmup_steps=3
@@ -32,9 +33,7 @@ def train(learner: Learner, make_trajectory, iterations: range) -> list[dict[str
     for _ in iterations:
         seeds = [random.randrange(1000), int(np.random.randint(1000)), int(torch.randint(1000, ()))]
         batch = TokenBatch.from_trajectories([make_trajectory(seed + extra) for seed in seeds for extra in (0, 1)])
-        batch, health = learner.score(batch)
-        batch, credit = learner.credit(batch)
-        history.append({**health, **credit, **learner.update(batch)})
+        history.append(improve(learner, batch))
     return history
 
 
@@ -146,20 +145,22 @@ def test_another_model_or_critic_is_refused(make_policy, tmp_path):
         checkpoint.restore(fresh(make_policy, critic=None))
 
 
+def finish(folder, *steps):
+    for step in steps:
+        step_path(folder, step).mkdir(parents=True)
+        (step_path(folder, step) / "manifest.json").write_text("{}")
+
+
 def test_the_newest_checkpoint_is_found_by_its_number_and_unfinished_ones_are_not(tmp_path):
     assert latest(tmp_path) is None
-    for step in (999_999, 2, 1_000_000):
-        step_path(tmp_path, step).mkdir(parents=True)
-        (step_path(tmp_path, step) / "manifest.json").write_text("{}")
+    finish(tmp_path, 999_999, 2, 1_000_000)
     step_path(tmp_path, 1_000_001).mkdir()
     assert latest(tmp_path) == tmp_path / "checkpoints" / "step_1000000"
     assert [path.name for path in step_paths(tmp_path)] == ["step_000002", "step_999999", "step_1000000"]
 
 
 def test_the_last_ones_and_the_best_are_kept(tmp_path):
-    for step in range(1, 6):
-        step_path(tmp_path, step).mkdir(parents=True)
-        (step_path(tmp_path, step) / "manifest.json").write_text("{}")
+    finish(tmp_path, *range(1, 6))
     deleted = keep_last(tmp_path, 2, best=step_path(tmp_path, 1))
     assert deleted == [step_path(tmp_path, 2), step_path(tmp_path, 3)]
     assert step_paths(tmp_path) == [step_path(tmp_path, step) for step in (1, 4, 5)]

@@ -54,7 +54,7 @@ def models(make_policy, *, lora=False) -> Models:
 
 
 def here(given: Models, settings=SETTINGS) -> Learner:
-    return Learner(given.policy, given.critic, given.reference, settings)
+    return Learner(*given[:3], settings)
 
 
 def apart(given: Models, group: ChildGroup, settings=SETTINGS) -> RemoteLearner:
@@ -150,9 +150,6 @@ def test_what_it_raises_is_raised_here_and_it_is_stopped(group, make_policy, bat
     assert not Path(f"/proc/{process_id}").exists()
     with pytest.raises(LearnerLostError, match="has ended; continue from the last checkpoint"):
         learner.score(batch)
-
-
-# -- limits of waiting -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

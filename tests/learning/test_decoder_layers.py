@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from midthought.learning import passes
+from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.learning.passes import RecomputedLayers, decoder_layers
 
 
 @pytest.fixture
 def batch(make_trajectory):
-    from midthought.learning.batch import TokenBatch
-
     return TokenBatch.from_trajectories([make_trajectory(seed, num_results=30) for seed in range(6)])
 
 

@@ -1,5 +1,5 @@
 """Every registered loss and estimator in a whole optimizer step: packing, micro-batches, the order of episodes and the number of
-ranks do not change its gradient. The first test fails if a new one has no entry here."""
+ranks do not change its gradient."""
 
 import copy
 from contextlib import closing
@@ -9,8 +9,6 @@ import pytest
 import torch
 from training_settings import gradients_of, training, weights_of
 
-from midthought.algo.advantage_estimator import ESTIMATORS
-from midthought.algo.losses import POLICY_LOSSES
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
@@ -20,14 +18,10 @@ from midthought.learning.remote_learner import RemoteLearner
 from midthought.rollout.rollout_batch import select
 from midthought.types import Completion, Finish, RolloutData, Trajectory
 
-LOSSES = ("ppo", "cispo", "sapo", "gmpo", "gspo", "dppo_tv", "dppo_kl", "nll")
-ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("gae", "grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "grpo_turns")},
-    **{name: {} for name in ("reinforce_plus_plus_baseline", "grpo_calls")},
-    "keep_best": {"policy_loss": "nll"},
-    "zero": {"teacher": "a folder"},
-}
-"""Settings for every advantage estimator."""
+LOSSES = tuple(TrainingConfig.policy_losses)
+ESTIMATORS: dict[str, dict[str, Any]] = {name: {} for name in TrainingConfig.estimator_needs}
+"""Every advantage estimator, with the settings that it needs."""
+ESTIMATORS |= {"keep_best": {"policy_loss": "nll"}, "zero": {"teacher": "a folder"}}
 TERMS: dict[str, dict[str, Any]] = {
     "teacher": {"teacher": "a folder"},
     "KL in the reward": {"kl_coef": 0.2},
@@ -39,7 +33,7 @@ TERMS: dict[str, dict[str, Any]] = {
 """Terms and weights that are added to a loss, and its averages."""
 CASES = {
     **{f"loss {name}": {"policy_loss": name} for name in LOSSES},
-    **{f"estimator {name}": {"adv_estimator": name, **given} for name, given in ESTIMATORS_WITH.items()},
+    **{f"estimator {name}": {"adv_estimator": name, **given} for name, given in ESTIMATORS.items()},
     **TERMS,
 }
 BLOCKS = {"logits_mib": 48 * 4 * 3 / 2**20}
@@ -48,15 +42,6 @@ SPLIT = {"micro_batch_tokens": 64, **BLOCKS}
 """Micro-batches of one or two episodes."""
 TOLERANCE = 1e-5
 """Of a gradient's norm: log-probabilities and advantages are stored in float32."""
-
-
-def shipped(registry: Any) -> set[str]:
-    return {name for name, function in registry.items() if (function.__module__ or "").startswith("midthought.")}
-
-
-def test_every_loss_and_every_estimator_has_an_entry():
-    assert set(LOSSES) == shipped(POLICY_LOSSES)
-    assert set(ESTIMATORS_WITH) == shipped(ESTIMATORS)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from precision import logit_tolerance
 from test_batch import trajectory_of
 from training_settings import CRITICS, changed, gradients_of, prepared, training, weights_of
 
-from midthought.algo.advantages import AdvantageEstimator
 from midthought.algo.shaping import rollout_weights
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
@@ -22,6 +21,7 @@ from midthought.rollout.rollout_batch import select
 from midthought.types import RolloutData, StopReason
 
 SETTINGS = training(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)
+ALONE = {"critic": None, "reference": False, "adv_estimator": "grpo"}
 
 
 def build_learner(make_policy, *, critic="separate", reference=True, seed=0, total_steps=None, **changes) -> Learner:
@@ -31,19 +31,14 @@ def build_learner(make_policy, *, critic="separate", reference=True, seed=0, tot
     return Learner(policy, CRITICS[critic](policy), other, changed(SETTINGS, **changes), schedule)
 
 
-# -- scoring and credit ------------------------------------------------------------------------------------------
-
-
 def test_scoring_fills_in_the_logprobs_of_policy_and_reference_and_the_critics_values(make_policy, batch):
     learner = build_learner(make_policy, micro_batch_tokens=40)
     learner.critic.head.linear.bias.data.fill_(0.7)
     scored, _ = learner.score(batch)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            scored.old_logprobs, token_logprobs(learner.policy, batch), atol=logit_tolerance(learner.policy), rtol=0
-        )
-        expected = token_logprobs(learner.reference, batch)
-        torch.testing.assert_close(scored.reference_logprobs, expected, atol=logit_tolerance(learner.policy), rtol=0)
+    for found, model in ((scored.old_logprobs, learner.policy), (scored.reference_logprobs, learner.reference)):
+        with torch.no_grad():
+            expected = token_logprobs(model, batch)
+        torch.testing.assert_close(found, expected, atol=logit_tolerance(learner.policy), rtol=0)
     torch.testing.assert_close(scored.values, 0.7 * batch.loss_mask)
 
 
@@ -93,12 +88,7 @@ def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make
         trajectories[seed].stop_reason = reason
     batch = TokenBatch.from_trajectories(trajectories)
     kept = [0, 2, 3, 4, 7]
-    plain, masked = (
-        build_learner(
-            make_policy, critic=None, reference=False, adv_estimator="grpo", mask_truncated_episodes=is_masked
-        )
-        for is_masked in (False, True)
-    )
+    plain, masked = (build_learner(make_policy, **ALONE, mask_truncated_episodes=each) for each in (False, True))
     everything, _ = plain.credit(plain.score(batch)[0])
     credited, _ = without_truncated(everything, trajectories)
     assert credited.episodes.tolist() == kept
@@ -112,9 +102,7 @@ def test_nothing_is_learned_if_every_episode_is_masked(make_policy, make_traject
     trajectories = [make_trajectory(seed) for seed in range(4)]
     for trajectory in trajectories:
         trajectory.stop_reason = StopReason.LENGTH
-    learner = build_learner(
-        make_policy, critic=None, reference=False, adv_estimator="grpo", mask_truncated_episodes=True
-    )
+    learner = build_learner(make_policy, **ALONE, mask_truncated_episodes=True)
     before = weights_of(learner.policy)
     metrics = improve(learner, TokenBatch.from_trajectories(trajectories), trajectories)
     assert metrics["num_masked_episodes"] == 4
@@ -161,25 +149,15 @@ def test_the_policy_loss_of_a_token_is_multiplied_by_its_weight(make_policy, bat
     assert losses[0.25] == pytest.approx(0.25 * losses[1.0], abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"kl_coef": 0.1}, "need a reference policy"), ({"adv_estimator": AdvantageEstimator.GAE}, "needs values")],
-)
-def test_credit_says_what_is_missing(make_policy, batch, changes, message):
-    learner = build_learner(make_policy, critic=None, reference=False, **changes)
-    with pytest.raises(ValueError, match=message):
-        learner.credit(learner.score(batch)[0])
-
-
-def test_steps_out_of_order_are_refused(make_policy, batch):
-    learner = build_learner(make_policy)
+def test_what_a_step_needs_is_named(make_policy, batch):
+    for changes, message in (({"kl_coef": 0.1}, "need a reference policy"), ({"adv_estimator": "gae"}, "needs values")):
+        learner = build_learner(make_policy, **ALONE | changes)
+        with pytest.raises(ValueError, match=message):
+            learner.credit(learner.score(batch)[0])
     with pytest.raises(ValueError, match="call `score` before `credit`"):
         learner.credit(batch)
     with pytest.raises(ValueError, match="call `score` and `credit` before `update`"):
         learner.update(batch)
-
-
-# -- updates -----------------------------------------------------------------------------------------------------
 
 
 def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy, batch):
@@ -275,9 +253,6 @@ def test_policy_and_critic_have_learning_rates_of_their_own(make_policy, batch):
     assert learner.critic.head.linear.bias.any()
 
 
-# -- what learns -------------------------------------------------------------------------------------------------
-
-
 def test_a_frozen_part_of_the_policy_does_not_learn_and_has_no_state(make_policy, batch):
     policy = make_policy()
     policy.base_model.requires_grad_(False)
@@ -296,9 +271,6 @@ def test_a_policy_in_which_nothing_learns_and_one_that_is_its_own_reference_with
         Learner(policy := make_policy(), None, policy, SETTINGS)
 
 
-# -- schedule ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
@@ -313,9 +285,6 @@ def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_zero(schedu
     if schedule != "constant":
         with pytest.raises(ValueError, match=f"lr_schedule='{schedule}' needs total_steps"):
             learning_rate_factor(0, training(lr_schedule=schedule), None)
-
-
-# -- state -------------------------------------------------------------------------------------------------------
 
 
 def test_the_state_of_another_model_is_refused(make_policy, batch):

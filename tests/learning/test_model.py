@@ -19,23 +19,15 @@ from midthought.learning.model import (
 
 
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma2", "Cohere"])
-def test_logits_are_made_at_policy_tokens_only(name, make_policy, batch):
+def test_logits_are_made_at_policy_tokens_only_and_the_policy_is_left_as_it_was(name, make_policy, batch):
     policy = make_policy(name, **ARCHITECTURES[name])
-    seen = []
-    handle = policy.get_output_embeddings().register_forward_hook(
-        lambda module, inputs, output: seen.append(output.shape)
-    )
+    before, seen = policy(input_ids=batch.token_ids[None]).logits, []
+    head = policy.get_output_embeddings()
+    handle = head.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     token_logprobs(policy, batch)
     handle.remove()
     assert [shape[:-1].numel() for shape in seen] == [batch.num_policy_tokens]
-
-
-def test_the_policy_is_left_as_it_was(make_policy, batch):
-    policy = make_policy()
-    before = policy(input_ids=batch.token_ids[None]).logits
-    token_logprobs(policy, batch)
-    assert torch.equal(policy(input_ids=batch.token_ids[None]).logits, before)
-    assert not policy.get_output_embeddings()._forward_pre_hooks
+    assert torch.equal(policy(input_ids=batch.token_ids[None]).logits, before) and not head._forward_pre_hooks
 
 
 @torch.no_grad()

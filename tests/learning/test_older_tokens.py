@@ -58,10 +58,7 @@ def test_where_all_tokens_are_old_their_difference_says_nothing_of_the_engines_h
     assert "logprob_difference_older_max" not in health
 
 
-# -- the check of older tokens under their own version -----------------------------------------------------------------
-
-
-def sampled_by(learner, version):
+def sampled_by(learner):
     """Log-probabilities that the learner's weights of now give to the three tokens of `aged`."""
     twin = Learner(copy.deepcopy(learner.policy), None, None, training())
     return twin.score(TokenBatch.from_trajectories([aged(0, 0, 0)]))[0].old_logprobs[[1, 3, 4]].tolist()
@@ -79,7 +76,7 @@ def test_tokens_of_older_versions_are_recomputed_under_their_own_weights(labels,
     learner = Learner(make_policy(), None, None, training(max_staleness=2))
     of_version = []
     for version in range(3):
-        of_version.append(sampled_by(learner, version))
+        of_version.append(sampled_by(learner))
         before = {name: value.clone() for name, value in learner.policy.state_dict().items()}
         if version < 2:
             learner.older.keep()

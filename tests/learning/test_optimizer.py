@@ -14,25 +14,35 @@ from midthought.learning.optimizer import ADAM_BETA1, ADAM_EPSILON, NUM_MATRICES
 SMALL = training(learning_rate=1e-4, max_grad_norm=1e9)
 
 
-def module(dtype: torch.dtype = torch.bfloat16) -> nn.Linear:
+def module(dtype: torch.dtype = torch.bfloat16, *, shape: tuple[int, int] = (4, 3)) -> nn.Linear:
     torch.manual_seed(0)
-    return nn.Linear(4, 3).to(dtype)
+    return nn.Linear(*shape).to(dtype)
 
 
-def learn(made: nn.Linear, optimizer: Optimizer, number: int) -> None:
-    optimizer.zero_grad()
-    made(torch.ones(2, 4, dtype=made.weight.dtype)).sum().backward()
-    optimizer.gather()
-    optimizer.step({"policy": number})
+def wide_module(dtype: torch.dtype = torch.float32) -> nn.Linear:
+    """Has more than 4,096 weights: below that bitsandbytes stores moments in float32."""
+    return module(dtype, shape=(96, 64))
+
+
+def learn(made: nn.Linear, optimizer: Optimizer, steps: range) -> None:
+    for number in steps:
+        optimizer.zero_grad()
+        inputs = torch.randn(8, made.in_features, generator=torch.Generator().manual_seed(number))
+        made(inputs.to(made.weight.dtype)).square().mean().backward()
+        optimizer.gather()
+        optimizer.step({"policy": number})
 
 
 def test_steps_too_small_for_bfloat16_add_up_in_the_copies():
     """A weight near 0.3 is known to 2^-10 in bfloat16: steps of 1e-4 vanish in rounding, one by one."""
     made = module()
     before = made.weight.detach().float()
-    optimizer = Optimizer({"policy": made}, training(learning_rate=1e-4, max_grad_norm=1e9))
+    optimizer = Optimizer({"policy": made}, SMALL)
     for number in range(30):
-        learn(made, optimizer, number)
+        optimizer.zero_grad()
+        made(torch.ones(2, 4, dtype=made.weight.dtype)).sum().backward()
+        optimizer.gather()
+        optimizer.step({"policy": number})
     moved = (before - made.weight.detach().float())[before.abs() > 0.25]
     assert (moved - 30 * 1e-4).abs().max() < 2**-9
 
@@ -74,20 +84,6 @@ def test_a_module_that_takes_no_step_stays_as_it_is():
     assert not torch.equal(optimizer.state_dict()["critic.weight/master"], before.float())
 
 
-def wide_module(dtype: torch.dtype = torch.float32) -> nn.Linear:
-    """Has more than 4,096 weights: below that bitsandbytes stores moments in float32."""
-    torch.manual_seed(0)
-    return nn.Linear(96, 64).to(dtype)
-
-
-def learn_wide(made: nn.Linear, optimizer: Optimizer, number: int) -> None:
-    optimizer.zero_grad()
-    inputs = torch.randn(8, 96, generator=torch.Generator().manual_seed(number)).to(made.weight.dtype)
-    made(inputs).square().mean().backward()
-    optimizer.gather()
-    optimizer.step({"policy": number})
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_offloaded_optimizer_learns_bit_by_bit_the_same(dtype):
     """In both cases AdamW runs on this CPU; only who owns the updated copy differs."""
@@ -95,8 +91,7 @@ def test_an_offloaded_optimizer_learns_bit_by_bit_the_same(dtype):
     for offload in ("none", "optimizer"):
         made = wide_module(dtype)
         optimizer = Optimizer({"policy": made}, training(learning_rate=1e-3, offload=offload))
-        for number in range(5):
-            learn_wide(made, optimizer, number)
+        learn(made, optimizer, range(5))
         weights[offload] = made.weight.detach().clone()
         is_here, owned = offload == "none", {id(each) for group in optimizer.param_groups for each in group["params"]}
         own = {id(made.weight), id(made.bias)}
@@ -126,14 +121,12 @@ def test_a_restored_state_continues_bit_by_bit(dtype, before, after, tmp_path):
         Optimizer({"policy": made}, training(learning_rate=1e-3, **changes))
         for made, changes in ((one, before), (two, after))
     )
-    for number in range(4):
-        learn_wide(one, first, number)
+    learn(one, first, range(4))
     save_file(first.state_dict(), tmp_path / "state.safetensors")
     two.load_state_dict(one.state_dict())
     second.load_state_dict(load_file(tmp_path / "state.safetensors"))
-    for number in range(4, 12):
-        learn_wide(one, first, number)
-        learn_wide(two, second, number)
+    learn(one, first, range(4, 12))
+    learn(two, second, range(4, 12))
     assert torch.equal(one.weight, two.weight) and torch.equal(one.bias, two.bias)
     assert dtype is torch.float32 or first.state_dict()["policy.weight/master"].dtype is torch.float32
     for key, tensor in second.state_dict().items():
@@ -152,11 +145,9 @@ class TestMomentsIn8Bits:
         num_bytes = {}
         for kind, each in made.items():
             optimizer = Optimizer({"policy": each}, training(learning_rate=1e-3, optimizer=kind))
-            for number in range(20):
-                learn_wide(each, optimizer, number)
-            state = optimizer.state_dict()
-            fields = {key: tensor for key, tensor in state.items() if key.startswith("policy.weight/")}
-            num_bytes[kind] = sum(tensor.numel() * tensor.element_size() for tensor in fields.values())
+            learn(each, optimizer, range(20))
+            fields = [tensor for key, tensor in optimizer.state_dict().items() if key.startswith("policy.weight/")]
+            num_bytes[kind] = sum(tensor.numel() * tensor.element_size() for tensor in fields)
         assert num_bytes["adamw_8bit"] < 0.27 * num_bytes["adamw"]
         moved = (made["adamw"].weight - wide_module().weight).abs().mean()
         difference = (made["adamw"].weight - made["adamw_8bit"].weight).abs().mean()
@@ -166,7 +157,7 @@ class TestMomentsIn8Bits:
     def test_the_state_of_the_other_optimizer_is_refused(self, wrote, reads):
         one, two = wide_module(), wide_module()
         first = Optimizer({"policy": one}, training(optimizer=wrote))
-        learn_wide(one, first, 0)
+        learn(one, first, range(1))
         second = Optimizer({"policy": two}, training(optimizer=reads))
         with pytest.raises(CheckpointError, match=f"not of training.optimizer={reads}"):
             second.load_state_dict(first.state_dict())
@@ -186,10 +177,8 @@ def test_one_step_with_another_beta_and_weight_decay_by_hand(kind):
         pytest.importorskip("bitsandbytes")
     made = module(torch.float32)
     before = {name: tensor.detach().clone() for name, tensor in made.named_parameters()}
-    options = {"adam_beta2": 0.8, "weight_decay": 0.1}
-    optimizer = Optimizer(
-        {"critic": made}, training(critic_learning_rate=0.1, max_grad_norm=1e9, optimizer=kind, **options)
-    )
+    options = {"adam_beta2": 0.8, "weight_decay": 0.1, "max_grad_norm": 1e9}
+    optimizer = Optimizer({"critic": made}, training(critic_learning_rate=0.1, optimizer=kind, **options))
     optimizer.zero_grad()
     (made(torch.ones(1, 4)).sum() * 2.0).backward()  # every gradient is 2
     optimizer.step({"critic": 0})
@@ -200,9 +189,6 @@ def test_one_step_with_another_beta_and_weight_decay_by_hand(kind):
     state = optimizer.state_dict()
     torch.testing.assert_close(state[f"critic.weight/{moment}"], torch.full((3, 4), 2.0 * (1 - ADAM_BETA1)))
     torch.testing.assert_close(state[f"critic.weight/{square}"], torch.full((3, 4), 4.0 * (1 - 0.8)))
-
-
-# -- how far a step moves the weights ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 
 
+def fails(*arguments, **options):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore")
+
+
 @pytest.mark.parametrize("use", [Learner.score, Learner.sft_step, Learner.sft_loss])
 def test_a_micro_batch_that_does_not_fit_is_reported_with_its_size_and_the_remedy(make_policy, batch, use, monkeypatch):
-    def fails(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore")
-
     learner = Learner(make_policy(seed=0), None, None, training(micro_batch_tokens=batch.num_tokens * 4))
     monkeypatch.setattr(passes, "token_outputs", fails)
     smaller = max(64, int(batch.lengths.max()), batch.num_tokens // 2)
@@ -34,10 +35,6 @@ def test_the_remedy_for_a_shared_prompt_is_a_smaller_size_than_the_present_one(
     make_policy, make_trajectory, monkeypatch
 ):
     """A micro-batch counts the prompt of a group once."""
-
-    def fails(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
     rows = [make_trajectory(seed, prompt=[5] * 200) for seed in range(8)]
     batch, size = TokenBatch.from_trajectories(rows), 700
     assert batch.num_tokens > 2 * size

@@ -48,12 +48,12 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_randomness_a
     assert any(not torch.equal(weight, weights[name]) for name, weight in other.state_dict().items())
 
 
-@pytest.mark.parametrize("shape", [(16, 4, 4), (128, 1, 4), (64, 2, 1), (48, 2, 2), (64, 2, 2)])
-def test_a_shape_in_which_the_circuit_has_no_room_makes_a_model_all_the_same(tokenizer, shape):
-    hidden_size, num_layers, num_heads = shape
-    made = make_policy(
-        tokenizer, hidden_size=hidden_size, num_layers=num_layers, num_heads=num_heads, max_length=64, seed=0
-    )
+@pytest.mark.parametrize(
+    ("width", "num_layers", "num_heads"), [(16, 4, 4), (128, 1, 4), (64, 2, 1), (48, 2, 2), (64, 2, 2)]
+)
+def test_a_shape_in_which_the_circuit_has_no_room_makes_a_model_all_the_same(tokenizer, width, num_layers, num_heads):
+    shape = {"hidden_size": width, "num_layers": num_layers, "num_heads": num_heads}
+    made = make_policy(tokenizer, **shape, max_length=64, seed=0)
     with torch.no_grad():
         assert made(torch.tensor([[5, 6, 7]])).logits.isfinite().all()
 

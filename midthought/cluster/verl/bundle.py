@@ -40,14 +40,14 @@ _HERE = f"${{oc.env:{BUNDLE_VARIABLE}}}"
 
 _SCRIPT_HEAD = """#!/usr/bin/env bash
 # Trains the recipe {recipe!r} with verl {verl}, {gpus} GPUs. Install once, on every node: pip install -r requirements.txt
-{where}
+# To use a running Ray cluster, set RAY_ADDRESS; its nodes must see this folder under the same path.
+{trained_policy}
 # Further arguments are passed to verl, for example: ./{script} trainer.total_training_steps=2
 set -euo pipefail
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
 export {variable}="$PWD" PYTHONPATH="$PWD/{package}${{PYTHONPATH:+:$PYTHONPATH}}"
-exec "${{PYTHON:-python}}" -m {module} \\
+exec "${{PYTHON:-python}}" -m verl.trainer.main_ppo \\
 """
-_ON_RAY = "# To use a running Ray cluster, set RAY_ADDRESS; its nodes must see this folder under the same path."
 
 
 def has_verl() -> bool:
@@ -61,8 +61,8 @@ def require_verl() -> None:
         raise MissingExtraError("verl", "verl")
 
 
-def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
-    """Returns the whole configuration of one of verl's trainers (a DictConfig) with these overrides.
+def compose(words: Sequence[str]) -> Any:
+    """Returns the whole configuration of verl's PPO trainer (a DictConfig) with these overrides.
 
     Raises `SettingsError` for an unknown key or an invalid value.
     """
@@ -72,7 +72,7 @@ def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
 
     try:
         with initialize_config_module("verl.trainer.config", version_base=None):
-            return compose_config(name, overrides=list(words))
+            return compose_config("ppo_trainer", overrides=list(words))
     except HydraException as error:
         raise SettingsError(f"verl does not accept the settings: {' '.join(str(error).split())}") from None
 
@@ -106,8 +106,9 @@ def launch(script: Path) -> int:
     return subprocess.run(["bash", str(script)], env=environment, check=False).returncode  # noqa: S607  # bash of PATH
 
 
-def trained_policy(overrides: Mapping[str, Any], shards: str) -> str:
-    """Returns a comment: how to get the trained policy. `shards`: the folder of a checkpoint with the policy's shards."""
+def _trained_policy(overrides: Mapping[str, Any]) -> str:
+    """Returns a comment: how to get the trained policy."""
+    shards = "checkpoints/global_step_N/actor"
     if any(key.endswith("checkpoint.save_contents") and "hf_model" in each for key, each in overrides.items()):
         return f"# The trained policy: {shards}/huggingface"
     merge = f"python -m verl.model_merger merge --backend fsdp --local_dir {shards} --target_dir FOLDER"
@@ -135,14 +136,8 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         "config.yaml": job.config.to_yaml(),
         TOOLS: _tools_yaml(job, options.tool_timeout_seconds),
         AGENT_LOOP: _agent_loop_yaml(options),
-        "requirements.txt": requirements(job.extras, verl.rollout),
-        SCRIPT: script(
-            job.recipe,
-            verl,
-            "verl.trainer.main_ppo",
-            f"{_ON_RAY}\n{trained_policy(overrides, 'checkpoints/global_step_N/actor')}",
-            _shell_overrides(overrides),
-        ),
+        "requirements.txt": _requirements(job.extras, verl.rollout),
+        SCRIPT: _script(job.recipe, verl, overrides),
     }
     splits = {
         "train": (job.data_source, job.tasks["train"]),
@@ -152,13 +147,13 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         split: rows_of(tasks, job.messages, data_source=source, ability=job.ability, split=split)
         for split, (source, tasks) in splits.items()
     }
-    write_folder(folder, tables, files)
-    copy_package(folder)
+    _write_folder(folder, tables, files)
+    _copy_package(folder)
     job.write_files(folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str]) -> None:
+def _write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str]) -> None:
     """Writes Parquet tables into `data/`, and text files; makes `SCRIPT` executable.
 
     Raises `DataError` if a table is empty, `SettingsError` if the folder is not empty. Then nothing is written.
@@ -175,28 +170,27 @@ def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]
     (folder / SCRIPT).chmod(0o755)
 
 
-def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequence[str]) -> str:
-    """Returns the script, one override per line. `module`: what Python runs. `where`: comments: several nodes, the result."""
+def _script(recipe: str, verl: VerlConfig, overrides: Mapping[str, Any]) -> str:
+    """Returns the script, one override per line."""
     head = _SCRIPT_HEAD.format(
         recipe=recipe,
         verl=VERL_VERSION,
         gpus=f"{verl.num_nodes} x {verl.gpus_per_node}",
-        where=where,
+        trained_policy=_trained_policy(overrides),
         script=SCRIPT,
         variable=BUNDLE_VARIABLE,
         package=PACKAGE,
-        module=module,
     )
-    return head + "".join(f"    {word} \\\n" for word in words) + '    "$@"\n'
+    return head + "".join(f"    {word} \\\n" for word in _shell_overrides(overrides)) + '    "$@"\n'
 
 
 def _shell_overrides(overrides: Mapping[str, Any]) -> list[str]:
-    words = [shell_override(key, value) for key, value in overrides.items()]
+    words = [_shell_override(key, value) for key, value in overrides.items()]
     variables = (BUNDLE_VARIABLE, "PYTHONPATH")
     return [*words, *(f"\"+ray_kwargs.ray_init.runtime_env.env_vars.{name}='${name}'\"" for name in variables)]
 
 
-def shell_override(key: str, value: Any) -> str:
+def _shell_override(key: str, value: Any) -> str:
     """Returns an override quoted for the shell."""
     if not isinstance(value, BundlePath):
         return shlex.quote(hydra_override(key, value))
@@ -236,9 +230,9 @@ def _agent_loop_yaml(options: LoopOptions) -> str:
     return _yaml([loop])
 
 
-def requirements(extras: Sequence[str], *theirs: str) -> str:
-    """Returns the requirements of a node: verl with its extras (`theirs`), and what this package requires with `extras`."""
-    lines = [f"verl[{','.join((*theirs, 'fsdp'))}]=={VERL_VERSION}"]
+def _requirements(extras: Sequence[str], rollout: str) -> str:
+    """Returns the requirements of a node: verl with its extras, and what this package requires with `extras`."""
+    lines = [f"verl[{rollout},fsdp]=={VERL_VERSION}"]
     for line in requires("midthought") or ():
         requirement, _, marker = line.partition(";")  # the only markers are those of extras: extra == "memory"
         if not marker or marker.partition("==")[2].strip(" \"'") in extras:
@@ -246,7 +240,7 @@ def requirements(extras: Sequence[str], *theirs: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def copy_package(folder: Path) -> None:
+def _copy_package(folder: Path) -> None:
     """Copies this package into the bundle, so that all nodes run the code that wrote it."""
     source = Path(__file__).parents[2]
     shutil.copytree(source, folder / PACKAGE / source.name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -69,18 +69,3 @@ class VerlJob:
     """Install extras of this package that the workers need."""
     write_files: Callable[[Path], object] = field(default=lambda folder: None)
     """Writes files that the tools need into the bundle."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerlSftJob:
-    """Input of a bundle for verl's SFT trainer."""
-
-    recipe: str
-    config: RecipeConfig
-    conversations: Sequence[Sequence[Mapping[str, str]]]
-    """Demonstrations as messages (`role`, `content`) with calls as text; the assistant's messages are trained on."""
-    num_steps: int
-    """Number of optimizer steps."""
-    learning_rate: float
-    """Peak learning rate (AdamW): rises over `warmup_steps`, then decays along a cosine."""
-    warmup_steps: int

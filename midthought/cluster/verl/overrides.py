@@ -16,10 +16,8 @@ from midthought.cluster.verl.settings import (
     KL_KINDS,
     LOSSES,
     DerivedValues,
-    adam_betas,
     require_supported,
 )
-from midthought.config import ModelConfig
 
 KL_HORIZON = 10_000
 """Episodes over which our KL controller changes its coefficient by at most 20 %."""
@@ -178,7 +176,7 @@ TABLE: tuple[Row, ...] = (
     *_both(_same(f"{ACTOR}.optim.lr_warmup_steps", "training.warmup_steps")),
     *_both(_same(f"{ACTOR}.optim.lr_scheduler_type", "training.lr_schedule")),
     *_both(_same(f"{ACTOR}.optim.weight_decay", "training.weight_decay")),
-    *_both(Row(f"{ACTOR}.optim.betas", "training.adam_beta2", lambda f: adam_betas(f.training))),
+    *_both(Row(f"{ACTOR}.optim.betas", "training.adam_beta2", lambda f: [0.9, f.training.adam_beta2])),
     _same("critic.cliprange_value", "training.cliprange_value", _critic),
     _same("trainer.critic_warmup", "training.critic_warmup_iters", _critic),
     # memory
@@ -224,17 +222,9 @@ def overrides_of(derived: DerivedValues) -> dict[str, Any]:
     """
     require_supported(derived)
     values = {row.key: row.value(derived) for row in TABLE if row.applies(derived)}
-    return with_overrides(values | template_arguments(derived.config.model), derived.verl.overrides)
-
-
-def template_arguments(model: ModelConfig) -> dict[str, Any]:
-    """Returns the keys for `model.chat_template_kwargs`, which are new ones in verl's configuration."""
-    return {f"+data.apply_chat_template_kwargs.{name}": value for name, value in model.chat_template_kwargs.items()}
-
-
-def with_overrides(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the user's keys to `values`; they come last and replace ours."""
-    for key, value in _flat(overrides):
+    arguments = derived.config.model.chat_template_kwargs  # new keys in verl's configuration
+    values |= {f"+data.apply_chat_template_kwargs.{name}": value for name, value in arguments.items()}
+    for key, value in _flat(derived.verl.overrides):
         values.pop(key.lstrip("+"), None)
         values[key] = value
     return values

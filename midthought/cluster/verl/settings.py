@@ -31,17 +31,6 @@ _PROMPT_MARGIN_TOKENS = 128
 (such as `<think>`) into ordinary tokens."""
 
 
-class VerlSftConfig(Section):
-    """Settings of verl's SFT trainer."""
-
-    batch_size: int = Field(32, ge=1)
-    """Conversations per optimizer step; a multiple of the number of GPUs."""
-    max_length: int = Field(16384, ge=1)
-    """Maximum tokens of a conversation; a longer one stops verl's run."""
-    overrides: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the SFT trainer's own configuration, such as `{"trainer.total_epochs": 6}`; they override everything else."""
-
-
 class VerlConfig(Section):
     """Settings of verl besides the recipe: machines, memory, and verl's own keys."""
 
@@ -75,8 +64,6 @@ class VerlConfig(Section):
     texts with many such characters (LaTeX)."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Keys of verl's own configuration, such as `{"trainer.save_freq": 50}`; they override everything else."""
-    sft_trainer: VerlSftConfig = Field(default_factory=VerlSftConfig)
-    """Settings of the warm-up by verl's SFT trainer (`--stage sft`)."""
 
 
 _INFERENCE = InferenceConfig()
@@ -152,11 +139,6 @@ class DerivedValues:
     def max_tokens_per_gpu(self) -> int:
         longest = self.prompt_length + self.inference.max_tokens
         return self.verl.max_tokens_per_gpu or 2 * longest
-
-
-def adam_betas(training: TrainingConfig) -> list[float]:
-    """Returns AdamW's decays, of which the first is the same in every run of ours."""
-    return [0.9, training.adam_beta2]
 
 
 def require_supported(derived: DerivedValues) -> None:

@@ -1,4 +1,4 @@
-"""The feedback recipe for verl: problems, tool, reward and demonstrations in the form required by `midthought.cluster.verl`."""
+"""The feedback recipe for verl: problems, tool and reward in the form required by `midthought.cluster.verl`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
-from midthought.config import settled
-from midthought.errors import SettingsError
+from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob
 from midthought.feedback.settings import DEFINITION, FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
-from midthought.recipes.feedback.demonstrations import read_conversations
 from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment, FeedbackRewardConfig
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.feedback.tasks import prepare_problems
-from midthought.rollout.openai_messages import calls_of
 from midthought.tokenization import Renderer
-from midthought.tokenization.chat_template import Message
 from midthought.tools.definition import Tool
-from midthought.types.task import with_system
 
 
 def job(config: FeedbackRecipeConfig, folder: Path) -> VerlJob:
@@ -41,29 +35,6 @@ def job(config: FeedbackRecipeConfig, folder: Path) -> VerlJob:
         supply_options=config.reward.model_dump(mode="json"),
         extras=["judge", "math"],
     )
-
-
-def sft_job(config: FeedbackRecipeConfig) -> VerlSftJob:
-    """Returns the data of a warm-up bundle: the conversations of `sft.source`. Raises `DataError`, `SettingsError`."""
-    if not config.sft.source:
-        raise SettingsError("sft.source is empty: name the Parquet file that `midthought feedback convert` wrote")
-    return VerlSftJob(
-        recipe="feedback",
-        config=config,
-        conversations=[
-            with_system(list(map(_as_text, said)), *config.system_messages)
-            for said in read_conversations(config.sft.source)
-        ],
-        num_steps=config.sft.num_steps,
-        learning_rate=settled(config.sft.learning_rate),
-        warmup_steps=config.sft.warmup_steps,
-    )
-
-
-def _as_text(message: Message) -> dict[str, str]:
-    """Returns the message with its calls as text, in the format of the episodes."""
-    calls = (CALL_FORMAT.render_call(*call) for call in calls_of(message))
-    return {"role": message["role"], "content": "\n".join([message["content"] or "", *calls])}
 
 
 def feedback_tool(**options: Any) -> Tool:

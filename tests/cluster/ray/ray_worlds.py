@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,12 @@ class HoldsLock(Echo):
         self.things = {"guard": threading.Lock()}
 
 
+@dataclass(eq=False)
 class LoggedReward:
     """A reward that says in a file where it is given, and takes its time."""
 
-    def __init__(self, log: Path, seconds: float) -> None:
-        self.log = log
-        self.seconds = seconds
+    log: Path
+    seconds: float
 
     def __call__(self, trajectory: Trajectory) -> float:
         import ray
@@ -72,12 +73,12 @@ class LoggedReward:
         return float(trajectory.num_sampled)
 
 
+@dataclass(eq=False)
 class OneAnswer:
     """An episode of one answer. When it is judged, `happens` is called, and then the task's id is written into the log."""
 
-    def __init__(self, log: Path, happens: Callable[[Path, Trajectory], object] = lambda log, trajectory: None) -> None:
-        self.log = log
-        self.happens = happens
+    log: Path
+    happens: Callable[[Path, Trajectory], object] = lambda log, trajectory: None
 
     def __call__(self, task: Task) -> OneAnswer:
         return self
@@ -124,10 +125,6 @@ def record_a_lock(log: Path, trajectory: Trajectory) -> None:
 
 def log_warning(log: Path, trajectory: Trajectory) -> None:
     logging.getLogger("worlds").warning("the tide is late for %s", trajectory.task.task_id)
-
-
-def messages(task: Task) -> list[dict[str, str]]:
-    return [{"role": "user", "content": task.prompt}]
 
 
 def tasks(count: int) -> list[Task]:

@@ -12,76 +12,58 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray_worlds
 import torch
+from playing import parts_of
 from ray_worlds import Diarist, Diary, OneAnswer, settings, tasks
 
-from midthought.config import InferenceConfig, RayConfig
+from midthought.config import RayConfig
 from midthought.engines.policy_engine import policy_engine
 from midthought.errors import EngineError, SettingsError
 from midthought.learning.model import add_adapters
 from midthought.rollout.episode import RolloutParts
 from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.tokenization import Renderer
-from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.tools.executor import ToolExecutor
-from midthought.tools.registry import ToolRegistry
 from midthought.types import StopReason, Trajectory
 
 pytestmark = pytest.mark.slow
 
 
-def engine_options(renderer: Renderer) -> dict[str, Any]:
-    return {"renderer": renderer, "inference": settings().inference, "model_path": "", "max_seq_len": 256}
-
-
-def model_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
-    from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
-
-    engine = functools.partial(policy_engine, trained=None, **engine_options(renderer))
-    placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
-    return RolloutWorkerGroup(placed, policy, engine, is_deterministic=True)
-
-
-def parts_here(policy: Any, renderer: Renderer, environment: Any) -> RolloutParts:
-    """Parts with an engine in this process that computes with the policy."""
-    return RolloutParts(
-        engine=policy_engine(policy, None, **engine_options(renderer)),
-        renderer=renderer,
-        call_format=InThoughtFormat(),
-        executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
-        messages=ray_worlds.messages,
-        environment=environment,
-        inference=InferenceConfig(max_tokens=24),
-    )
-
-
-def scripted_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
+def worker_group(policy: Any, engine: Any, *, is_deterministic: bool = False, **ray: Any) -> Any:
     from midthought.cluster.ray.ray_rollouts import RolloutWorkerGroup
 
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
-    engine = functools.partial(Diarist, renderer=renderer)
-    return RolloutWorkerGroup(placed, policy, engine)
+    return RolloutWorkerGroup(placed, policy, engine, is_deterministic=is_deterministic)
 
 
-def scripted(environment: Any, worker_group: Any, renderer: Renderer) -> Any:
-    """Rollouts whose episodes call `diary` three times; its file is beside the environment's."""
+def on_ray(parts: RolloutParts, group: Any) -> Any:
     from midthought.cluster.ray.ray_rollouts import RayRollouts
 
-    parts = RolloutParts(
-        engine=Diarist(None, renderer=renderer),
-        renderer=renderer,
-        call_format=InThoughtFormat(),
-        executor=ToolExecutor(ToolRegistry([Diary(environment.log.with_name("diaries"))])),
-        messages=ray_worlds.messages,
-        environment=environment,
-        inference=InferenceConfig(max_tokens=1000),
-    )
-    return RayRollouts(parts, parts.engine, worker_group, seed=3)
+    return RayRollouts(parts, parts.engine, group, seed=3)
+
+
+def here(parts: RolloutParts) -> LocalRollouts:
+    return LocalRollouts(parts, parts.engine, seed=3)
+
+
+def computed(policy: Any, renderer: Renderer, environment: Any, *, num_actors: int) -> tuple[RolloutParts, Any]:
+    """Parts with an engine in this process that computes with the policy, and rollouts on workers that do so, too."""
+    options = {"renderer": renderer, "inference": settings().inference, "model_path": "", "max_seq_len": 256}
+    engine = functools.partial(policy_engine, trained=None, **options)
+    parts = parts_of(engine(policy), renderer, tools=[ray_worlds.twice], environment=environment, max_tokens=24)
+    return parts, on_ray(parts, worker_group(policy, engine, is_deterministic=True, num_actors=num_actors))
+
+
+def scripted(environment: Any, group: Any, renderer: Renderer) -> Any:
+    """Rollouts whose episodes call `diary` three times; its file is beside the environment's."""
+    tools = [Diary(environment.log.with_name("diaries"))]
+    engine = Diarist(None, renderer=renderer)
+    return on_ray(parts_of(engine, renderer, tools=tools, environment=environment, max_tokens=1000), group)
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +74,14 @@ def weights() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def _scripted_group(cluster: Any, weights: torch.nn.Module, renderer: Renderer) -> Iterator[Any]:
-    worker_group = scripted_group(weights, renderer, num_actors=2)
-    yield worker_group
-    worker_group.close()
+    with closing(worker_group(weights, functools.partial(Diarist, renderer=renderer), num_actors=2)) as group:
+        yield group
 
 
 @pytest.fixture
 def on_scripted(_scripted_group: Any, renderer: Renderer) -> Callable[[Any], Any]:
     """Makes rollouts on two workers that write a script."""
-    return functools.partial(scripted, worker_group=_scripted_group, renderer=renderer)
-
-
-def here(parts: RolloutParts, seed: int = 3) -> LocalRollouts:
-    return LocalRollouts(parts, parts.engine, seed=seed)
+    return functools.partial(scripted, group=_scripted_group, renderer=renderer)
 
 
 def content(t: Trajectory) -> Any:
@@ -116,40 +93,30 @@ def lines(path: Path) -> Counter[str]:
     return Counter(path.read_text().split())
 
 
-# -- the same as here ----------------------------------------------------------------------------------------------
-
-
 def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_adapters_alone(
     cluster, tokenizer, renderer, tmp_path, monkeypatch
 ):
     from midthought.cluster.ray import actor_pool
-    from midthought.cluster.ray.ray_rollouts import RayRollouts
 
     policy = ray_worlds.policy(tokenizer)
-    adapted = add_adapters(policy, 2, 4)
+    adapted = dict(add_adapters(policy, 2, 4).named_parameters())
     with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
+        for name in adapted:
             if "lora_B" in name:
-                parameter.add_(0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    parts = parts_here(policy, renderer, OneAnswer(tmp_path / "log"))
+                adapted[name].add_(0.2 * torch.randn(adapted[name].shape, generator=torch.Generator().manual_seed(1)))
     sent: list[set[str]] = []
     buckets = actor_pool.buckets
     monkeypatch.setattr(actor_pool, "buckets", lambda sizes: sent.append(set(sizes)) or buckets(sizes))
-    source = RayRollouts(parts, parts.engine, model_group(policy, renderer, num_actors=1), seed=3)
-    try:
-        first = (
-            source.rollout(tasks(6), iteration=1, group_size=2),
-            here(parts).rollout(tasks(6), iteration=1, group_size=2),
-        )
-        greedy = source.evaluate(tasks(3)), here(parts).evaluate(tasks(3))
+    parts, source = computed(policy, renderer, OneAnswer(tmp_path / "log"), num_actors=1)
+    with closing(source):
+        first = [each.rollout(tasks(6), iteration=1, group_size=2) for each in (source, here(parts))]
+        greedy = [each.evaluate(tasks(3)) for each in (source, here(parts))]
         with torch.no_grad():
-            for name, parameter in adapted.named_parameters():
+            for name in adapted:
                 if "lora_A" in name:
-                    parameter.mul_(3)
+                    adapted[name].mul_(3)
         source.update_weights()
-        second = source.rollout(tasks(3), iteration=2), here(parts).rollout(tasks(3), iteration=2)
-    finally:
-        source.close()
+        second = [each.rollout(tasks(3), iteration=2) for each in (source, here(parts))]
     assert [content(t) for t in first[0]] == [content(t) for t in first[1]]
     assert len({tuple(t.token_ids) for t in first[0]}) > 3
     for far, near in (greedy, second):
@@ -159,27 +126,22 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
 
 
 def test_new_weights_reach_the_workers_before_the_next_episode(cluster, policy, renderer, tmp_path):
-    from midthought.cluster.ray.ray_rollouts import RayRollouts
-
     environment = OneAnswer(tmp_path / "log", ray_worlds.log_process)
-    parts = parts_here(policy, renderer, environment)
-    source = RayRollouts(parts, parts.engine, model_group(policy, renderer, num_actors=2), seed=3)
+    parts, source = computed(policy, renderer, environment, num_actors=2)
     embedding = policy.get_input_embeddings().weight
     kept = embedding.detach().clone()
-    try:
+    with closing(source):
         before = source.rollout(tasks(4), iteration=0)
         with torch.no_grad():
             embedding.add_(torch.randn(embedding.shape, generator=torch.Generator().manual_seed(1)))
         source.update_weights()
         after = source.rollout(tasks(4), iteration=0)
         assert len(lines(tmp_path / "processes")) == 2
-        near = here(parts_here(policy, renderer, environment)).rollout(tasks(4), iteration=0)
+        near = here(parts).rollout(tasks(4), iteration=0)
         with torch.no_grad():
             embedding.copy_(kept)
         source.update_weights()
         again = source.rollout(tasks(4), iteration=0)
-    finally:
-        source.close()
     assert [t.token_ids for t in after] == [t.token_ids for t in near]
     assert [t.token_ids for t in after] != [t.token_ids for t in before]
     versions = [{v for t in part for s in t.segments for v in s.policy_versions} for part in (before, after)]
@@ -198,9 +160,6 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(on_
     assert len({process for _, _, process in log}) == 2
 
 
-# -- whoever dies --------------------------------------------------------------------------------------------------
-
-
 def test_every_episode_counts_once_if_workers_die_and_one_that_kills_every_worker_fails(on_scripted, tmp_path, caplog):
     environment = OneAnswer(tmp_path / "log", functools.partial(ray_worlds.kill_worker, once={"t5"}, always={"t2"}))
     done = on_scripted(environment).rollout(tasks(8), iteration=2, group_size=2)
@@ -215,13 +174,10 @@ def test_every_episode_counts_once_if_workers_die_and_one_that_kills_every_worke
 
 
 def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, weights, renderer, tmp_path):
-    worker_group = scripted_group(weights, renderer, num_actors=1, silence_timeout_seconds=3.0)
-    source = scripted(OneAnswer(tmp_path / "log", ray_worlds.block_event_loop), worker_group, renderer)
-    try:
-        done = source.evaluate(tasks(2))
-    finally:
-        source.close()
-    assert {t.stop_reason for t in done} == {StopReason.ANSWERED}
+    engine = functools.partial(Diarist, renderer=renderer)
+    group = worker_group(weights, engine, num_actors=1, silence_timeout_seconds=3.0)
+    with closing(scripted(OneAnswer(tmp_path / "log", ray_worlds.block_event_loop), group, renderer)) as source:
+        assert {t.stop_reason for t in source.evaluate(tasks(2))} == {StopReason.ANSWERED}
 
 
 def test_a_worker_that_died_is_found_when_it_gets_new_weights_and_replaced(on_scripted, weights, tmp_path, caplog):
@@ -288,7 +244,6 @@ def test_what_ends_a_rollout_here_ends_it_on_ray_with_the_same_error(on_scripted
 
     source = on_scripted(OneAnswer(tmp_path / "log"))
     parts = source.parts = dataclasses.replace(source.parts, messages=refusing)
-    with pytest.raises(SettingsError, match="task t0 has no words"):
-        here(parts).evaluate(tasks(1))
-    with pytest.raises(SettingsError, match="task t0 has no words"):
-        source.evaluate(tasks(1))
+    for each in (source, here(parts)):
+        with pytest.raises(SettingsError, match="task t0 has no words"):
+            each.evaluate(tasks(1))

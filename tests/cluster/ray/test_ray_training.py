@@ -1,6 +1,5 @@
 """Training with rollouts on Ray: the same run as in this process, with tools, environments and data sets."""
 
-import copy
 import math
 import os
 import time
@@ -14,16 +13,6 @@ from precision import logit_tolerance
 from ray_worlds import Echo, LoggedReward, settings
 
 from midthought import RayPPOTrainer
-
-
-def run(policy: Any, tokenizer: Any, **options: Any) -> tuple[list[dict[str, float]], dict[str, float], Any]:
-    config = options.pop("config")
-    options |= {"model": copy.deepcopy(policy), "tokenizer": tokenizer}
-    with RayPPOTrainer(config, **options) as trainer:
-        figures = trainer.fit()
-        judged = trainer.evaluate(2)
-        weights = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    return figures, judged, weights
 
 
 def without_times(figures: dict[str, float]) -> dict[str, str]:

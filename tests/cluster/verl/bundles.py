@@ -1,6 +1,5 @@
 """Bundles of both recipes over small data, written by the command line, and what they hold."""
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from small_runs import small_embedding_model, write_short_transcripts
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.feedback.convert import convert
 
 SMALL = ("memory.chunk_words=18", "questions.num_train=300", "memory.search=full_text")
 MADE = (
@@ -25,7 +23,6 @@ MADE = (
     "feedback.critic=hints",
 )
 """Problems that are made and judged without a server."""
-SFT_MODULE = "verl.trainer.sft_trainer"
 
 
 def write_bundle(recipe: str, bundle: Path, profile: str, *words: str) -> Path:
@@ -45,34 +42,9 @@ def write_feedback(folder: Path, profile: str, *words: str) -> Path:
     return write_bundle("feedback", folder / "bundle", profile, *MADE, *words)
 
 
-def write_feedback_sft(folder: Path, profile: str, *words: str) -> Path:
-    """For the warm-up."""
-    source = f"sft.source={write_conversations(folder)}"
-    return write_bundle("feedback", folder / "sft-bundle", profile, "--stage", "sft", source, *words)
-
-
-def write_conversations(folder: Path, num_problems: int = 36) -> Path:
-    """A third right at once, a third after one feedback, a third after two."""
-    rows = [
-        {
-            "unique_id": str(problem),
-            "original_question": f"What is {problem} + {problem}?",
-            "iteration": iteration,
-            "is_correct": iteration == problem % 3,
-            "full_response": [f"It is \\boxed{{{iteration}}}."],
-            "feedback": "" if iteration == problem % 3 else [f"Too small by {problem % 3 - iteration}.", None],
-        }
-        for problem in range(num_problems)
-        for iteration in range(problem % 3 + 1)
-    ]
-    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    convert(folder / "log.jsonl", folder / "sft.parquet", strict=True)
-    return folder / "sft.parquet"
-
-
-def words_of(bundle: Path, module: str = "verl.trainer.main_ppo") -> list[str]:
+def words_of(bundle: Path) -> list[str]:
     """The overrides in the bundle's script, as its shell would hand them on."""
-    lines = (bundle / "train.sh").read_text().partition(f"-m {module} \\\n")[2]
+    lines = (bundle / "train.sh").read_text().partition("-m verl.trainer.main_ppo \\\n")[2]
     return shlex.split(lines.replace("\\\n", " ").replace('"$@"', "").replace("$MIDTHOUGHT_BUNDLE", str(bundle)))
 
 

@@ -15,22 +15,16 @@ from transformers import AutoModelForTokenClassification
 from verl.plugin.platform import PlatformRegistry
 from verl.plugin.platform.platform_base import PlatformBase
 
-NAMES = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
-
 
 def _device() -> types.ModuleType:
     """`torch.cpu` with what verl asks of `torch.cuda` besides."""
     module = types.ModuleType("cpu_device")
-    for name in dir(torch.cpu):
-        setattr(module, name, getattr(torch.cpu, name))
-    for name in NAMES:
-        setattr(module, name, lambda *_: 0)
-    for name in ("empty_cache", "ipc_collect", "reset_peak_memory_stats"):
-        setattr(module, name, lambda *_: None)
-    more: dict[str, Any] = {"mem_get_info": lambda *_: (1, 1), "get_device_name": lambda *_: "cpu"}
-    more |= {"get_rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state}
-    for name, value in more.items():
-        setattr(module, name, value)
+    more: dict[str, Any] = {name: getattr(torch.cpu, name) for name in dir(torch.cpu)}
+    counts = ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
+    more |= dict.fromkeys(counts, lambda *_: 0)
+    more |= dict.fromkeys(("empty_cache", "ipc_collect", "reset_peak_memory_stats"), lambda *_: None)
+    more |= {"mem_get_info": lambda *_: (1, 1), "get_device_name": lambda *_: "cpu"}
+    vars(module).update(more, get_rng_state=torch.get_rng_state, set_rng_state=torch.set_rng_state)
     return module
 
 

@@ -12,17 +12,14 @@ import pytest
 import yaml
 from worlds import Look, task
 
-from midthought.cluster.verl import bundle
-from midthought.cluster.verl.bundle import require_verl, write_bundle
+from midthought.cluster.verl.bundle import write_bundle
 from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.settings import LoopOptions, VerlConfig
 from midthought.config import RecipeConfig
-from midthought.errors import DataError, MissingExtraError, SettingsError
+from midthought.errors import DataError, SettingsError
 
 TASKS = [dataclasses.replace(task(number), prompt=f"Ü\ud800 {number}") for number in range(70)]
-
-
 PROJECT = "it's mine; $(rm -rf x)"
 
 
@@ -52,16 +49,10 @@ def job(**more: Any) -> VerlJob:
 def test_everything_that_a_cluster_needs_is_in_it(tmp_path: Path) -> None:
     files = write_bundle(job(), VerlConfig(num_validation_rows=2), tmp_path / "b")
     names = [path.relative_to(tmp_path / "b").as_posix() for path in files]
-    assert [name for name in names if not name.startswith("package/")] == [
-        "agent_loop.yaml",
-        "config.yaml",
-        "data/train.parquet",
-        "data/validation.parquet",
-        "more.txt",
-        "requirements.txt",
-        "tools.yaml",
-        "train.sh",
-    ]
+    expected = (
+        "agent_loop.yaml config.yaml data/train.parquet data/validation.parquet more.txt requirements.txt tools.yaml"
+    )
+    assert [name for name in names if not name.startswith("package/")] == [*expected.split(), "train.sh"]
     rows = pyarrow.parquet.read_table(tmp_path / "b" / "data" / "train.parquet").to_pylist()
     assert len(rows) == 70
     assert rows[4]["prompt"] == [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Ü? 4"}]
@@ -131,35 +122,20 @@ def test_the_script_says_how_to_get_the_trained_policy(
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "words"),
+    ("changes", "place", "error", "words"),
     [
-        ({"tasks": {"train": TASKS[:5], "validation": TASKS}}, SettingsError, "5 training tasks do not fill"),
-        ({"supply_options": {"a": {1, 2}}}, SettingsError, "supply_options.*JSON"),
+        ({"tasks": {"train": TASKS[:5], "validation": TASKS}}, "new", SettingsError, "5 training tasks do not fill"),
+        ({"tasks": {"train": TASKS, "validation": []}}, "new", DataError, "validation: there is no task"),
+        ({"supply_options": {"a": {1, 2}}}, "new", SettingsError, "supply_options.*JSON"),
+        ({}, "used", SettingsError, "used is not empty; give a new folder"),
+        ({}, "used/file", SettingsError, "file is not empty"),
     ],
 )
 def test_where_something_is_wrong_nothing_is_written(
-    tmp_path: Path, changes: dict[str, Any], error: type[Exception], words: str
+    tmp_path: Path, changes: dict[str, Any], place: str, error: type[Exception], words: str
 ) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
     with pytest.raises(error, match=words):
-        write_bundle(job(**changes), VerlConfig(), tmp_path / "b")
-    assert not (tmp_path / "b").exists()
-
-
-def test_no_validation_task_and_a_folder_in_use_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="validation: there is no task"):
-        write_bundle(job(tasks={"train": TASKS, "validation": []}), VerlConfig(), tmp_path / "b")
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "mine").touch()
-    with pytest.raises(SettingsError, match="c is not empty; give a new folder"):
-        write_bundle(job(), VerlConfig(), tmp_path / "c")
-    (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match="file is not empty"):
-        write_bundle(job(), VerlConfig(), tmp_path / "file")
-
-
-def test_a_missing_verl_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "has_verl", lambda: False)
-    with pytest.raises(
-        MissingExtraError, match=r"verl is not installed; install it with: pip install 'midthought\[verl\]'"
-    ):
-        require_verl()
+        write_bundle(job(**changes), VerlConfig(), tmp_path / place)
+    assert [path.name for path in tmp_path.rglob("*")] == ["used", "file"]

@@ -15,7 +15,7 @@ from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
 from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
-from midthought.rollout.episode import EpisodeStart, run_episode, run_episodes
+from midthought.rollout.episode import run_episode
 from midthought.tokenization import Renderer
 from midthought.types import Finish, Trajectory
 
@@ -26,24 +26,25 @@ LIMITS = {"max_tokens": 400, "max_segment_length": 256}
 PARAMS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
 
 
-def directly(renderer: Renderer, written: tuple[str, ...] = WRITTEN) -> Trajectory:
-    made = parts(ScriptedEngine(["".join(written)], renderer), renderer, **LIMITS)
-    return asyncio.run(run_episodes(made, [EpisodeStart(task=task(), seed=0)]))[0]
+def directly(renderer: Renderer) -> Trajectory:
+    return played(ScriptedEngine(["".join(WRITTEN)], renderer), renderer)
 
 
-def through_verl(renderer: Renderer, ends: str, *, written: tuple[str, ...] = WRITTEN, ignores_stops: bool = False):
-    manager = Manager(Rewriting(written, renderer), ignores_stops=ignores_stops)
-    engine = VerlEngine(
-        manager,
-        PARAMS,
-        eos_token_ids=renderer.eos_token_ids,
-        stop_token_ids=call_end_token_ids(renderer.tokenizer.get_vocab(), ends),
-        request_id="r",
-        priority=3,
-    )
+def verls(manager: Manager, renderer: Renderer, ends: str, **more: Any) -> VerlEngine:
+    stops = call_end_token_ids(renderer.tokenizer.get_vocab(), ends)
+    return VerlEngine(manager, PARAMS, eos_token_ids=renderer.eos_token_ids, stop_token_ids=stops, **more)
+
+
+def played(engine: Any, renderer: Renderer, **limits: Any) -> Trajectory:
     trajectory = Trajectory(task(), renderer.prompt(task().messages()))
-    asyncio.run(run_episode(parts(engine, renderer, **LIMITS), trajectory, 0))
-    return trajectory, manager, engine
+    asyncio.run(run_episode(parts(engine, renderer, **LIMITS | limits), trajectory, 0))
+    return trajectory
+
+
+def through_verl(renderer: Renderer, ends: str, *, ignores_stops: bool = False):
+    manager = Manager(Rewriting(WRITTEN, renderer), ignores_stops=ignores_stops)
+    engine = verls(manager, renderer, ends, request_id="r", priority=3)
+    return played(engine, renderer), manager, engine
 
 
 class Rewriting:
@@ -65,8 +66,7 @@ class Rewriting:
             taken.append(token_id)
             if stopper.feed(token_id):
                 break
-        finish = Finish.LENGTH
-        return SimpleNamespace(token_ids=taken, sampled_logprobs=[-0.5] * len(taken), finish=finish)
+        return SimpleNamespace(token_ids=taken, sampled_logprobs=[-0.5] * len(taken))
 
     def _starts(self, token_ids: list[int], number: int) -> int:
         """Where the present words begin: after the prompt or the last result."""
@@ -110,32 +110,16 @@ def test_requests_ask_for_ids_log_probabilities_and_ours_before_verls(renderer: 
 
 
 @given(budget=st.integers(1, 80), segment=st.integers(1, 40))
-def test_budgets_and_segments_cut_an_episode_as_they_do_at_home(budget: int, segment: int) -> None:
-    renderer = SMALL["renderer"]
+def test_budgets_and_segments_cut_an_episode_as_they_do_at_home(budget: int, segment: int, renderer: Renderer) -> None:
     found = []
     for engine in (
         ScriptedEngine(["".join(WRITTEN)], renderer),
-        VerlEngine(
-            Manager(Rewriting(WRITTEN, renderer)),
-            PARAMS,
-            eos_token_ids=renderer.eos_token_ids,
-            stop_token_ids=call_end_token_ids(renderer.tokenizer.get_vocab(), "}"),
-        ),
+        verls(Manager(Rewriting(WRITTEN, renderer)), renderer, "}"),
     ):
-        made = parts(engine, renderer, max_tokens=budget, max_segment_length=segment)
-        trajectory = Trajectory(task(), renderer.prompt(task().messages()))
-        asyncio.run(run_episode(made, trajectory, 0))
+        trajectory = played(engine, renderer, max_tokens=budget, max_segment_length=segment)
         trajectory.check()
         found.append((trajectory.token_ids, trajectory.loss_mask, trajectory.stop_reason, trajectory.error))
     assert found[0] == found[1]
-
-
-SMALL: dict[str, Renderer] = {}
-
-
-@pytest.fixture(autouse=True)
-def _renderer_for_properties(renderer: Renderer) -> None:
-    SMALL["renderer"] = renderer
 
 
 class Says:

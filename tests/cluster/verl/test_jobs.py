@@ -1,4 +1,4 @@
-"""`midthought train RECIPE --engine verl`: the bundles for RL and for the warm-up, and every mistake as one line."""
+"""`midthought train RECIPE --engine verl`: the bundles, and every mistake as one line."""
 
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,14 @@ from bundles import (
     rows_of_bundle,
     tool_of_bundle,
     write_bundle,
-    write_conversations,
     write_feedback,
-    write_feedback_sft,
     write_podcast,
 )
 from small_runs import write_short_transcripts
 
 from midthought.cluster.verl import bundle
 from midthought.cluster.verl.record import task_of
+from midthought.errors import ModelPathError
 from midthought.feedback.settings import SYSTEM_PROMPT, TOOL_NAME
 from midthought.recipes.feedback.verl import feedback_tool
 from midthought.recipes.podcast import recipe
@@ -29,15 +28,6 @@ from midthought.recipes.podcast.verl import memory_tool
 def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of the feedback recipe's profile `seed`."""
     return write_feedback(tmp_path_factory.mktemp("seed"), "seed")
-
-
-@pytest.fixture(scope="module")
-def sft(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of its warm-up."""
-    return write_feedback_sft(tmp_path_factory.mktemp("sft"), "seed")
-
-
-# -- podcast ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_cluster_profile_has_room_for_its_segments_and_its_memory_goes_along(tmp_path: Path) -> None:
@@ -64,7 +54,12 @@ def test_a_file_of_ones_own_may_hold_a_section_for_verl(tmp_path: Path) -> None:
     assert (chosen.verl.num_nodes, chosen.verl.gpus_per_node, chosen.training.seed) == (2, 4, 3)
 
 
-# -- feedback --------------------------------------------------------------------------------------------------------
+def test_the_run_of_our_own_warm_up_gives_the_initial_model(tmp_path: Path) -> None:
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "config.json").write_text("{}")
+    assert recipe.begin_with_verl([], from_path=tmp_path).model.local_path == str(tmp_path / "warmup")
+    with pytest.raises(ModelPathError, match="holds no policy; give a run folder, a checkpoint"):
+        recipe.begin_with_verl([], from_path=tmp_path / "none")
 
 
 def test_the_seed_profile_has_the_seeds_own_values(seed: Path) -> None:
@@ -130,50 +125,6 @@ def test_a_critic_on_a_server_gets_the_settings_that_it_is_asked_with(tmp_path: 
     assert feedback_tool(**options).timeout_seconds == 90.0  # 30 for each server, 30 to spare
 
 
-# -- the warm-up ------------------------------------------------------------------------------------------------------
-
-
-def test_the_warm_up_is_a_bundle_of_its_own(sft: Path) -> None:
-    files = sorted(str(path.relative_to(sft)) for path in sft.rglob("*") if path.is_file())
-    assert files == ["config.yaml", "data/train.parquet", "requirements.txt", "train.sh"]
-    script = (sft / "train.sh").read_text()
-    assert "-m torch.distributed.run --standalone --nproc-per-node=4 -m verl.trainer.sft_trainer \\\n" in script
-    for word in (
-        "model.path=Qwen/Qwen2.5-32B-Instruct",
-        "\"data.train_files='$MIDTHOUGHT_BUNDLE/data/train.parquet'\"",
-        "data.train_batch_size=32",
-        "data.max_length=16384",
-        "engine.ulysses_sequence_parallel_size=4",
-        "optim.weight_decay=0.01",
-        "'optim.betas=[0.9,0.999]'",
-        "trainer.total_training_steps=78",
-        "trainer.total_epochs=78",  # 36 conversations: one step a pass
-        "'checkpoint.save_contents=[model,optimizer,extra,hf_model]'",
-    ):
-        assert f"    {word} \\\n" in script, word
-
-
-def test_its_conversations_are_in_the_words_of_the_episodes(sft: Path, seed: Path) -> None:
-    rows = rows_of_bundle(sft)
-    assert [len(row["messages"]) for row in rows[:3]] == [3, 5, 7]
-    system, user, answer, result, last = rows[1]["messages"]
-    assert system == rows_of_bundle(seed)[0]["prompt"][0]
-    assert user["content"].startswith("What is 1 + 1?")
-    call = '<tool_call>\n{"name": "get_feedback", "arguments": {"current_answer": "It is \\\\boxed{0}."}}\n</tool_call>'
-    assert answer == {"role": "assistant", "content": f"It is \\boxed{{0}}.\n{call}"}
-    assert result["role"] == "tool" and result["content"].startswith("Too small by 1.")
-    assert last == {"role": "assistant", "content": "It is \\boxed{1}."}
-
-
-def test_several_nodes_meet_at_an_address(tmp_path: Path) -> None:
-    script = (write_feedback_sft(tmp_path, "cluster") / "train.sh").read_text()
-    assert (
-        '--nnodes=2 --nproc-per-node=8 --rdzv-id=midthought --rdzv-backend=c10d --rdzv-endpoint="$RENDEZVOUS"' in script
-    )
-
-
-# -- mistakes --------------------------------------------------------------------------------------------------------
-
 DRY = ("--engine", "verl", "--dry-run")
 
 
@@ -185,29 +136,15 @@ DRY = ("--engine", "verl", "--dry-run")
         (
             "podcast",
             ("--engine", "verl", "--stage", "sft"),
-            "verl learns whole messages, and the demonstrations of 'podcast' hold",
+            "leave --engine out for the warm-up, then give its run to verl",
         ),
         ("podcast", ("--engine", "verl", "--stage", "evaluate"), "unknown stage 'evaluate'"),
         ("podcast", ("--engine", "verl", "--resume"), "run the bundle's train.sh again"),
         ("podcast", (*DRY, "--config", "clutser"), "no file and no profile. Did you mean 'cluster'?"),
         ("podcast", (*DRY, "verl.gpus=4"), "unknown key 'gpus' in verl"),
         ("podcast", (*DRY, "training.batch_size=96"), "not a multiple of mini_batch_size=64"),
-        ("podcast", ("--engine", "verl"), "pip install 'midthought[verl]'"),
-        ("feedback", (*DRY, "--stage", "sft", "sft.source=null"), "sft.source is empty"),
-        ("feedback", (*DRY, "--stage", "sft", "sft.source=none.parquet"), "none.parquet"),
-        (
-            "feedback",
-            (*DRY, "--stage", "sft", "verl.sft_trainer.batch_size=40"),
-            "36 conversations do not fill one step of 40",
-        ),
-        (
-            "feedback",
-            (*DRY, "--stage", "sft", "verl.sft_trainer.batch_size=30"),
-            "verl.sft_trainer.batch_size=30 is not a multiple of the 16 GPUs",
-        ),
-        ("feedback", (*DRY, "--stage", "sft", "model.local_path=''"), "model.local_path is empty"),
-        ("feedback", (*DRY, "--stage", "sft", "sft.num_steps=0"), "there is nothing to train"),
-        ("feedback", (*DRY, "--stage", "sft", "verl.sft_trainer.batch=1"), "unknown key 'batch' in verlsft"),
+        ("podcast", ("--engine", "verl"), "verl is not installed; install it with: pip install 'midthought[verl]'"),
+        ("feedback", (*DRY, *MADE, "model.local_path=''"), "model.local_path is empty"),
         ("feedback", (*DRY, *MADE, "feedback.critic=hint"), "hints"),
         ("feedback", (*DRY, *MADE, "problems.num_train=20"), "20 training tasks do not fill one batch of 32 prompts"),
     ],
@@ -216,10 +153,8 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     recipe: str, words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any
 ) -> None:
     monkeypatch.setattr(bundle, "has_verl", lambda: False)
-    sources = {
-        "podcast": f"memory.transcripts={write_short_transcripts(tmp_path / 'episodes')}",
-        "feedback": f"sft.source={write_conversations(tmp_path)}",
-    }
-    code, _, told = call("train", recipe, "--run", tmp_path / "b", sources[recipe], *words)
+    if recipe == "podcast":
+        words = (f"memory.transcripts={write_short_transcripts(tmp_path / 'episodes')}", *words)
+    code, _, told = call("train", recipe, "--run", tmp_path / "b", *words)
     assert code == 2 and said in told and told.count("\n") == 1
     assert not (tmp_path / "b").exists()

@@ -12,14 +12,13 @@ from midthought.errors import SettingsError
 
 GRPO = {"adv_estimator": "grpo", "group_size": 8, "batch_size": 64, "mini_batch_size": 16}
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+ABSENT = "no such key"
+DECAYS = {"weight_decay": 0.1, "betas": [0.9, 0.95]}
 
 
 def derived(num_tasks: int = 100, verl: dict[str, Any] | None = None, **sections: Any) -> DerivedValues:
-    config = (
-        RecipeConfig()
-        .merged({"model": {"local_path": "some/model"}, "inference": {"max_tokens": 300}})
-        .merged(sections)
-    )
+    common = {"model": {"local_path": "some/model"}, "inference": {"max_tokens": 300}}
+    config = RecipeConfig().merged(common).merged(sections)
     return DerivedValues(config, VerlConfig(**(verl or {})), "test", num_tasks)
 
 
@@ -32,68 +31,56 @@ def test_no_key_stands_twice_and_every_one_of_ours_is_a_setting() -> None:
             assert hasattr(known[1] if section == "verl" else getattr(known[0], section), name), row
 
 
-def test_episodes_become_prompts_and_a_group_is_n() -> None:
-    found = overrides_of(derived(training=GRPO))
-    assert found["data.train_batch_size"] == 8
-    assert found[f"{ACTOR}.ppo_mini_batch_size"] == 2
-    assert found[f"{ROLLOUT}.n"] == 8
-    assert found["algorithm.adv_estimator"] == "grpo"
-    assert not any(key.startswith("critic.") for key in found)
-
-
-def test_steps_become_enough_epochs() -> None:
-    # 100 tasks in batches of 32: three steps an epoch, four tasks left over; seven steps need three epochs
-    found = overrides_of(derived(training={"batch_size": 32, "mini_batch_size": 32, "num_train_iters": 7}))
-    assert (found["trainer.total_epochs"], found["trainer.total_training_steps"]) == (3, 7)
-    found = overrides_of(derived(training={"batch_size": 32, "mini_batch_size": 32, "num_epochs": 5}))
-    assert (found["trainer.total_epochs"], found["trainer.total_training_steps"]) == (5, None)
-
-
-def test_kl_clip_and_correction_are_said_in_verls_words() -> None:
-    ours = {"kl_coef": 0.0, "kl_loss_coef": 0.1, "kl_loss_kind": "k2", "clip_ratio_high": 0.28, "policy_loss": "gspo"}
-    ours |= {"rollout_correction": "sequence_truncated", "loss_agg": "seq-mean-token-sum-norm"}
-    found = overrides_of(derived(training=ours))
-    assert found["algorithm.use_kl_in_reward"] is False
-    assert (found[f"{ACTOR}.use_kl_loss"], found[f"{ACTOR}.kl_loss_type"]) == (True, "mse")
-    assert (found[f"{ACTOR}.clip_ratio_low"], found[f"{ACTOR}.clip_ratio_high"]) == (0.2, 0.28)
-    assert found[f"{ACTOR}.clip_ratio_c"] == 1e6  # no dual clip
-    assert found["algorithm.rollout_correction.rollout_is"] == "sequence"
-    assert found[f"{ACTOR}.loss_scale_factor"] == 300
-    assert found[f"{ACTOR}.policy_loss.loss_mode"] == "gspo"
-
-
-def test_weight_decay_and_the_second_moment_are_those_of_the_settings_for_policy_and_critic() -> None:
-    found = overrides_of(derived(training={"weight_decay": 0.1, "adam_beta2": 0.95}))
-    for optimizer in (f"{ACTOR}.optim", "critic.optim"):
-        assert (found[f"{optimizer}.weight_decay"], found[f"{optimizer}.betas"]) == (0.1, [0.9, 0.95])
-
-
-def test_layer_inputs_are_offloaded_by_verls_own_key_if_they_are_here() -> None:
-    keys = ("actor_rollout_ref.model.enable_activation_offload", "critic.model.enable_activation_offload")
-    plain, offloaded = (
-        overrides_of(derived(training={"gradient_checkpointing": value})) for value in (True, "offload")
-    )
-    assert not any(key in plain for key in keys)
-    assert [offloaded[key] for key in keys] == [True, True]
-
-
-def test_arguments_of_the_chat_template_are_new_keys_of_verls() -> None:
-    found = overrides_of(derived(model={"chat_template_kwargs": {"enable_thinking": False}}))
-    assert found["+data.apply_chat_template_kwargs.enable_thinking"] is False
-    assert not any("apply_chat_template_kwargs" in key for key in overrides_of(derived()))
-
-
-def test_micro_batches_are_packed_by_tokens_or_padded_by_rows() -> None:
-    packed = overrides_of(derived())
-    assert packed[f"{ACTOR}.use_dynamic_bsz"] is True
-    assert packed[f"{ACTOR}.ppo_max_token_len_per_gpu"] == 2 * (1024 + 128 + 300)
-    padded = overrides_of(derived(verl={"rows_per_gpu": 2}))
-    assert padded["critic.ppo_micro_batch_size_per_gpu"] == padded[f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"] == 2
-    assert f"{ACTOR}.ppo_max_token_len_per_gpu" not in padded
+STEPS = {"batch_size": 32, "mini_batch_size": 32}
+"""Of 100 tasks: three steps an epoch, four tasks left over."""
+LIMITS = {"kl_coef": 0.0, "kl_loss_coef": 0.1, "kl_loss_kind": "k2", "clip_ratio_high": 0.28}
+OFFLOADED = [f"{model}.enable_activation_offload" for model in ("actor_rollout_ref.model", "critic.model")]
+THINKING = "+data.apply_chat_template_kwargs.enable_thinking"
 
 
 @pytest.mark.parametrize(
-    "theirs", [{"trainer.save_freq": 50}, {"trainer": {"save_freq": 50}}, {"+trainer.save_freq": 50}]
+    ("sections", "expected"),
+    [
+        ({"training": GRPO}, {"data.train_batch_size": 8, f"{ACTOR}.ppo_mini_batch_size": 2, f"{ROLLOUT}.n": 8}),
+        ({"training": GRPO}, {"algorithm.adv_estimator": "grpo", "critic.": ABSENT}),
+        ({"training": STEPS | {"num_train_iters": 7}}, {"trainer.total_epochs": 3, "trainer.total_training_steps": 7}),
+        ({"training": STEPS | {"num_epochs": 5}}, {"trainer.total_epochs": 5, "trainer.total_training_steps": None}),
+        ({"training": LIMITS}, {"algorithm.use_kl_in_reward": False, f"{ACTOR}.use_kl_loss": True}),
+        ({"training": LIMITS}, {f"{ACTOR}.kl_loss_type": "mse", f"{ACTOR}.clip_ratio_low": 0.2}),
+        ({"training": LIMITS}, {f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.clip_ratio_c": 1e6}),  # no dual clip
+        (
+            {"training": {"rollout_correction": "sequence_truncated", "policy_loss": "gspo"}},
+            {"algorithm.rollout_correction.rollout_is": "sequence", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
+        ),
+        ({"training": {"loss_agg": "seq-mean-token-sum-norm"}}, {f"{ACTOR}.loss_scale_factor": 300}),
+        (
+            {"training": {"weight_decay": 0.1, "adam_beta2": 0.95}},
+            {f"{of}.optim.{key}": each for of in (ACTOR, "critic") for key, each in DECAYS.items()},
+        ),
+        ({"training": {"gradient_checkpointing": True}}, dict.fromkeys(OFFLOADED, ABSENT)),
+        ({"training": {"gradient_checkpointing": "offload"}}, dict.fromkeys(OFFLOADED, True)),
+        ({"model": {"chat_template_kwargs": {"enable_thinking": False}}}, {THINKING: False}),
+        ({}, {"+data.apply_chat_template_kwargs": ABSENT, f"{ACTOR}.use_dynamic_bsz": True}),
+        ({}, {f"{ACTOR}.ppo_max_token_len_per_gpu": 2 * (1024 + 128 + 300)}),
+        (
+            {"verl": {"rows_per_gpu": 2}},
+            {
+                "critic.ppo_micro_batch_size_per_gpu": 2,
+                f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 2,
+                f"{ACTOR}.ppo_max_token_len_per_gpu": ABSENT,
+            },
+        ),
+    ],
+)
+def test_settings_are_said_in_verls_words_and_units(sections: dict[str, Any], expected: dict[str, Any]) -> None:
+    """`ABSENT`: no key begins so."""
+    found = overrides_of(derived(**sections))
+    assert {key: found.get(key, ABSENT) for key in expected} == expected
+    assert not [key for key in found for none in expected if expected[none] == ABSENT and key.startswith(none)]
+
+
+@pytest.mark.parametrize(
+    "theirs", [{f"{plus}trainer.save_freq": 50} for plus in ("", "+")] + [{"trainer": {"save_freq": 50}}]
 )
 def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
     found = overrides_of(derived(verl={"overrides": theirs}))

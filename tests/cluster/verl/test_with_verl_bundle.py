@@ -59,37 +59,16 @@ def test_every_row_of_the_table_names_a_key_of_its_configuration() -> None:
         assert name in OmegaConf.select(composed, where), row.key
 
 
-@pytest.mark.parametrize(
-    "training",
-    [
-        {"adv_estimator": name, "group_size": size, "batch_size": 64, "mini_batch_size": 32}
-        for name, size in (
-            ("grpo", 8),
-            ("dr_grpo", 8),
-            ("rloo", 4),
-            ("reinforce_plus_plus", None),
-            ("reinforce_plus_plus_baseline", 4),
-        )
-    ]
-    + [
-        {
-            "policy_loss": "cispo",
-            "lr_schedule": "cosine",
-            "max_dynamic_batches": 2,
-            "adv_estimator": "grpo",
-            "group_size": 8,
-            "batch_size": 64,
-        },
-        {
-            "kl_coef": 0.05,
-            "target_kl": 0.1,
-            "kl_loss_coef": 0.1,
-            "kl_loss_kind": "abs",
-            "rollout_correction": "truncated",
-        },
-    ],
-    ids=lambda training: training.get("adv_estimator", "gae"),
-)
+GROUP_SIZES = {"grpo": 8, "dr_grpo": 8, "rloo": 4, "reinforce_plus_plus": None, "reinforce_plus_plus_baseline": 4}
+OF_GROUPS = [{"adv_estimator": name, "group_size": size, "batch_size": 64} for name, size in GROUP_SIZES.items()]
+OTHER_SETTINGS = [
+    *(training | {"mini_batch_size": 32} for training in OF_GROUPS),
+    OF_GROUPS[0] | {"policy_loss": "cispo", "lr_schedule": "cosine", "max_dynamic_batches": 2},
+    {"kl_coef": 0.05, "target_kl": 0.1, "kl_loss_coef": 0.1, "kl_loss_kind": "abs", "rollout_correction": "truncated"},
+]
+
+
+@pytest.mark.parametrize("training", OTHER_SETTINGS, ids=lambda training: training.get("adv_estimator", "gae"))
 def test_other_settings_pass_its_own_checks(training: dict[str, Any], model_path: Path) -> None:
     config = RecipeConfig().merged({"model": {"local_path": str(model_path), "lora_rank": 8}, "training": training})
     for verl in (VerlConfig(), VerlConfig(rows_per_gpu=2, rollout="sglang")):
@@ -100,9 +79,7 @@ def test_other_settings_pass_its_own_checks(training: dict[str, Any], model_path
 
 
 def test_an_unknown_key_is_named() -> None:
-    with pytest.raises(
-        SettingsError, match=r"verl does not accept the settings.*trainer\.save_frequency|save_frequency"
-    ):
+    with pytest.raises(SettingsError, match=r"verl does not accept the settings.*save_frequency"):
         compose(["trainer.save_frequency=3"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,31 @@ from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.rollout.episode import EpisodeStart, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
-from midthought.types import Trajectory
+from midthought.types import Task, Trajectory
 
 NUM_ROWS = 6
 OPTIONS = {"supply": "worlds:supply", "max_segment_length": 24}
 
 
-def rows(num_rows: int = NUM_ROWS) -> list[dict[str, Any]]:
-    tasks = [task(number) for number in range(num_rows)]
+def rows_for(*tasks: Task) -> list[dict[str, Any]]:
     return rows_of(tasks, lambda each: each.messages("Be short."), data_source="x", ability="qa", split="train")
+
+
+ROWS = rows_for(*map(task, range(NUM_ROWS)))
+
+
+@pytest.fixture
+def play(model_path: Path, renderer: Renderer, tmp_path: Path) -> Callable[..., Any]:
+    """Runs rows in verl's worker; the policy ends every answer at once unless an engine is given. Returns (outputs, padded
+    batch, requests)."""
+
+    def play(*more: str, options: Any = OPTIONS, rows: Any = ROWS[:1], engine: Any = None, seed: int = 0) -> Any:
+        engine = engine or ScriptedEngine(lambda episode, token_ids: None, renderer)
+        manager = Manager(engine, TokenOutput, seed=seed)
+        outputs, padded = generate(configured(tmp_path, model_path, options, *more), manager, batch_of(rows))
+        return outputs, padded, manager.requests
+
+    return play
 
 
 def at_home(
@@ -54,13 +71,12 @@ def local(model: Any, renderer: Renderer) -> LocalEngine:
 @pytest.mark.parametrize("replies", [(), ("Are you sure?",)])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_its_output_is_our_trajectory_over_a_real_engine(
-    model: Any, model_path: Path, renderer: Renderer, tmp_path: Path, temperature: float, replies: tuple[str, ...]
+    model: Any, renderer: Renderer, play: Any, temperature: float, replies: tuple[str, ...]
 ) -> None:
     expected = at_home(local(model, renderer), renderer, every_few(), replies, temperature=temperature)
-    manager = Manager(local(model, renderer), TokenOutput, seed=5)
     options = OPTIONS | {"supply_options": {"every_few": True, "replies": list(replies)}}
-    config = configured(tmp_path, model_path, options, f"actor_rollout_ref.rollout.temperature={temperature}")
-    outputs, padded = generate(config, manager, batch_of(rows()))
+    words = f"actor_rollout_ref.rollout.temperature={temperature}"
+    outputs, padded, _ = play(words, options=options, rows=ROWS, engine=local(model, renderer), seed=5)
     assert sum(trajectory.num_calls for trajectory in expected) > NUM_ROWS
     require_equal(outputs, expected, 1e-5)
     # and what verl makes of it for its trainer: left- and right-padded
@@ -70,7 +86,7 @@ def test_its_output_is_our_trajectory_over_a_real_engine(
         assert int(padded.batch["response_mask"][row].sum()) == trajectory.num_sampled
 
 
-def test_an_in_thought_call_ends_where_its_brace_does(model_path: Path, renderer: Renderer, tmp_path: Path) -> None:
+def test_an_in_thought_call_ends_where_its_brace_does(renderer: Renderer, play: Any) -> None:
     words = ['<think>Hm. #call look {"word": "{tide}"}', "So.</think>Ada"]
 
     def script(episode: int, token_ids: Any) -> str | None:
@@ -78,23 +94,17 @@ def test_an_in_thought_call_ends_where_its_brace_does(model_path: Path, renderer
         return words[0] if not said else words[1] if said.endswith("\n\n") else None
 
     expected = at_home(ScriptedEngine(script, renderer), renderer, InThoughtFormat())
-    manager = Manager(ScriptedEngine(script, renderer), TokenOutput)
-    outputs, _ = generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(rows()))
+    outputs, _, requests = play(rows=ROWS, engine=ScriptedEngine(script, renderer))
     require_equal(outputs, expected, 0.0)
     assert [trajectory.num_calls for trajectory in expected] == [1] * NUM_ROWS
-    assert len({request["request_id"] for request in manager.requests}) == NUM_ROWS
+    assert len({request["request_id"] for request in requests}) == NUM_ROWS
 
 
-def test_its_own_agent_loop_sends_the_prompt_ids_that_ours_sends(
-    model_path: Path, renderer: Renderer, tmp_path: Path
-) -> None:
-    tasks = [task(), dataclasses.replace(task(1), prompt="Ünï ﷽ \n\n  code: `x` </think>")]
-    both = rows_of(tasks, lambda each: each.messages("Be short."), data_source="x", ability="qa", split="train")
-    config = configured(tmp_path, model_path, OPTIONS)
+def test_its_own_agent_loop_sends_the_prompt_ids_that_ours_sends(renderer: Renderer, play: Any) -> None:
+    both = rows_for(task(), dataclasses.replace(task(1), prompt="Ünï ﷽ \n\n  code: `x` </think>"))
     found = []
     for agent_name in ("midthought", "single_turn_agent"):
-        manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
-        outputs, _ = generate(config, manager, batch_of([row | {"agent_name": agent_name} for row in both]))
+        outputs, _, _ = play(rows=[row | {"agent_name": agent_name} for row in both])
         found.append([output.prompt_ids for output in outputs])
     (ours, our_hostile), (theirs, their_hostile) = found
     assert ours == theirs
@@ -103,45 +113,33 @@ def test_its_own_agent_loop_sends_the_prompt_ids_that_ours_sends(
     assert closes in their_hostile and closes not in our_hostile  # theirs lets a user close the thought
 
 
-def test_the_chat_template_arguments_of_verls_configuration_are_heeded(
-    model_path: Path, renderer: Renderer, tmp_path: Path
-) -> None:
-    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
-    config = configured(tmp_path, model_path, OPTIONS, "+data.apply_chat_template_kwargs.enable_thinking=false")
-    [output], _ = generate(config, manager, batch_of(rows(1)))
+def test_the_chat_template_arguments_of_verls_configuration_are_heeded(renderer: Renderer, play: Any) -> None:
+    [output], _, _ = play("+data.apply_chat_template_kwargs.enable_thinking=false")
     assert renderer.decode(output.prompt_ids).endswith("assistant\n<think>\n\n</think>\n\n")
 
 
 def test_every_row_has_the_options_and_the_shared_parts_are_made_once(
-    model_path: Path, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_made = 0
+    made: list[EpisodeSetup] = []
 
     def counted(*args: Any) -> EpisodeSetup:
-        nonlocal num_made
-        num_made += 1
-        return worlds.supply(*args)
+        made.append(worlds.supply(*args))
+        return made[-1]
 
     monkeypatch.setattr(worlds, "counted_supply", counted, raising=False)
-    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
-    options = OPTIONS | {"supply": "worlds:counted_supply"}
-    generate(configured(tmp_path, model_path, options), manager, batch_of(rows()))
-    assert [request["max_tokens"] for request in manager.requests] == [24] * NUM_ROWS
-    assert num_made == 1
+    _, _, requests = play(options=OPTIONS | {"supply": "worlds:counted_supply"}, rows=ROWS)
+    assert [request["max_tokens"] for request in requests] == [24] * NUM_ROWS
+    assert len(made) == 1
 
 
-def test_without_log_probabilities_none_are_given(model_path: Path, renderer: Renderer, tmp_path: Path) -> None:
-    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
-    config = configured(tmp_path, model_path, OPTIONS, "actor_rollout_ref.rollout.calculate_log_probs=false")
-    [output], _ = generate(config, manager, batch_of(rows(1)))
+def test_without_log_probabilities_none_are_given(play: Any) -> None:
+    [output], _, _ = play("actor_rollout_ref.rollout.calculate_log_probs=false")
     assert output.response_logprobs is None and output.response_mask == [1]
 
 
-def test_the_newest_weights_and_the_record_go_with_the_output(
-    model_path: Path, renderer: Renderer, tmp_path: Path
-) -> None:
-    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
-    [output], padded = generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(rows(1)))
+def test_the_newest_weights_and_the_record_go_with_the_output(play: Any) -> None:
+    [output], padded, _ = play()
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (7, 7)
     assert output.metrics.num_preempted == 1
     assert '"stop_reason": "answered"' in padded.non_tensor_batch[RECORD][0]
@@ -172,5 +170,5 @@ def test_what_is_wrong_is_named(
     model_path: Path, tmp_path: Path, options: Any, more: Any, manager: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(Exception, match=words) as caught:
-        generate(configured(tmp_path, model_path, options, *more), manager, batch_of(rows(1)))
+        generate(configured(tmp_path, model_path, options, *more), manager, batch_of(ROWS[:1]))
     assert isinstance(caught.value, error) or error.__name__ in str(caught.value)

@@ -43,15 +43,17 @@ def made(config: dict[str, Any], folder: Path, schema: dict[str, Any] | None = N
     return found
 
 
-def run(verl_tool: BaseTool, parameters: Any) -> tuple[ToolResponse, float, dict[str, Any]]:
-    async def episode() -> Any:
-        instance_id, _ = await verl_tool.create()
-        try:
-            return await verl_tool.execute(instance_id, parameters)
-        finally:
-            await verl_tool.release(instance_id)
+async def episode(verl_tool: BaseTool, *calls: Any, **create: Any) -> tuple[ToolResponse, float, dict[str, Any]]:
+    """What an instance answers to the last of these calls."""
+    instance_id, _ = await verl_tool.create(**create)
+    try:
+        return [await verl_tool.execute(instance_id, parameters) for parameters in calls][-1]
+    finally:
+        await verl_tool.release(instance_id)
 
-    return asyncio.run(episode())
+
+def run(verl_tool: BaseTool, *calls: Any, **create: Any) -> tuple[ToolResponse, float, dict[str, Any]]:
+    return asyncio.run(episode(verl_tool, *calls, **create))
 
 
 def test_verl_makes_it_from_its_configuration_and_is_told_the_tools_own_schema(tmp_path: Path) -> None:
@@ -76,21 +78,11 @@ def test_the_row_says_whose_call_it_is_to_a_tool_that_must_know(tmp_path: Path) 
     task = Task(task_id="p", prompt="What is 12 * 3?", answer="36", labels={"dataset": "multiplication"})
     write_verl_rows([task], tmp_path / "rows.parquet")
     [row] = pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist()
-    found = made(
-        {"type": "native", "tool": "midthought.recipes.feedback.verl:feedback_tool", "options": {"critic": "hints"}},
-        tmp_path,
-    )
-
-    async def episode(answer: str) -> str:
-        instance_id, _ = await found.create(
-            create_kwargs=row["extra_info"]["tools_kwargs"][found.name]["create_kwargs"]
-        )
-        response, _, _ = await found.execute(instance_id, {"current_answer": answer})
-        await found.release(instance_id)
-        return response.text
-
-    assert asyncio.run(episode("36")) == RIGHT_ANSWER
-    assert asyncio.run(episode("37")).endswith(SOLVE_AGAIN)
+    tool = "midthought.recipes.feedback.verl:feedback_tool"
+    found = made(CONFIG | {"tool": tool, "options": {"critic": "hints"}}, tmp_path)
+    asked = row["extra_info"]["tools_kwargs"][found.name]["create_kwargs"]
+    right, wrong = (run(found, {"current_answer": each}, create_kwargs=asked)[0].text for each in ("36", "37"))
+    assert right == RIGHT_ANSWER and wrong.endswith(SOLVE_AGAIN)
 
 
 def test_a_tool_may_be_named_as_itself_as_its_class_or_as_what_makes_it() -> None:
@@ -106,12 +98,9 @@ def test_a_tool_may_be_named_as_itself_as_its_class_or_as_what_makes_it() -> Non
 
 
 def test_a_schema_of_another_name_is_refused(tmp_path: Path) -> None:
-    schema = {
-        "type": "function",
-        "function": {"name": "peek", "description": "", "parameters": {"type": "object", "properties": {}}},
-    }
+    function = {"name": "peek", "description": "", "parameters": {"type": "object", "properties": {}}}
     with pytest.raises(SettingsError, match=r"names 'peek', config\.tool creates 'look'"):
-        made(CONFIG, tmp_path, schema)
+        made(CONFIG, tmp_path, {"type": "function", "function": function})
 
 
 def test_our_loop_takes_our_tool_as_it_is_and_refuses_one_that_was_written_for_verl(tmp_path: Path) -> None:
@@ -139,16 +128,9 @@ class Diary(Tool):
 
 
 def test_our_stateful_tool_has_a_state_of_its_own_in_every_instance_of_verls(tmp_path: Path) -> None:
-    found = made({"type": "native", "tool": f"{__name__}:Diary"}, tmp_path)
+    found = made(CONFIG | {"tool": f"{__name__}:Diary"}, tmp_path)
 
-    async def episode(word: str) -> str:
-        instance_id, _ = await found.create()
-        await found.execute(instance_id, {"word": word})
-        response, _, _ = await found.execute(instance_id, {"word": word})
-        await found.release(instance_id)
-        return response.text
+    async def episodes() -> Any:
+        return await asyncio.gather(*(episode(found, {"word": word}, {"word": word}) for word in "ab"))
 
-    async def episodes() -> list[str]:
-        return await asyncio.gather(episode("a"), episode("b"))
-
-    assert asyncio.run(episodes()) == ["a a", "b b"]
+    assert [response.text for response, _, _ in asyncio.run(episodes())] == ["a a", "b b"]

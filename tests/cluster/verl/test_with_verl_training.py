@@ -7,7 +7,10 @@ weight transfer, checkpoints.
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +21,11 @@ pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_V
 
 import torch
 from bundles import write_feedback, write_podcast
-from cpu_commands import merged, on_cpu, run_on_cpu
 
 from midthought.models.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.tokenization import Renderer
 
-SHIMS = ("cpu_platform", "cpu_rollout", "cpu_records")
+HERE = Path(__file__).parent
 SMALL = ("verl.gpus_per_node=1", "verl.num_agent_workers=1", "verl.offload=false", "training.batch_size=8",
          "training.mini_batch_size=8", "training.num_train_iters=2", "checkpoint.save_interval=2",
          "training.warmup_steps=0", "training.learning_rate=1e-3")  # fmt: skip
@@ -35,12 +37,40 @@ ON_CPU = [
 ]  # fmt: skip
 
 
+def on_cpu(model: str, engine: str) -> list[str]:
+    """Keys of one model: float32 with padded rows, because packed rows need flash attention."""
+    return [
+        f"{model}.use_remove_padding=false",
+        f"+{model}.override_config.attn_implementation=eager",
+        f"{engine}.use_torch_compile=false",
+        f"+{engine}.mixed_precision.param_dtype=fp32",
+    ]
+
+
 def train(bundle: Path, *words: str) -> None:
-    """Runs the bundle's script on a CPU."""
+    """Runs the bundle's script with verl on a CPU."""
     records = bundle / "records"
     records.mkdir()
+    more = {
+        "PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
+        "VERL_USE_EXTERNAL_MODULES": "cpu_platform,cpu_rollout,cpu_records",  # verl imports them in each process
+        "VERL_PLATFORM": "cpu",
+        "VERL_ENGINE_DEVICE": "cuda",
+        "OMP_NUM_THREADS": "1",
+        "RECORDS": str(records),
+    }
     actor = on_cpu("actor_rollout_ref.model", "actor_rollout_ref.actor.fsdp_config")
-    run_on_cpu(bundle, [*ON_CPU, "actor_rollout_ref.actor.strategy=fsdp2", *actor, *words], SHIMS, RECORDS=str(records))
+    command = ["bash", str(bundle / "train.sh"), *ON_CPU, "actor_rollout_ref.actor.strategy=fsdp2", *actor, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **more})
+    assert done.returncode == 0, (done.stdout + done.stderr)[-12000:]
+
+
+def merged(shards: Path, folder: Path) -> Path:
+    """Merges the shards of a checkpoint, as the bundle's script says."""
+    words = ["merge", "--backend", "fsdp", "--local_dir", str(shards), "--target_dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "verl.model_merger", *words], check=True)
+    return folder
 
 
 def learned(bundle: Path, role: str) -> list[list[dict[str, Any]]]:

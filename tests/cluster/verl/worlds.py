@@ -1,6 +1,6 @@
 """What the tests of this room share: a tool, an environment, and managers that answer as verl's servers do."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,32 +43,21 @@ def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]
     return EpisodeSetup(environment=lambda task: judge(options.get("replies", ())), call_format=call_format)
 
 
-class _StopAt:
-    def __init__(self, token_ids: Sequence[int]) -> None:
-        self._token_ids = frozenset(token_ids)
-
-    def feed(self, token_id: int) -> bool:
-        return token_id in self._token_ids
+class _StopAt(frozenset[int]):
+    feed = frozenset.__contains__
 
 
 class Manager:
     """verl's server manager over one of our engines: whole answers, cut at `max_tokens` and `stop_token_ids` alone.
 
-    `make_output` makes verl's TokenOutput; the tests that have no verl take a look-alike.
+    `make_output` makes verl's TokenOutput; the tests that have no verl take a look-alike. OmegaConf would take a
+    dataclass for a configuration.
     """
 
     def __init__(
-        self,
-        engine: Any,
-        make_output: Callable[..., Any] = SimpleNamespace,
-        *,
-        seed: int = 0,
-        ignores_stops: bool = False,
+        self, engine: Any, make_output: Any = SimpleNamespace, *, seed: int = 0, ignores_stops: bool = False
     ) -> None:
-        self.engine = engine
-        self.make_output = make_output
-        self.seed = seed
-        self.ignores_stops = ignores_stops
+        self.engine, self.make_output, self.seed, self.ignores_stops = engine, make_output, seed, ignores_stops
         self.requests: list[dict[str, Any]] = []
 
     async def generate(
