@@ -207,25 +207,21 @@ def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
 
     `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] initialized to 0. Source: Hu et al. 2021 (arXiv
     2106.09685), section 4.1. The layers of `policy` itself are replaced, so it also computes with the adapters.
-    A is drawn with `seed`; the global random state does not change.
-    Raises MissingExtraError if peft is not installed.
+    A is drawn with `seed`; the global random state does not change. Raises MissingExtraError if peft is not installed.
     """
     peft = optional("peft", "lora")
+    has_mamba_layers = any(hasattr(each, "in_proj") and hasattr(each, "conv1d") for each in policy.modules())
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         target_modules="all-linear",
-        exclude_modules=["out_proj"] if any(map(_is_mamba_mixer, policy.modules())) else None,
+        exclude_modules=["out_proj"] if has_mamba_layers else None,
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return peft.get_peft_model(policy, config)
-
-
-def _is_mamba_mixer(module: Any) -> bool:
-    return all(hasattr(module, name) for name in ("in_proj", "conv1d", "out_proj"))
 
 
 def has_adapters(policy: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from playing import EveryFew, Look
 from small_qwen import make_model, token_logprobs, vllm_settings
-from test_episode import run
+from test_episode_rollout import run
 from vllm_python import PYTHON, needs_vllm
 
 from benchmarks.exactness import branches
