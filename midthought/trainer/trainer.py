@@ -141,10 +141,16 @@ class Trainer:
         progress: bool = True,
         **settings: Any,
     ) -> None:
-        given: dict[str, Any] = {"model": model, "algorithm": algorithm, "dataset": dataset}
-        given |= {"run_path": run_path, "resume": resume}
-        names = inspect.signature(Trainer).parameters
-        config, note, model, path = settle(config, settings, **given, names=names)
+        config, note, model, path = settle(
+            config,
+            settings,
+            model=model,
+            algorithm=algorithm,
+            dataset=dataset,
+            run_path=run_path,
+            resume=resume,
+            names=inspect.signature(Trainer).parameters,
+        )
         self._is_created = model is None and not config.model.local_path
         prompts = make_prompts(tools, call_format, system_prompt=system_prompt, describe_tools=describe_tools)
         dataset, validation = named_tasks(dataset, validation)
@@ -175,8 +181,8 @@ class Trainer:
                 self._run.find_checkpoints()
             if note and not self._run.is_shared:
                 self._run.console.note(note)
-            start = self.config, model, tokenizer, prompts
-            self._policy = open_policy(*start, tasks=self._tasks, demonstrations=demonstrations, run=self._run)
+            given = self.config, model, tokenizer, prompts
+            self._policy = open_policy(*given, tasks=self._tasks, demonstrations=demonstrations, run=self._run)
             learned = learned_from(self._tasks, agent or environment, reward_fn, rewards)
             self._run.require_same(self.config, PromptRecord.of(self._policy.prompts, learned))
             self._begin()
@@ -513,8 +519,9 @@ class Trainer:
         batch = select(episodes, self._settings.training, self._rollouts)
         is_own = self._rollouts is not None and episodes is self._rollouts.data
         before_update = functools.partial(self._checks.before_update, self.iteration + 1) if is_own else None
-        given = self.source, self.learner, self._settings, batch, self.iteration
-        metrics = rollout_metrics(episodes.trajectories) | learn(*given, before_update, learned)
+        metrics = rollout_metrics(episodes.trajectories) | learn(
+            self.source, self.learner, self._settings, batch, self.iteration, before_update, learned
+        )
         metrics |= self._tasks.statistics(episodes.trajectories)
         metrics["episode/tools"] = len(self.source.parts.executor.registry)
         metrics["time/seconds"] = seconds = episodes.seconds + time.perf_counter() - began
