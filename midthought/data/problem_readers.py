@@ -120,9 +120,9 @@ def read_multiple_choice(row: Mapping[str, Any], seed: int) -> Problem:
 
 
 def _options(row: Mapping[str, Any]) -> list[str]:
-    """Returns the texts of the options: from a list, or columns A, B, …"""
-    for name in ("choices", "options"):
-        texts = value_of(row, name)
+    """Returns the texts of the options: from a list, a mapping (ARC's, or one of letters), or columns A, B, …"""
+    for given in (value_of(row, "choices"), value_of(row, "options")):
+        texts = given.get("text", [*given.values()]) if isinstance(given, Mapping) else given
         if isinstance(texts, list | tuple) and None not in (found := list(map(as_text, texts))):
             return list(map(str, found))
     return [said for letter in LETTERS if (said := optional_text(row, letter)) is not None]

@@ -240,9 +240,9 @@ class _TaskReader:
 
 
 def _require_shown(name: str, options: Any, prompt: str) -> None:
-    """Raises RowError if the prompt of a question with options (a list, or ARC's mapping) does not show them."""
-    listed = plain(options.get("text")) if isinstance(options, Mapping) else options
-    if isinstance(listed, list | tuple) and not all(str(option) in prompt for option in listed):
+    """Raises RowError if the prompt of a question with options (a list, ARC's mapping, or one of letters) does not show them."""
+    listed = plain(options.get("text", [*options.values()])) if isinstance(options, Mapping) else options
+    if isinstance(listed, list | tuple) and any(str(each) not in prompt for each in listed if each is not None):
         raise RowError(
             f"the question does not show the options in {name!r}: write them into it, or load the rows with "
             f"load_problems('mmlu', rows); if they are no options, name them: load_tasks(…, label_keys=[{name!r}])"

@@ -60,7 +60,7 @@ def extract(dataset: str, text: str) -> str | None:
 
     Raises DataError for an unknown data set.
     """
-    return _check_of(dataset).extract(_within_tags(text))
+    return _check_of(dataset).extract(within_tags(text))
 
 
 def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -> bool:
@@ -69,13 +69,13 @@ def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -
     Blocks up to 10 seconds per truth when it compares mathematics (`answer_matching.mathematical_match`). Raises DataError for
     an unknown data set, MissingExtraError if mathematics has to be compared and math-verify is not installed.
     """
-    return _check_of(dataset).is_right(_within_tags(text), (truth, *aliases))
+    return _check_of(dataset).is_right(within_tags(text), (truth, *aliases))
 
 
 def task_is_right(task: Task, text: str, dataset: str = "") -> bool:
     """`is_right` for a task, by its data set: the label `dataset`, else the argument. Without a known data set, each truth says
     how it is compared: as `same_answer`, and as by `NUMBER` if it is a number and the answer is a sentence."""
-    text, truths = _within_tags(text), (task.answer, *task.aliases)
+    text, truths = within_tags(text), (task.answer, *task.aliases)
     check = CHECKS.get(str(task.labels.get(DATASET_LABEL) or dataset))
     return any(_holds(text, each) for each in truths) if check is None else check.is_right(text, truths)
 
@@ -96,7 +96,7 @@ def _check_of(dataset: str) -> Check:
     return CHECKS[dataset]
 
 
-def _within_tags(text: str) -> str:
+def within_tags(text: str) -> str:
     """The text within the last `<answer>…</answer>`, the form of R1-Zero; all of the text without these tags."""
     before, is_closed, _ = text.rpartition("</answer>")
     _, is_opened, within = before.rpartition("<answer>")

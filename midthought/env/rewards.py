@@ -14,7 +14,7 @@ from midthought.config import RewardConfig
 from midthought.config.references import require_installed
 from midthought.data.final_answers import abstains, is_answerable
 from midthought.env.answer_matching import exact_match, fuzzy_match, mathematical_match, numeric_match, option_match
-from midthought.env.answers import task_is_right
+from midthought.env.answers import task_is_right, within_tags
 from midthought.env.reward_functions import (
     AnyRewardFunction,
     RewardError,
@@ -164,8 +164,8 @@ def correct(trajectory: Trajectory) -> float:
 
 def wrong_answer(trajectory: Trajectory) -> float:
     """1 for an answer that is neither right nor says that there is none (`data.final_answers`), else 0; 0 without an answer."""
-    answer = last_answer(trajectory)
-    return float(bool(answer) and not abstains(str(answer)) and not task_is_right(trajectory.task, str(answer)))
+    answer = within_tags(last_answer(trajectory) or "").strip()
+    return float(bool(answer) and not abstains(answer) and not task_is_right(trajectory.task, answer))
 
 
 # -- the form --------------------------------------------------------------------------------------------------

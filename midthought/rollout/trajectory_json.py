@@ -125,7 +125,7 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
 def turn_from_json(row: Mapping[str, Any]) -> Turn:
     """Returns the turn that `turn_to_json` wrote."""
     fields = {**row, "tool_call": ToolCall(**row["tool_call"]), "reward": _number(row["reward"])}
-    fields["think_tags"] = tuple(row["think_tags"])
+    fields |= {"think_tags": tuple(row["think_tags"])} if "think_tags" in row else {}
     if row["parsed_action"] is not None:
         fields["parsed_action"] = ParsedAction(**row["parsed_action"])
     return Turn(**fields)

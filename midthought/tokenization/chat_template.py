@@ -236,7 +236,7 @@ def _plain(message: Message, arguments_as_text: bool, thought_as_block: bool) ->
     if thought := message.get("reasoning_content"):
         message = {"thinking": thought, **message}
         if thought_as_block:
-            blocks = [{"type": "thinking", "thinking": thought}, {"type": "text", "text": message["content"]}]
+            blocks = [{"type": "thinking", "thinking": thought}, {"type": "text", "text": message["content"] or ""}]
             message = {**_without_thought(message), "content": blocks}
     if not message.get("tool_calls"):
         return dict(message)

@@ -118,8 +118,7 @@ class ToolRegistry:
     def execute_tool(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
         """Runs a tool without a deadline and returns `(success, text for the model)`. Never raises.
 
-        The call belongs to no episode: a stateful tool is not opened. Works inside a running event loop, too, except that of
-        the tools.
+        The call belongs to no episode: no stateful tool is opened. Works inside event loops, except that of the tools.
         """
         tool = self.get(name)
         if tool is None:
@@ -138,8 +137,7 @@ def as_output(result: Any) -> ToolOutput:
     """Returns the result of `Tool.execute` as a ToolOutput. Lists, dicts, sets, dataclasses and pydantic models become JSON,
     enum members their value, bytes the text that they encode, other types `str`, also types within that have no form in JSON.
 
-    Raises TypeError for a generator, and for a result without a text: bytes that are not UTF-8, or an object that is written
-    with its place in memory, which is another one in each run.
+    Raises TypeError for a generator, bytes that are not UTF-8, and an object that is written with its place in memory.
     """
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise TypeError("the tool yields its result in pieces; execute must return one text")
@@ -159,7 +157,7 @@ def _as_text(result: Any) -> str:
         if isinstance(result, dict | list | tuple | set | frozenset):
             with contextlib.suppress(TypeError):  # a key that JSON does not have, such as an enum member
                 return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
-            return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False)
+            return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False, default=as_json)
     if isinstance(result, str):
         return result
     if isinstance(result, bytes | bytearray):
@@ -178,6 +176,11 @@ def as_json(part: Any) -> Any:
         return sorted(part, key=repr)  # in the same order in every process
     if callable(getattr(part, "tolist", None)):
         return part.tolist()
+    if isinstance(part, dict):
+        keys = pydantic_core.to_jsonable_python(dict.fromkeys(part))
+        return dict(zip(keys, map(as_json, part.values()), strict=True))  # no two keys have become one
+    if isinstance(part, list | tuple):
+        return list(map(as_json, part))
     return pydantic_core.to_jsonable_python(part, by_alias=False)
 
 

@@ -369,7 +369,7 @@ class Trainer:
         if self.iteration >= self._last:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, self._last)
         title, stop = f"Training ({training.algorithm or training.adv_estimator})", self._run.stop
-        self._raised = None
+        self._stop = stop
         with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
             bar.start_at(self.iteration)
             self._is_fitting, workers = True, self._opened()
@@ -403,7 +403,7 @@ class Trainer:
                 self._run.report()
                 raise
             finally:
-                self._is_fitting = self._is_open_iteration = False
+                self._is_fitting, self._is_open_iteration, self._raised = False, False, None
                 workers.pause()
             if (path := self._run.policy_path) is not None:
                 self._save_model(path, in_run=True)
@@ -448,7 +448,8 @@ class Trainer:
             try:
                 getattr(callback, method)(self, given)
             except BaseException as raised:
-                if not self._is_fitting or isinstance(raised, LearnerLostError):
+                waits = self._is_fitting and not isinstance(raised, LearnerLostError)
+                if not waits or (isinstance(raised, KeyboardInterrupt) and self._stop.requested):  # a second Ctrl-C
                     raise
                 self._raised = self._raised or raised
 
@@ -617,8 +618,7 @@ class Trainer:
     def _save_model(self, path: str | Path, *, in_run: bool = False) -> None:
         policy = self.learner.policy
         require_finite(policy, f"model {path}")
-        generation = generation_values(self.renderer)
-        save_model(policy, self.tokenizer, path, in_run=in_run, generation=generation)
+        save_model(policy, self.tokenizer, path, in_run=in_run, generation=generation_values(self.renderer))
 
     def cleanup(self) -> None:
         """Closes the run folder, ends servers and workers that were started, and frees models, optimizer and caches.

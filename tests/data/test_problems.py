@@ -66,6 +66,8 @@ def test_the_answer_of_a_problem_is_in_a_column_in_its_solution_or_at_its_end(da
         ("mmlu", {"question": "Which?", "A": "0", "B": 1, "C": 2, "D": 3, "answer": "(d)"}, "D", ["0", "1", "2", "3"]),
         ("mmlu", {**MMLU, "choices": np.array(["x", "y"]), "answer": np.int64(1)}, "B", ["x", "y"]),
         ("mmlu_pro", MMLU_PRO, "J", list("qwertzuiop")),
+        ("mmlu", {**MMLU, "choices": {"text": ["x", "y"], "label": ["A", "B"]}}, "B", ["x", "y"]),
+        ("mmlu", {**MMLU, "choices": None, "options": {"A": "x", "B": "y"}}, "B", ["x", "y"]),
         ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
     ],
 )

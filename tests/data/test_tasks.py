@@ -263,7 +263,9 @@ def test_a_user_maps_columns_to_ours(caplog):
 
 
 @pytest.mark.parametrize(
-    "options", [["ice", "fire"], {"text": ["ice", "fire"], "label": ["A", "B"]}], ids=["MMLU", "ARC"]
+    "options",
+    [["ice", "fire"], {"text": ["ice", "fire"], "label": ["A", "B"]}, {"A": "ice", "B": "fire", "C": None}],
+    ids=["MMLU", "ARC", "MedQA"],
 )
 def test_a_question_that_does_not_show_its_options_is_refused(options):
     row = {"question": "Which is hot?", "choices": options, "answer": "B"}

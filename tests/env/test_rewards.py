@@ -381,7 +381,10 @@ def test_the_reward_of_the_settings_pays_answer_and_thought_and_takes_for_calls_
         done = episode(written, calls=[RAISED] * calls, begins_in_thought=True)
         assert asyncio.run(QuestionEnvironment(REWARD).score(done)).parts == pytest.approx(parts)
     costly = answer_reward(RewardConfig(wrong_answer=1.0))
-    for written, cost in (("hm</think>Ada", 0), ("hm</think>Bob", -1), ("hm</think>I don't know.", 0), ("hm", 0)):
+    costs = {"hm</think>Ada": 0, "hm</think>Bob": -1, "hm</think>I don't know.": 0, "hm": 0}
+    for written, cost in (
+        costs | {"hm</think><answer>Unknown.</answer>": 0, "</think><answer>Bob</answer>": -1}
+    ).items():
         assert costly(episode(written, begins_in_thought=True)).parts["wrong_answer"] == cost
 
 

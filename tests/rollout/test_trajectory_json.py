@@ -90,6 +90,12 @@ def test_what_an_environment_says_beside_its_words_is_written_as_text_where_json
     assert json.loads(json.dumps(row["labels"]))["odd"] == row["events"][0]["metadata"]["odd"] == plain
 
 
+def test_a_turn_that_was_recorded_without_the_tags_of_thoughts_has_the_usual_ones():
+    row = trajectory_to_json(full())
+    del row["turns"][0]["think_tags"]
+    assert trajectory_from_json(row).turns[0].think_tags == ("<think>", "</think>")
+
+
 def test_a_row_that_was_tampered_with_is_no_record():
     row = trajectory_to_json(full())
     row["segments"][0]["token_ids"].append(4)

@@ -369,6 +369,8 @@ def test_limits_descriptions_and_aliases_of_fields_and_models_are_in_the_schema_
         ({"colour": Color.RED, "day": datetime.date(2026, 1, 2)}, '{"colour": "red", "day": "2026-01-02"}'),
         ([Disc(3), Book(ISBN="12")], '[{"minutes": 3}, {"kind": "book", "pages": 1, "isbn": "12", "tags": []}]'),
         ({"mean": numpy.float64(0.5), "all": numpy.array([1, 2])}, '{"mean": 0.5, "all": [1, 2]}'),
+        ({Color.RED: ({*"hgfedcba"}, numpy.array([1]))}, '{"red": [["a", "b", "c", "d", "e", "f", "g", "h"], [1]]}'),
+        ({Color.RED: 1, "red": 2}, "{<Color.RED: 'red'>: 1, 'red': 2}"),
         ([{*"hgfedcba"}], '[["a", "b", "c", "d", "e", "f", "g", "h"]]'),
         ({*"hgfedcba"}, '["a", "b", "c", "d", "e", "f", "g", "h"]'),
         (None, "None"),

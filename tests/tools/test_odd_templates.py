@@ -110,3 +110,5 @@ def test_a_thought_that_is_a_block_of_the_content_is_written_and_read_as_the_tem
     assert choice.renderer.decode(run) == "[THINK]Hm.[/THINK]3.<|im_end|>"
     played = play_turns([run], choice.renderer, call_format=choice.call_format, messages=lambda _: [USER])
     assert played.turns[-1].answer == "3." and played.token_ids == shown.token_ids
+    silent = choice.renderer.chat_template.text([USER, {**said[1], "content": None}])
+    assert silent.endswith("<assistant>[THINK]Hm.[/THINK]<|im_end|>")

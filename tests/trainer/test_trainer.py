@@ -2,6 +2,7 @@ import asyncio
 import copy
 import itertools
 import math
+import signal
 import weakref
 from types import SimpleNamespace
 
@@ -387,13 +388,29 @@ def test_what_a_callback_raises_ends_fit_after_the_checkpoint_that_is_due(method
             trainer.fit()
         with pytest.raises(error, match="mine"):
             trainer.fit()
+        held = weakref.ref(trainer.learner)
         with pytest.raises(error, match="mine"):  # outside `fit` at once
             trainer.evaluate() if method == "on_evaluation" else trainer.train_step(trainer.rollout())
     assert [entry[:2] for entry in diary.entries[:6]] == [
         (what, number) for number in (1, 2) for what in ("step", "evaluation", "save")
     ]
+    assert held() is None  # what was raised holds nothing
     with RayPPOTrainer(config, Colours, resume=True, **given) as resumed:
         assert resumed.iteration == 2
+
+
+def test_a_second_signal_in_a_callback_ends_fit_at_once(talker):
+    class Stopped(Diary):
+        def on_step(self, trainer, metrics):
+            super().on_step(trainer, metrics)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    diary = Stopped()
+    with RayPPOTrainer(settings(validate_every=1), Colours, callbacks=diary, **talker) as trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit()
+        assert [entry[:2] for entry in diary.entries] == [("step", 1)]
 
 
 @pytest.mark.parametrize("ground", [{"environment": AsyncColours, "reward_fn": asynchronous}, {"dataset": QUESTIONS}])

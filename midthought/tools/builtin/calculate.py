@@ -67,8 +67,7 @@ def calculate(expression: str) -> Number:
     """
     if len(expression) > MAX_CHARACTERS:
         raise CalculationError(f"the expression is too long: {len(expression)} characters, at most {MAX_CHARACTERS}")
-    text = _LEADING_ZEROS.sub("", expression.translate(_OTHER_SIGNS))
-    text = re.sub(r"\s", " ", text).strip()
+    text = re.sub(r"\s", " ", _LEADING_ZEROS.sub("", expression.translate(_OTHER_SIGNS))).strip()
     try:
         return _value(_tree(text), text)
     except OverflowError:
@@ -129,9 +128,7 @@ def _value(node: ast.expr, text: str) -> Number:
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in _FUNCTIONS:
             function, values = _FUNCTIONS[name], [_value(argument, text) for argument in node.args]
         case _:
-            raise CalculationError(
-                f"{part!r} is not a number, an operation or a function with its arguments in brackets"
-            )
+            raise CalculationError(f"{part!r} is not a number, an operation or a function with arguments in brackets")
     try:
         return _bounded(function(*values))
     except CalculationError:
@@ -158,7 +155,7 @@ def _power(base: Number, exponent: Number) -> Number:
         root = _exact_root(base, exponent.denominator)
         if root is not None and _is_bounded(root, exponent.numerator):
             return root**exponent.numerator
-        if base > 0:  # with floats, the error of the base would be multiplied by the exponent
+        if base > 0 or exponent.denominator == 1:  # a float's error would be multiplied by the exponent
             precise = decimal.Context(prec=3 * _NUM_DIGITS, traps=[])
             operands = (precise.divide(*each.as_integer_ratio()) for each in (base, exponent))
             return _not_lost(base, float(precise.power(*operands)))
