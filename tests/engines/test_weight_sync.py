@@ -113,6 +113,13 @@ def difference(engine: ServerEngine, policy: Any, num_episodes: int = 1, prompt:
 # -- the folder ----------------------------------------------------------------------------------------------------
 
 
+def test_tied_embeddings_are_written_as_two_tensors(tmp_path):
+    write_model(tied := make_model(tied=True), tmp_path / "model")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    assert loaded.lm_head.weight is not loaded.model.embed_tokens.weight
+    assert torch.equal(loaded(torch.tensor([PROMPT])).logits, tied(torch.tensor([PROMPT])).logits)
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied):
     model = make_model(tied=tied)

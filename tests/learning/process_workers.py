@@ -30,9 +30,12 @@ class ProcessWorkers:
         self._num_ranks = num_ranks
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
+        self._is_taken = False
         self._fork()
 
     def start(self, models: Models, settings: TrainingConfig, schedule: TrainingSchedule) -> None:
+        assert not self._is_taken, "another learner has these ranks"
+        self._is_taken = True
         if not self._processes:
             self._fork()  # a call that got no answer has ended them
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -63,7 +66,8 @@ class ProcessWorkers:
         return answers[0]
 
     def close(self) -> None:
-        """The ranks serve the next learner."""
+        """Frees the ranks for another learner."""
+        self._is_taken = False
 
     def end(self) -> None:
         for pipe in self._pipes:

@@ -15,7 +15,9 @@ def hit(name: str, text: str = "other words") -> Hit:
 
 
 def test_the_longest_run_of_words_in_order_is_counted():
+    assert words_in_a_row("A copper hand", "the single copper hand, a hand") == (2, 3)
     assert words_in_a_row("“Copper HAND!”", "a copper—hand") == (2, 2)
+    assert words_in_a_row("hand copper", "copper hand") == (1, 2)
     assert words_in_a_row("and", "hand") == words_in_a_row("x", "") == (0, 1)
     assert words_in_a_row("?!", "hand") == (0, 0)
     assert spaced_words("Café don't 3rd_x") == spaced_words("“café—don’t” 3RD…X\u00a0") == " cafe don t 3rd x "

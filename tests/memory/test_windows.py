@@ -209,10 +209,12 @@ def test_the_scores_by_hand():
 def test_a_window_with_the_sentence_that_was_asked_for_is_first(tmp_path, new_embedder):
     store = MemoryStore.open(tmp_path, embedder=new_embedder())
     store.build([*TIDE, *KILN])
-    hits = store.search("The copper hand points at the drowned chapel.", 3, "vector")
-    assert "drowned chapel" in hits[0].transcript
+    queries = ["The copper hand points at the drowned chapel.", "The brick number 7 was painted green."]
+    hits, bricks = (store.search(query, 3, "vector") for query in queries)
+    assert "drowned chapel" in hits[0].transcript and bricks[0].episode == "Kiln"
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-    assert store.search("The brick number 7 was painted green.", 3, "vector")[0].episode == "Kiln"
+    together = [[hit.chunk_id for hit in found] for found in store.search_batch(queries, 3, "vector")]
+    assert together == [[hit.chunk_id for hit in found] for found in (hits, bricks)]
 
 
 def test_every_window_has_the_vectors_of_its_sentences_also_by_the_steps_one_by_one(tmp_path, new_embedder):

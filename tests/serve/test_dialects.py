@@ -28,14 +28,17 @@ def test_both_dialects_give_the_same_conversation():
     signed = {"type": "thinking", "thinking": "I look.", "signature": "answer_1"}
     result = {"type": "tool_result", "tool_use_id": "call_1", "content": "rain"}
     messages = [asked, {"role": "assistant", "content": [signed, call]}, {"role": "user", "content": [result]}]
+    messages += [{"role": "assistant", "content": [{"type": "text", "text": "Rain.", "citations": None}]}, HI]
     system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
     found = read(ANTHROPIC, system=system, messages=messages, tools=TOOLS["anthropic"]).requests[0]
     thought = {"role": "assistant", "content": None, "reasoning_content": "I look.", "refusal": None}
     results = {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
-    messages = [{"role": "system", "content": "Be brief."}, asked, {**thought, "tool_calls": [CALLED]}, results]
+    last = {"role": "assistant", "content": "Rain.", "refusal": None, "tool_calls": None}
+    messages = [asked, {**thought, "tool_calls": [CALLED]}, results, last, HI]
+    messages = [{"role": "system", "content": "Be brief."}, *messages]
     other = read(CHAT, messages=messages, tools=TOOLS["chat"]).requests[0]
     assert found.messages[2].pop("signature") == "answer_1"
-    assert found.messages == other.messages and len(found.messages) == 4
+    assert found.messages == other.messages and len(found.messages) == 6
     assert [tool.json_schema() for tool in found.tools] == [tool.json_schema() for tool in other.tools]
 
 

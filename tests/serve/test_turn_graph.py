@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from random_sessions import STYLES, play
+from random_sessions import STYLES, play, policy_of
 
+from midthought.errors import RecordError
+from midthought.rollout import turn_graph
 from midthought.rollout.turn_graph import TurnGraph, TurnNode
+from midthought.serve import chat_answer, chat_messages
 from midthought.types import Completion, Finish, SpanKind, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
 NUM_TREES = 25
@@ -28,6 +31,62 @@ def test_every_sampled_token_of_a_random_tree_is_trained_once_on_the_prompt_of_t
 def test_two_thousand_trees(style):
     for number in range(NUM_TREES, 700):
         play(style, number)
+
+
+# -- mutants: each must fail the property ------------------------------------------------------------------------
+
+
+def aligned_again(original: Any, node: TurnNode) -> list[int]:
+    renderer = policy_of("tagged").renderer
+    return renderer.control(renderer.decode(original(node)))
+
+
+def with_more(message: Any, more: Any) -> Any:
+    return {**message, "content": f"{message['content']}{more}"}
+
+
+def without_older_messages(original: Any, messages: Any, tools: Any) -> Any:
+    digests = original((), tools)
+    for message in messages:
+        before = digests[-1] if message["role"] == "assistant" else digests[0]
+        digests.append(chat_messages.next_digest(before, message))
+    return digests
+
+
+def trained_in_order_of_arrival(original: Any, leaves: Sequence[TurnNode]) -> dict[TurnNode, list[TurnNode]]:
+    seen: set[TurnNode] = set()
+    return {leaf: [node for node in leaf.path() if not (node in seen or seen.add(node))] for leaf in leaves}
+
+
+MESSAGE: list[tuple[Any, str]] = [(chat_messages, "next_digest"), (chat_answer, "next_digest")]
+TOOLS: list[tuple[Any, str]] = [(chat_answer, "chained")]
+TRAINED: list[tuple[Any, str]] = [(turn_graph, "_trained_by")]
+MUTANTS: dict[str, tuple[list[tuple[Any, str]], Any]] = {
+    "tokens are aligned again": ([(TurnNode, "token_ids")], aligned_again),
+    "only the first call counts": (MESSAGE, lambda f, _, m: f(_, {**m, "tool_calls": (m.get("tool_calls") or [])[:1]})),
+    "ids count": (MESSAGE, lambda f, _, m: f(_, with_more(m, [call["id"] for call in m.get("tool_calls") or ()]))),
+    "thoughts count": (MESSAGE, lambda f, _, m: f(_, with_more(m, m.get("reasoning_content")))),
+    "tools do not count": (TOOLS, lambda f, messages, tools: f(messages, ())),
+    "the order of tools counts": (TOOLS, lambda f, messages, tools: f(messages, [*map(str, enumerate(tools))])),
+    "older messages do not count": (TOOLS, without_older_messages),
+    "a shared answer in every path": (TRAINED, lambda f, leaves: {leaf: leaf.path() for leaf in leaves}),
+    "a shared answer in the first path": (TRAINED, trained_in_order_of_arrival),
+    "seeds in the order of requests": ([(TurnGraph, "seed")], lambda f, graph, seed, _: int(f(graph, seed, []))),
+    "lost answers are trained": (
+        [(TurnGraph, "add")], lambda f, graph, node: setattr(node, "is_delivered", True) or f(graph, node),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_property_finds_a_mutant(name, monkeypatch):
+    places, mutant = MUTANTS[name]
+    for where, what in places:
+        original = getattr(where, what)
+        monkeypatch.setattr(where, what, lambda *given, original=original: mutant(original, *given))
+    with pytest.raises((AssertionError, RecordError)):
+        for number in range(4 * NUM_TREES):
+            play("tagged", number)
 
 
 # -- the graph by hand -------------------------------------------------------------------------------------------

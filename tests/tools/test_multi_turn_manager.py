@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from types import SimpleNamespace
 
+from midthought.env.environment import BaseEnvironment
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.call_formats.json_calls import HermesFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
@@ -30,6 +30,14 @@ class Wait(Tool):
     async def execute(self, seconds: float) -> ToolOutput:
         await asyncio.sleep(seconds)
         return ToolOutput("waited", {"seconds": seconds})
+
+
+class Guess(BaseEnvironment):
+    def reset(self) -> str:
+        return "Guess a digit."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        return "Right.", 1.0, True, {}
 
 
 def manager(parser: ActionParser | None = None, **options: object) -> MultiTurnManager:
@@ -85,7 +93,9 @@ def test_a_conversation_continues_until_max_turns_or_until_the_environment_is_do
     assert keeper.should_continue()
     keeper.step("two")
     assert not keeper.should_continue()
-    for is_done in (False, True):
-        env = SimpleNamespace(is_done=lambda is_done=is_done: is_done)
-        assert manager(environment=env).should_continue() is not is_done
+    env = Guess()
+    env.reset()
+    assert manager(environment=env).should_continue()
+    env.step("7")
+    assert not manager(environment=env).should_continue()
     assert manager(environment=object()).should_continue()

@@ -27,7 +27,7 @@ from midthought.checks.examination import Monitor
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.episode import QuestionEnvironment
 from midthought.env.reward_functions import WeightedReward
-from midthought.errors import SettingsError
+from midthought.errors import MidthoughtError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.report.recorded_episodes import read_recording
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
@@ -394,6 +394,12 @@ def test_an_async_agent_and_both_arms_of_an_evaluation(talker):
     assert 0 <= metrics["reward/mean"] <= 1 and metrics["agent/requests"] == 1.0 and "exact_match" in metrics
 
 
+def test_rejection_sampling_trains_the_best_episodes_of_agents(talker):
+    with make(colours, talker, algorithm="rft", num_train_iters=1) as trainer:
+        (metrics,) = trainer.fit()
+    assert 0 < metrics["batch/kept_fraction"] <= 1
+
+
 def test_sampling_options_of_the_client_have_no_effect_and_one_warning(talker, caplog):
     def agent(task: Any, client: Any) -> float:
         return float(len(set(say(client, task, temperature=0.01, top_p=0.5, seed=1))))
@@ -530,6 +536,12 @@ def test_answers_that_lack_the_required_call_are_a_finding(talker):
 
 def nothing(task: Any, client: Any) -> None:
     say(client, task)
+
+
+def test_a_run_stops_after_the_first_episodes_of_an_agent_that_returns_nothing(talker):
+    told = pytest.raises(MidthoughtError, match="the agent returns None, and there is no other reward: return a number")
+    with make(lambda task, client: nothing(task, client), talker) as trainer, told:
+        trainer.fit()
 
 
 @pytest.mark.parametrize(
