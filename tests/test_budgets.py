@@ -39,7 +39,7 @@ LINES = {
     MODULES: 45,
 }
 """All lines of Python in each package of `midthought/`."""
-TOTALS = {"midthought": 57_450, "code of midthought": 39_260, "tests": 53_060}
+TOTALS = {"midthought": 57_450, "code of midthought": 39_260, "tests": 53_260}
 # the plan counts shared prompts (issue 53); the journal and its tests of kills, silence, folders of killed processes (issue 54);
 # the gateway is 1,770 lines, its tests 3,900 (issue 55); mended defects, with 30 lines and 360 of tests
 """All lines of Python; `code`: without blanks, comments and docstrings, so that nobody saves on these."""
