@@ -169,8 +169,9 @@ def test_what_needs_more_than_a_policy_is_refused(words: Any) -> None:
     for kind in (Boxed, Image):
         with pytest.raises(SettingsError, match=f"tasks {kind.__name__} need a runtime"):
             VerifiersEnvironment(words, rows=[kind(vf.TaskData(prompt="a"))])
-    words = "Judged has the agents solver, judge; environments of one agent are supported"
-    with pytest.raises(SettingsError, match=words):
+    with pytest.raises(
+        SettingsError, match="Judged has the agents solver, judge; environments of one agent are supported"
+    ):
         VerifiersEnvironment(Judged(Two(taskset={"id": words.config.id})))
     with pytest.raises(SettingsError, match=r"neither a Taskset nor an Env of verifiers\.v1"):
         VerifiersEnvironment(object())
