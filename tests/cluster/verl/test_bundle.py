@@ -98,7 +98,7 @@ def test_the_script_runs_verl_from_wherever_the_bundle_lies(tmp_path: Path) -> N
     words = (moved / "words").read_text().splitlines()
     assert words[:2] == ["-m", "verl.trainer.main_ppo"] and words[-1] == "trainer.total_training_steps=2"
     assert f"data.train_files='{moved}/data/train.parquet'" in words
-    assert f"reward.custom_reward_function.path='{moved}/package/midthought/cluster/verl/record.py'" in words
+    assert f"actor_rollout_ref.rollout.agent.agent_loop_config_path='{moved}/agent_loop.yaml'" in words
     assert f"+ray_kwargs.ray_init.runtime_env.env_vars.MIDTHOUGHT_BUNDLE='{moved}'" in words
     assert "trainer.project_name='it\\'s mine; $(rm -rf x)'" in words
 

@@ -12,6 +12,7 @@ pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_V
 
 from bundles import words_of, write_feedback, write_podcast
 from omegaconf import OmegaConf
+from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.workers.rollout.replica import TokenOutput
@@ -46,6 +47,7 @@ def test_its_configuration_has_every_key_and_takes_every_value(
     )
     here = [f"{each}.model.path={model_path}" for each in ("actor_rollout_ref", "critic")]  # its checks read the model
     composed = compose([*words_of(bundle), *here])
+    assert callable(get_custom_reward_fn(composed))
     assert need_critic(composed) == (recipe == "podcast")
     assert recipe == "podcast" or not need_reference_policy(composed)
     validate_config(composed, need_reference_policy(composed), need_critic(composed))
