@@ -52,9 +52,9 @@ def episodes_fail(history: History) -> Iterator[Finding]:
     is_engine = str(history.error).startswith("EngineError")
     if rows and (len(rows) >= NUM_FEW or is_engine or not had_rewards):
         observation = f"all {value(rows[-1], 'episode/count'):.0f} episodes of iteration {history.step} failed, {error}"
-        is_server = is_engine and history.setting("inference.backend") != "local"
-        remedy = "see that the servers answer (inference.base_url), and resume" if is_server else CORRECT
-        yield _since(rows[0], observation, remedy, policy="stop")
+        has_servers = history.setting("inference.base_url") and history.setting("inference.backend") != "local"
+        remedy = "see that the servers answer (inference.base_url), and resume"
+        yield _since(rows[0], observation, remedy if is_engine and has_servers else CORRECT, policy="stop")
     rows = history.streak(lambda row: LOST_SHARE <= value(row, "episode/failed") < 1)
     if len(rows) >= NUM_ITERS:
         share = f"{mean_of(rows, 'episode/failed'):.0%} of the episodes of {len(rows)} iterations"
