@@ -219,7 +219,7 @@ def servers(setup: Setup) -> Sequence[Finding]:
 
 @check("movement", "fit")
 def movement(setup: Setup) -> Iterator[Finding]:
-    """Learning rate, schedule, clipping and KL penalty let the policy change, and its weights learn."""
+    """Learning rate, schedule, clipping and KL penalty let the policy change, its weights learn, dynamic sampling has groups."""
     training = setup.config.training
     weights = [(each.numel(), each.requires_grad) for each in getattr(setup.parts.model, "parameters", list)()]
     trained, total = sum(number for number, learns in weights if learns), sum(number for number, _ in weights)
@@ -236,6 +236,9 @@ def movement(setup: Setup) -> Iterator[Finding]:
     for name in ("kl_coef", "kl_loss_coef"):
         if (coefficient := getattr(training, name)) > MAX_KL_COEF:
             yield Finding(f"training.{name}={coefficient:g} (usual: 0.001 to 0.1)", f"lower training.{name}", name)
+    if (number := training.max_dynamic_batches) > 1 and "groups" not in training.needs:
+        observation = f"training.max_dynamic_batches={number} has no effect: {training.adv_estimator} has no groups"
+        yield Finding(observation, "set it to 1, or training.adv_estimator to grpo", "dynamic sampling")
 
 
 def hindrance(history: History, rate: float, num_weights: float = 1e6) -> str:

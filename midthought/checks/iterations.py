@@ -52,9 +52,9 @@ def episodes_fail(history: History) -> Iterator[Finding]:
     is_engine = str(history.error).startswith("EngineError")
     if rows and (len(rows) >= NUM_FEW or is_engine or not had_rewards):
         observation = f"all {value(rows[-1], 'episode/count'):.0f} episodes of iteration {history.step} failed, {error}"
-        is_server = is_engine and history.setting("inference.backend") != "local"
-        remedy = "see that the servers answer (inference.base_url), and resume" if is_server else CORRECT
-        yield _since(rows[0], observation, remedy, policy="stop")
+        has_servers = history.setting("inference.base_url") and history.setting("inference.backend") != "local"
+        remedy = "see that the servers answer (inference.base_url), and resume"
+        yield _since(rows[0], observation, remedy if is_engine and has_servers else CORRECT, policy="stop")
     rows = history.streak(lambda row: LOST_SHARE <= value(row, "episode/failed") < 1)
     if len(rows) >= NUM_ITERS:
         share = f"{mean_of(rows, 'episode/failed'):.0%} of the episodes of {len(rows)} iterations"
@@ -223,11 +223,8 @@ def tool_fails(history: History) -> Iterator[Finding]:
             shares = [f"{mean_of(rows, key):.0%} {key.rpartition('/')[2]}" for key in keys if mean_of(rows, key)]
             observation = f"most calls of {name} failed in the last {len(rows)} iterations: {', '.join(shares)}"
             remedy = f"call {name} by hand with arguments from trajectories.jsonl"
-            remedy = (
-                "raise inference.tool_timeout_seconds"
-                if mean_of(rows, keys[2]) + mean_of(rows, keys[3]) > 0.25
-                else remedy
-            )
+            if mean_of(rows, keys[2]) + mean_of(rows, keys[3]) > 0.25:
+                remedy = "raise inference.tool_timeout_seconds"
             yield _since(rows[0], observation, remedy, name)
     rows = history.streak(lambda row: value(row, "episode/invalid_calls") > 0.5 * max(value(row, "episode/calls"), 0.1))
     if len(rows) >= NUM_FEW:
@@ -240,9 +237,8 @@ def tool_unused(history: History) -> Iterator[Finding]:
     """The policy calls its tools, and does not stop to. It also calls those that an agent requires (`tool_choice`)."""
     rows = history.streak(lambda row: value(row, "agent/required_missed") > LOST_SHARE)
     if len(rows) >= NUM_FEW:
-        share = (
-            f"{mean_of(rows, 'agent/required_missed'):.0%} of the answers that must be a call (tool_choice) are none"
-        )
+        missed = mean_of(rows, "agent/required_missed")
+        share = f"{missed:.0%} of the answers that must be a call (tool_choice) are none"
         yield _since(rows[0], share, "ask for the call in the prompt, or warm up with demonstrations (sft)", "required")
     first = mean_of(history.iterations[:NUM_FEW], "episode/calls")
     rows = history.streak(lambda row: value(row, "episode/tools") > 0 and value(row, "episode/calls") == 0)

@@ -193,7 +193,7 @@ def _check(settings: EndpointSettings) -> None:
 
 class ReplyCache:
     """Model replies by the hash of the request, in one SQLite file; without a path in memory. Raises `SettingsError` if the file
-    cannot be opened.
+    cannot be opened, or is a database without our table.
 
     Stored replies survive a killed process, and processes can share the file. `diskcache` would store pickles, which a shared
     file must not contain, so this small table is our own.
@@ -209,12 +209,13 @@ class ReplyCache:
             self._file = sqlite3.connect(path or ":memory:", timeout=FILE_WAIT_SECONDS, check_same_thread=False)
             weakref.finalize(self, self._file.close)
             with self._file:
+                if self._file.execute("SELECT 1 FROM sqlite_master").fetchone():  # only our own is changed
+                    self._file.execute("SELECT key, text, finish_reason FROM replies LIMIT 1")
                 self._file.execute("PRAGMA journal_mode = WAL")
                 self._file.execute("PRAGMA synchronous = NORMAL")
                 self._file.execute(
                     "CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, text TEXT NOT NULL, finish_reason TEXT NOT NULL)"
                 )
-                self._file.execute("SELECT key, text, finish_reason FROM replies LIMIT 1")
         except (sqlite3.Error, OSError) as error:
             raise SettingsError(
                 f"the cache of replies {path} cannot be used: {error}; give another path, or remove that file"

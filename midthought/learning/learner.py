@@ -231,10 +231,8 @@ class Learner:
 
     def _weighted(self, batch: TokenBatch) -> tuple[TokenBatch, Losses]:
         """Returns an optimizer step's batch with the weights of its tokens, and its losses. Call it before the batch is split."""
-        training = self.training
-        weights, denominator = loss_weights(
-            batch.loss_mask, batch.token_episodes, training.loss_agg, self.optimizer.schedule.max_tokens
-        )
+        training, norm_tokens = self.training, self.optimizer.schedule.max_tokens
+        weights, denominator = loss_weights(batch.loss_mask, batch.token_episodes, training.loss_agg, norm_tokens)
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
         if self._pass_values is not None and batch.slots is not None:

@@ -106,26 +106,27 @@ class TensorBoardTracker(Tracker):
 
 
 class WandbTracker(Tracker):
-    """One W&B run per run folder, started by the first metric; every stage has its own step (`ppo/step`).
+    """One W&B run per run folder, started by the first metric; the x-axis of a stage's charts is its own step (`ppo/step`).
 
-    W&B's own settings decide whether and where data is sent (`WANDB_MODE=offline` keeps it in the run folder).
+    W&B's own settings decide whether and where data is sent (`WANDB_MODE=offline` keeps it in the run folder). Its history cannot
+    be cut: a step that a resumed run repeats has both values, at the same place of the chart.
     """
 
     def __init__(self, run: TrackedRun) -> None:
         super().__init__(run)
         self._wandb = optional("wandb", "wandb")
         self._opened: Any = None
+        self._stages: set[str] = set()
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         if self._opened is None:
-            self._opened = self._wandb.init(
-                project=self.run.project,
-                name=self.run.name,
-                id=self.run.run_id,
-                dir=str(self.run.path),
-                config=self.run.settings,
-                resume="allow",
-            )
+            run, self._stages = self.run, set()
+            names = {"project": run.project, "name": run.name, "id": run.run_id, "dir": str(run.path)}
+            self._opened = self._wandb.init(**names, config=run.settings, resume="allow")
+        if stage not in self._stages:
+            self._stages.add(stage)
+            self._opened.define_metric(f"{stage}/step")
+            self._opened.define_metric(f"{stage}/*", step_metric=f"{stage}/step")
         self._opened.log({**{f"{stage}/{name}": value for name, value in metrics.items()}, f"{stage}/step": step})
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ def save_for_hub(run: str | Path, folder: str | Path, *, name: str = "") -> Path
         for relative, file in files.items():
             (target / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target / relative)
+        (target / ".gitignore").write_text(f"{MARK}\n{MANIFEST}\n", encoding="utf-8")  # the hub obeys it, too
         (target / CARD).write_text(before.read_text("utf-8") if before.is_file() else card, encoding="utf-8")
     return Path(folder)
 

@@ -88,7 +88,7 @@ class TrainerCallback:
     """Called during training: after a step, then after its validation, then after its checkpoint.
 
     Extend it and override what you need; each method receives the `Trainer`. An exception, KeyboardInterrupt included, ends
-    `fit` between two iterations, after the checkpoint of the iteration if one is due.
+    `fit` between two iterations, after the checkpoint of the iteration if one is due. Others are its notes.
     """
 
     def on_step(self, trainer: Any, metrics: Mapping[str, float]) -> None:

@@ -13,6 +13,7 @@ import logging
 import math
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -212,8 +213,8 @@ class Trainer:
         self._lost_at = -1
         """The iteration in which the learner's process was lost."""
         self._is_fitting = self._is_open_iteration = False
-        self._raised: BaseException | None = None
-        """What a callback has raised in this iteration."""
+        self._raised: list[BaseException] = []
+        """What callbacks have raised in this iteration."""
         self._rollouts: RolloutBatch | None = None
         """The last rollout, if it was not trained on yet."""
         if not self._run.is_shared or self._run.has_sft:  # a recipe begins with `sft`, which needs neither
@@ -368,8 +369,8 @@ class Trainer:
         self._last, training = self._end_schedule(num_iters, max_seconds), self._settings.training
         if self.iteration >= self._last:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, self._last)
-        title, stop = f"Training ({training.algorithm or training.adv_estimator})", self._run.stop
-        self._stop = stop
+        title = f"Training ({training.algorithm or training.adv_estimator})"
+        self._stop = stop = self._run.stop
         with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
             bar.start_at(self.iteration)
             self._is_fitting, workers = True, self._opened()
@@ -384,9 +385,8 @@ class Trainer:
                         bar.advance(1, reward=metrics.get("reward/mean", 0.0), calls=metrics.get("episode/calls", 0.0))
                         if max_seconds is not None:
                             self._last = bar.total = self._end_schedule(self._last, max_seconds)
-                        is_best = self._validation_is_due() and self._is_best(self.evaluate())
-                        is_needed = is_best or stop.requested or self.iteration == self._last
-                        is_needed |= workers.needs_checkpoint
+                        is_needed = self._validation_is_due() and self._is_best(self.evaluate())
+                        is_needed |= stop.requested or self.iteration == self._last or workers.needs_checkpoint
                         if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
                             self.save_checkpoint()
                     except LearnerLostError as lost:
@@ -396,14 +396,17 @@ class Trainer:
                         if self._run.path is not None:
                             self.save_checkpoint()
                         raise
-                    if self._raised is not None:
-                        raise self._raised
+                    if self._raised:
+                        raise self._raised[0]
                     stop.check()
-            except TrainingStoppedError:
-                self._run.report()
+            except BaseException as error:
+                for other in (raised for raised in self._raised if raised is not error):
+                    error.add_note(f"A callback also raised:\n{''.join(traceback.format_exception(other))}")
+                if isinstance(error, TrainingStoppedError):
+                    self._run.report()
                 raise
             finally:
-                self._is_fitting, self._is_open_iteration, self._raised = False, False, None
+                self._is_fitting, self._is_open_iteration, self._raised = False, False, []
                 workers.pause()
             if (path := self._run.policy_path) is not None:
                 self._save_model(path, in_run=True)
@@ -429,8 +432,7 @@ class Trainer:
         if max_seconds is not None and any(seconds):
             left = max(0.0, max_seconds - math.fsum(seconds))
             num_iters = self.iteration + round(left * len(seconds) / math.fsum(seconds))
-        training = self._settings.training
-        self.learner.set_training(training, TrainingSchedule.from_config(self._settings, num_iters))
+        self.learner.set_training(self._settings.training, TrainingSchedule.from_config(self._settings, num_iters))
         return num_iters
 
     def _complete(self, metrics: Mapping[str, float], episodes: RolloutData) -> None:
@@ -451,7 +453,7 @@ class Trainer:
                 waits = self._is_fitting and not isinstance(raised, LearnerLostError)
                 if not waits or (isinstance(raised, KeyboardInterrupt) and self._stop.requested):  # a second Ctrl-C
                     raise
-                self._raised = self._raised or raised
+                self._raised.append(raised)
 
     def _validation_is_due(self) -> bool:
         every = self.config.training.validate_every

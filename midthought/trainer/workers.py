@@ -176,9 +176,8 @@ def make_learner(
         for model in models[1:]:  # they only wait here for a new process
             if model is not None and model is not models.policy:
                 model.to("cpu")
-        return RemoteLearner(
-            models, training, schedule, ChildGroup(torch.get_num_threads(), place, ray.silence_timeout_seconds)
-        )
+        child = ChildGroup(torch.get_num_threads(), place, ray.silence_timeout_seconds)
+        return RemoteLearner(models, training, schedule, child)
     if ray.num_learners == 1:
         return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
     for name, value in ALONE.items():
@@ -189,9 +188,8 @@ def make_learner(
             )
     from midthought.cluster.ray.learners import RayWorkerGroup
 
-    return RemoteLearner(
-        models, training, schedule, RayWorkerGroup(ray, is_deterministic=config.inference.deterministic)
-    )
+    ranks = RayWorkerGroup(ray, is_deterministic=config.inference.deterministic)
+    return RemoteLearner(models, training, schedule, ranks)
 
 
 def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | None:

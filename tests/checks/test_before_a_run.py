@@ -333,6 +333,11 @@ MISTAKES: dict[str, tuple[Make, str, str]] = {
     ),
     "a frozen model with a new head": (with_head_only, "movement", "65 of the"),
     "a KL penalty of 20": (settings(kl_coef=20.0), "movement", "training.kl_coef=20"),
+    "dynamic sampling without groups": (
+        settings(max_dynamic_batches=3, adv_estimator="gae", group_size=1),
+        "movement",
+        "training.max_dynamic_batches=3",
+    ),
     "no disk space for the checkpoints": (
         lambda taught, folder: run(taught, run_path=folder / "run", **KEPT),
         "machine",

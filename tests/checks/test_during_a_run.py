@@ -95,9 +95,20 @@ def test_a_failure_is_found_with_its_number_its_start_and_a_remedy():
         assert {each.check for each in found} == {expected}, name
 
 
-@pytest.mark.parametrize(("backend", "remedy"), [("local", "correct what the error names"), ("vllm", "servers answer")])
-def test_a_failed_engine_stops_the_run_at_once_and_only_servers_are_to_be_looked_at(backend, remedy):
-    monitor = Monitor({"inference": {"backend": backend}})
+ERROR, SERVERS = "correct what the error names", "servers answer"
+
+
+@pytest.mark.parametrize(
+    ("engine", "remedy"),
+    [
+        ({"backend": "local", "base_url": ["http://a:1"]}, ERROR),
+        ({"backend": "vllm", "in_process": True, "base_url": []}, ERROR),
+        ({"backend": "vllm", "base_url": ["http://a:1"]}, SERVERS),
+        ({"backend": "auto", "base_url": ["http://a:1"]}, SERVERS),
+    ],
+)
+def test_a_failed_engine_stops_the_run_at_once_and_only_given_servers_are_to_be_looked_at(engine, remedy):
+    monitor = Monitor({"inference": engine})
     row = {"stage": "ppo", "step": 1, **HEALTHY, "reward/mean": None, "episode/failed": 1.0}
     (finding,) = monitor.add(row, error="EngineError: episode 0: the model failed")
     assert finding.policy == "stop" and remedy in finding.action and "the model failed" in finding.observation

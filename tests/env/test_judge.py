@@ -218,9 +218,14 @@ def test_episodes_that_ask_the_same_at_once_cost_one_request(endpoint):
 
 def test_a_cache_that_is_something_else_is_refused_with_its_path(endpoint, tmp_path):
     (tmp_path / "notes.txt").write_text("not a database, but long enough to look like one" * 100)
-    for path in (tmp_path / "notes.txt", tmp_path):
+    foreign = tmp_path / "foreign.sqlite"
+    with contextlib.closing(sqlite3.connect(foreign)) as file:
+        file.execute("CREATE TABLE letters (text TEXT)")
+    before = foreign.read_bytes()
+    for path in (tmp_path / "notes.txt", tmp_path, foreign):
         with pytest.raises(SettingsError, match=str(path)):
             judge_at(endpoint, cache_path=path)
+    assert foreign.read_bytes() == before
 
 
 def test_a_cache_that_breaks_later_costs_requests_only(endpoint, tmp_path):

@@ -27,6 +27,7 @@ def test_wandb_has_the_record_offline(tmp_path, monkeypatch):
         time.sleep(0.1)
     assert b"ppo/reward/mean" in written and b"0.5" in written and b"ppo/step" in written
     assert b"ppo/tool/find parcel/raised" in written and b"ppo/loss" not in written
+    assert b"ppo/*" in written  # charts have the stage's step as their x-axis: a step that is logged again is one place
     assert (tmp_path / "run" / "tracker_run_id").read_text().strip() in file.name
 
 

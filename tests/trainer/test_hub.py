@@ -2,12 +2,14 @@
 
 import re
 import shutil
+import subprocess
 
 import pytest
 import yaml
 
 from midthought import save_for_hub
 from midthought.errors import CheckpointError, ModelPathError
+from midthought.files.output_folder import MANIFEST, MARK
 from midthought.models.pretrained import require_intact_model
 from midthought.report.run_folder import RunFolder
 from midthought.tools.builtin.calculate import CalculateTool
@@ -68,6 +70,13 @@ def test_a_card_of_a_policy_that_was_only_measured_once_explains_its_interval(ru
     RunFolder(tmp_path / "run").write_summary({f"after{key[6:]}": value for key, value in BEFORE.items()})
     text = (save_for_hub(tmp_path / "run", tmp_path / "hub") / "README.md").read_text("utf-8")
     assert "| exact_match | 0.250 (0.200–0.300) |\n\nIn brackets: 95 %" in text
+
+
+def test_neither_git_nor_the_hub_takes_the_marks_of_the_folder(run, tmp_path):
+    folder = save_for_hub(run, tmp_path / "hub")
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    known = subprocess.run(["git", "-C", folder, "ls-files", "--others", "--exclude-standard"], capture_output=True)
+    assert {path.name for path in folder.iterdir()} - {*known.stdout.decode().split(), ".git"} == {MANIFEST, MARK}
 
 
 def test_an_edited_card_is_kept_and_the_folder_loads_with_it(run, tmp_path):

@@ -399,6 +399,26 @@ def test_what_a_callback_raises_ends_fit_after_the_checkpoint_that_is_due(method
         assert resumed.iteration == 2
 
 
+def test_of_two_errors_in_one_iteration_each_is_shown(talker, monkeypatch):
+    def raising(text):
+        def on_step(*given):
+            raise RuntimeError(text)
+
+        callback = TrainerCallback()
+        callback.on_step = on_step
+        return callback
+
+    callbacks = [raising("first"), raising("second")]
+    with RayPPOTrainer(settings(validate_every=1), Colours, callbacks=callbacks, **talker) as trainer:
+        with pytest.raises(RuntimeError, match="first") as caught:
+            trainer.fit()
+        assert "RuntimeError: second" in "".join(caught.value.__notes__)
+        monkeypatch.setattr(trainer, "evaluate", callbacks.pop().on_step)
+        with pytest.raises(RuntimeError, match="second") as caught:
+            trainer.fit()
+        assert "RuntimeError: first" in "".join(caught.value.__notes__)
+
+
 def test_a_second_signal_in_a_callback_ends_fit_at_once(talker):
     class Stopped(Diary):
         def on_step(self, trainer, metrics):
