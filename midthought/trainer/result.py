@@ -88,7 +88,8 @@ class TrainerCallback:
     """Called during training: after a step, then after its validation, then after its checkpoint.
 
     Extend it and override what you need; each method receives the `Trainer`. An exception, KeyboardInterrupt included, ends
-    `fit` between two iterations, after the checkpoint of the iteration if one is due. Others are its notes.
+    `fit` between two iterations, after the checkpoint of the iteration if one is due. What other callbacks raise in that
+    iteration is added to it as notes.
     """
 
     def on_step(self, trainer: Any, metrics: Mapping[str, float]) -> None:
