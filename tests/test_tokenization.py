@@ -395,7 +395,10 @@ def test_a_prompt_whose_template_opens_the_thought_says_so(renderer: Renderer) -
 def test_the_ends_are_the_tokenizers_and_the_templates(renderer: Renderer) -> None:
     ids = renderer.tokenizer.get_vocab()
     assert renderer.eos_token_ids == {ids["<|endoftext|>"]}
-    assert chat_renderer().eos_token_ids == {ids["<|endoftext|>"], ids["<|im_end|>"]}
+    both = {ids["<|endoftext|>"], ids["<|im_end|>"]}
+    phi = CHATML.replace("{% endif %}", "{% else %}{{ eos_token }}{% endif %}")  # after the last message
+    assert chat_renderer().eos_token_ids == chat_renderer(phi).eos_token_ids == both
+    assert chat_renderer(phi).answer_end == [ids["<|im_end|>"]]
 
 
 # -- streams ---------------------------------------------------------------------------------------------------

@@ -172,10 +172,7 @@ def wrong_answer(trajectory: Trajectory) -> float:
 
 
 def well_formed_thought(trajectory: Trajectory) -> float:
-    """1 for exactly one thought, closed by the policy, with an answer after it, in an episode that was not cut off, else 0.
-
-    A thought is between `Turn.think_tags`. Always 0 for a template without such tags (gpt-oss): set `reward.thought` to 0.
-    """
+    """1 for one thought (`Turn.think_tags`), closed by the policy, with an answer after it, in an episode not cut off, else 0."""
     num_opened = sum(each.begins_in_thought + each.model_output.count(each.think_tags[0]) for each in trajectory.turns)
     num_closed = sum(each.model_output.count(each.think_tags[1]) for each in trajectory.turns)
     was_answered = trajectory.stop_reason is StopReason.ANSWERED and bool(last_answer(trajectory))

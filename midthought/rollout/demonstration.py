@@ -116,10 +116,10 @@ class _Writer:
         self._write(token_ids)
         self._require_calls(answer)
         omitted = self._omitted(answer, token_ids) if self._is_native else []
-        if between and self._is_native:
-            token_ids = self._renderer.following(between, [*history, answer])
-        elif between:
-            token_ids = self._renderer.following(result_messages(self._format, (), events, 0) or between)
+        if between:
+            following = between if self._is_native else result_messages(self._format, (), events, 0) or between
+            before = [*history, answer] if self._is_native else ()
+            token_ids = self._renderer.following(following, before, token_ids[-1])
         if events:
             self.trajectory.add_results(events, token_ids)
         elif between:

@@ -400,10 +400,9 @@ class Episode:
 
     def _following(self, messages: Sequence[Message]) -> list[int]:
         """Returns the tokens that the chat template writes between the end of the answer and the next answer."""
-        if not isinstance(self._parts.call_format, NativeCallFormat):
-            return self._parts.renderer.following(messages)
-        said = [*self._parts.messages(self.trajectory.task), *self._answers]
-        return self._parts.renderer.following(messages, said[: len(said) - len(messages)])
+        said = [*self._parts.messages(self.trajectory.task), *self._answers][: -len(messages)]
+        is_native = isinstance(self._parts.call_format, NativeCallFormat)
+        return self._parts.renderer.following(messages, said if is_native else (), self.trajectory.token_ids[-1])
 
 
 def _segment_seed(trajectory: Trajectory) -> int:

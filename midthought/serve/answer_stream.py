@@ -113,11 +113,7 @@ class AnswerStream:
             kind = PieceKind.CALL
         elif self._waits and isinstance(self._format, NativeCallFormat):
             answer = self._format.syntax.answer(self._turn)
-            if answer is not None:
-                self._held, kind = self._turn.rpartition(answer)[0], PieceKind.THOUGHT
-                self._write(kind)
-                self._begin_part(in_thought=False)
-                self._held, kind = answer, PieceKind.ANSWER
+            self._held = self._held if answer is None else answer
         if kind is PieceKind.ANSWER and (
             places := [(self._held.find(stop), stop) for stop in self._stop if stop in self._held]
         ):

@@ -149,10 +149,8 @@ def _continued(policy: ChatPolicy, node: TurnNode, results: Sequence[str], tail:
         num_before = sum(len(message.get("tool_calls") or ()) for message in node.messages[:-1])
         messages = result_messages(call_format, node.calls, events, num_before) + messages
     if messages:
-        if (token_ids or node.record.token_ids)[-1] not in renderer.eos_token_ids:
-            token_ids += renderer.answer_end
-        history = (node.messages,) if isinstance(call_format, NativeCallFormat) else ()
-        token_ids += renderer.following(messages, *history)
+        history = node.messages if isinstance(call_format, NativeCallFormat) else ()
+        token_ids += renderer.following(messages, history, (token_ids or node.record.token_ids)[-1])
     return TurnNode(
         parent=node,
         record=_context(token_ids),

@@ -88,42 +88,51 @@ class Renderer:
         parts = self.chat_template.parts(messages, add_generation_prompt=add_generation_prompt)
         return self._encode(self._flat(parts))
 
-    def following(self, messages: Sequence[Message], history: Sequence[Message] = _ANSWERED) -> list[int]:
+    def following(
+        self, messages: Sequence[Message], history: Sequence[Message] = (), last: int | None = None
+    ) -> list[int]:
         """Returns the chat template's tokens after an answer's end-of-sequence token: these messages, then the start of the next
         answer. Earlier messages are not encoded again, so a template that rewrites them has no effect.
+
+        `last` is the answer's last token. If the template ends the answer with another one, that one comes first, unless it ends
+        only answers that others follow with that one (gpt-oss).
 
         `history` ends with the answer. It matters only to templates that number calls or check the order of roles. If the
         template refuses several calls in one answer, the results follow the first one. Roles that the template rejects or omits
         (`tool`) are replaced by `user`.
         """
+        history = history or _ANSWERED
         if len(history) > len(_ANSWERED) and self._needs_one_answer:
             history = (_USER, history[-1])
         as_user = [{"role": "user", "content": message["content"]} for message in messages]
         attempts = [(messages, history), (messages, (_USER, _called(history[-1], 1))), (as_user, history)]
         for following, said in attempts:
             try:
-                return self._after_answer(following, said)
+                return self._after_answer(following, said, last)
             except SettingsError as error:
                 refusal = error
         raise refusal
 
-    def _after_answer(self, messages: Sequence[Message], history: Sequence[Message]) -> list[int]:
+    def _after_answer(self, messages: Sequence[Message], history: Sequence[Message], last: int | None) -> list[int]:
         said = [*history[:-1], _called(history[-1])]
         parts = self.chat_template.parts([*said, *messages], add_generation_prompt=True)
         answer = max(n for n, part in enumerate(parts) if isinstance(part, Content) and part.message < len(history))
         head = self._flat(parts[answer + 1 : answer + 2])
         ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
         end = next((index for index in ends if head[index] in self.eos_token_ids), ends[0] if ends else -1)
-        return self._encode([*head[end + 1 :], *self._flat(parts[answer + 2 :])])
+        same = {head[end]} if ends and head[end] in self.eos_token_ids else self.eos_token_ids
+        start = end + (not ends or last is None or last in same)
+        return self._encode([*head[start:], *self._flat(parts[answer + 2 :])])
 
     @functools.cached_property
     def _needs_one_answer(self) -> bool:
         """Whether what follows an answer depends on no message before it; a long conversation then need not be rendered."""
-        cases = [([_USER], _ANSWERED[1]), ([_RESULT], _CALL), ([_RESULT, _USER], _CALL)]
+        called, result = json.loads(json.dumps((_CALL, _RESULT)).replace(PROBE_ID, "callid002"))
+        cases = [([_USER], _ANSWERED[1]), ([result], called), ([result, _USER], called)]
         earlier = ([_USER, _CALL, _RESULT], [_USER, _CALL, _RESULT, *_ANSWERED[1:], _USER])
         try:
             return all(
-                self._after_answer(later, [*before, said]) == self._after_answer(later, [_USER, said])
+                self._after_answer(later, [*before, said], None) == self._after_answer(later, [_USER, said], None)
                 for later, said in cases
                 for before in earlier
             )
@@ -140,7 +149,7 @@ class Renderer:
         ends = [index for index, piece in enumerate(pieces) if piece in self.eos_token_ids]
         if ends:
             return self._encode(pieces[: ends[0] + 1])
-        return [*self._encode(pieces), *self._end_token(is_call=bool(message.get("tool_calls")))]
+        return [*self._encode(pieces), *(self._end_token(is_call=bool(message.get("tool_calls"))) or self.answer_end)]
 
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
         """Returns a renderer whose chat template describes these tools (JSON Schemas as in OpenAI's `tools`).
@@ -297,48 +306,46 @@ class Renderer:
 
         If the template writes none, the answer ends with the first token of the next message (GLM), which the policy samples.
         """
-        eos_id = self.tokenizer.eos_token_id
-        ends = set() if eos_id is None else {eos_id}
-        if self.chat_template.is_given:
-            ends.update(self._end_token(is_call=False), self._end_token(is_call=True))
-        return frozenset(ends)
+        own = {self.tokenizer.eos_token_id} - {None}
+        return frozenset(own.union(self._end_token(is_call=False), self._end_token(is_call=True)))
 
     @property
     def answer_end(self) -> list[int]:
         """The token that ends an answer: the chat template's, else the end-of-sequence token; empty if there is none."""
         eos_id = self.tokenizer.eos_token_id
-        written = self._end_token(is_call=False) if self.chat_template.is_given else []
-        return written or ([] if eos_id is None else [eos_id])
+        return self._end_token(is_call=False) or ([] if eos_id is None else [eos_id])
 
     def _end_token(self, *, is_call: bool) -> list[int]:
         """Returns the control token that ends an answer, or a turn with calls; empty if there is none."""
-        eos_id = self.tokenizer.eos_token_id
-        answered = self._controls_after_answer([])
-        written = self._controls_after_answer([], is_call=True) if is_call else answered
-        if not answered:
+        eos_id, history = self.tokenizer.eos_token_id, (_USER, _CALL) if is_call else _ANSWERED
+        written, later = self._controls(history, 1), self._controls([*history, _RESULT if is_call else _USER], 1)
+        if not self._controls(_ANSWERED, 1):
             # The first token of the next message, or the last one of a call that its result follows at once (Apertus).
-            later = self._controls_after_answer([_RESULT if is_call else _USER], is_call=is_call)
             return later[len(written) :][:1] or written[-1:]
-        if eos_id in written:
-            return [eos_id]
-        return written[-1:] if is_call else answered[:1]
+        if not is_call:  # not a token that only the whole conversation ends with (Phi 3.5)
+            written = [token for token in written if token in later] or written
+        return [eos_id] if eos_id in written else written[-1:] if is_call else written[:1]
 
     @functools.cached_property
     def _ends_in_history(self) -> frozenset[int]:
-        """`eos_token_ids`, and the token with which the template ends an answer that others follow (gpt-oss)."""
-        return self.eos_token_ids.union(self._controls_after_answer([_USER])[:1])
+        """`eos_token_ids`, and the token with which the template ends a user's message and each answer but the last (gpt-oss)."""
+        end = self._controls([*_ANSWERED, _USER], 1)[:1]
+        is_end = end == self._controls([_USER], 0, prompt=True)[:1] and end != self._controls([_USER], -1)[:1]
+        return self.eos_token_ids.union(end if is_end else ())
 
-    def _controls_after_answer(self, messages: Sequence[Message], *, is_call: bool = False) -> list[int]:
-        """Returns the control tokens of the template between the end of an answer (or a call) and the next content."""
-        history = (_USER, _CALL) if is_call else _ANSWERED
+    def _controls(self, messages: Sequence[Message], number: int, *, prompt: bool = False) -> list[int]:
+        """Returns the control tokens of the template between message `number` (-1: the beginning) and the next content; none if
+        it omits the message. `prompt`: whether the start of an answer follows."""
         try:
-            parts = self.chat_template.parts([*history, *messages], add_generation_prompt=False)
+            parts = (
+                self.chat_template.parts(messages, add_generation_prompt=prompt) if self.chat_template.is_given else []
+            )
         except SettingsError:
             return []
-        places = [n for n, part in enumerate(parts) if isinstance(part, Content) and part.message == 1]
-        if not places:  # the template omits calls
-            return []
-        return [piece for piece in self._flat(parts[places[-1] + 1 : places[-1] + 2]) if isinstance(piece, int)]
+        places = [n for n, part in enumerate(parts, 1) if isinstance(part, Content) and part.message == number]
+        place = max(places, default=0 if number < 0 else len(parts))
+        begins = {self.tokenizer.bos_token_id} if number < 0 else set()
+        return [each for each in self._flat(parts[place : place + 1]) if isinstance(each, int) and each not in begins]
 
 
 def _called(answer: Message, max_calls: int | None = None) -> Message:

@@ -16,7 +16,8 @@ from representatives import representatives
 from midthought import tool
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.env.rewards import last_answer
+from midthought.env.rewards import last_answer, well_formed_thought
+from midthought.env.rewards import thought_of as thought_of_turn
 from midthought.errors import SettingsError
 from midthought.rollout.demonstration import demonstration
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
@@ -218,7 +219,9 @@ def test_the_answer_of_a_turn_is_its_text_without_the_thought_and_none_if_the_th
         thoughtful += published.before_answer
     end = published.answer_end or published.eos
     said = thoughtful.format("A thought.") + "Tides." + end
-    assert play(chosen(published), [said]).turns[-1].answer == "Tides."
+    episode = play(chosen(published), [said])
+    assert episode.turns[-1].answer == "Tides." and well_formed_thought(episode)
+    assert thought_of_turn(episode.turns[-1]).strip() == "A thought."
     begun = said[: said.index("A thought") + 3] + end
     assert play(chosen(published), [begun]).turns[-1].answer is None
 
@@ -251,6 +254,18 @@ def test_a_reply_is_appended_as_the_template_writes_it(published: Published) -> 
     trajectory = play(choice, [*turns, answer_turn(published, "Yes.")], replies=["\n  Sure?"])
     messages += [{"role": "user", "content": "\n  Sure?"}, answer(published, "Yes.")]
     assert_same(published, trajectory.token_ids, messages)
+
+
+def test_all_that_the_template_writes_follows_an_end_token_that_it_does_not_write() -> None:
+    """GLM's turns end where the next message begins, and the model may end them with the tokenizer's own token."""
+    glm = BY_NAME["glm_4_5"]
+    (call, said), messages = exchange(glm, "")
+    turns = [text.removesuffix(end) + glm.eos for text, end in ((call, glm.call_end), (said, glm.answer_end))]
+    trajectory = play(chosen(glm), [*turns, answer_turn(glm, "Yes.")], replies=["Sure?"])
+    messages += [{"role": "user", "content": "Sure?"}, answer(glm, "Yes.")]
+    eos_id = glm.tokenizer().eos_token_id
+    assert trajectory.token_ids.count(eos_id) == 2
+    assert_same(glm, [token_id for token_id in trajectory.token_ids if token_id != eos_id], messages)
 
 
 @pytest.mark.parametrize("published", WITH_CALLS, ids=named)

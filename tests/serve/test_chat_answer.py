@@ -21,7 +21,7 @@ from midthought.env.episode import QuestionEnvironment
 from midthought.errors import DataError
 from midthought.rollout.episode import EpisodeStart, run_episodes
 from midthought.rollout.turn_graph import TurnGraph
-from midthought.serve.answer_stream import Piece, PieceKind
+from midthought.serve.answer_stream import AnswerStream, Piece, PieceKind
 from midthought.serve.chat_answer import ChatAnswer, ChatAnswers, ChatRequest
 from midthought.serve.chat_messages import chained, checked_messages
 from midthought.serve.chat_policy import ContextOverflowError
@@ -108,6 +108,17 @@ def test_a_thought_and_its_answer_are_shown_apart_and_as_they_arrive():
     assert (answer.thoughts, answer.content, answer.finish) == ("Two and two <b>", "It is four.", "stop")
     assert len(chat.seen) > 10 and chat.seen == list(answer.pieces)
     assert [piece.kind for piece in chat.seen if piece.is_new] == [PieceKind.THOUGHT, PieceKind.ANSWER]
+
+
+def test_a_thought_and_an_answer_are_shown_without_their_channels():
+    harmony, seen = next(each for each in PUBLISHED if each.name == "gpt_oss"), list[Piece]()
+    stream = AnswerStream(choose_call_format(Renderer(harmony.tokenizer()), []).call_format, seen.append)
+    stream.begin_turn(in_thought=False)
+    for letter in f"{harmony.thought.format('Two and two.')}{harmony.before_answer}It is four.":
+        stream.feed(letter)
+    stream.end_turn(has_calls=False)
+    shown = {kind: "".join(piece.text for piece in seen if piece.kind is kind) for kind in PieceKind}
+    assert (shown[PieceKind.THOUGHT], shown[PieceKind.ANSWER]) == ("Two and two.", "It is four.")
 
 
 def script_of(name: str, call: str) -> list[str | None]:

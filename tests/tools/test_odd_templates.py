@@ -7,6 +7,7 @@ from small_tokenizer import small_tokenizer
 from midthought.rollout.demonstration import demonstration
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import choose_call_format
+from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.types import Task
 
 ARGUMENTS = '{{ {"name": call.function.name, "arguments": call.function.arguments} | tojson }}'
@@ -62,6 +63,33 @@ def test_a_turn_with_a_call_ends_where_its_result_follows(made: str, ends: str) 
     assert choice.renderer.decode(played.token_ids) == f"{expected}<|im_end|>"
 
 
+def test_results_are_numbered_as_the_template_numbers_them_by_the_ids_of_all_calls() -> None:
+    """As Command A."""
+    ids = "messages | selectattr('tool_calls', 'defined') | map(attribute='tool_calls') | sum(start=[]) | map(attribute='id')"
+    result = f"{{% set ids = {ids} | list %}}<result>{{{{ ids.index(m.tool_call_id) }}}}:{{{{ m.content }}}}<assistant>"
+    choice = choose_call_format(
+        Renderer(small_tokenizer(template(f"<call>{ARGUMENTS}</call>", "<|im_end|>", result), tags=TAGS)), []
+    )
+    turn = choice.call_format.render_call("add", {"a": 1, "b": 2}) + "<|im_end|>"
+    options = {"call_format": choice.call_format, "tools": [Add()], "messages": lambda _: [USER]}
+    played = choice.renderer.decode(play_turns([turn, turn, "3.<|im_end|>"], choice.renderer, **options).token_ids)
+    assert "<result>0:3" in played and "<result>1:3" in played
+
+
+@pytest.mark.parametrize("opening", ["<user>", "<|im_start|>"])
+def test_a_reply_keeps_its_beginning_if_only_the_last_answer_has_an_end(opening: str) -> None:
+    """As Metharme; and a template in which every message begins in the same way."""
+    made = (
+        f"{{% for m in messages %}}{{{{ '{opening}' if m.role == 'user' else '{opening.replace('user', 'model')}' }}}}"
+        f"{{{{ m.content }}}}{{% endfor %}}{{{{ '{opening.replace('user', 'model')}' if add_generation_prompt else eos_token }}}}"
+    )
+    tokenizer = small_tokenizer(made, tags=["<user>", "<model>"])
+    played = play_turns(["3.<|im_end|>", "4.<|im_end|>"], Renderer(tokenizer), replies=["And?"])
+    said = [{"role": role, "content": text} for role, text in (("user", "Who?"), ("assistant", "3."), ("user", "And?"))]
+    expected = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+    assert Renderer(tokenizer).decode(played.token_ids).replace("<|im_end|>", "") == f"{expected}4."
+
+
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
@@ -96,6 +124,11 @@ def test_a_text_that_is_character_data_of_xml_is_written_and_read_as_the_templat
     for text in (written, written.replace("</key><value>", "</key>\n<value>").replace("look<key>", "look\n<key>")):
         (call,) = choice.call_format.parse_all(text)
         assert (call.tool_name, call.parameters) == ("look", {"word": "a\n<b> </value>", "other": "c"})
+    text = choice.call_format.render_call("look", {"word": "a <key>b</key> c"})
+    (call,) = choice.call_format.parse_all(text)
+    assert (call.error, call.parameters) == (None, {"word": "a <key>b</key> c"})
+    (call,) = choice.call_format.parse_all(text.replace("c]]></value>", "c"))
+    assert "an argument is not closed" in str(call.error)
 
 
 def test_a_thought_that_is_a_block_of_the_content_is_written_and_read_as_the_template_does() -> None:
@@ -112,3 +145,13 @@ def test_a_thought_that_is_a_block_of_the_content_is_written_and_read_as_the_tem
     assert played.turns[-1].answer == "3." and played.token_ids == shown.token_ids
     silent = choice.renderer.chat_template.text([USER, {**said[1], "content": None}])
     assert silent.endswith("<assistant>[THINK]Hm.[/THINK]<|im_end|>")
+
+
+def test_an_answer_after_a_thought_that_the_prompt_opens_is_not_marked_by_the_end_of_that_thought() -> None:
+    """As GLM 4.7: an answer without a thought does not continue the prompt."""
+    thought = "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}{% endif %}</think>{{ m.content }}"
+    made = BARE.replace("<assistant>{{ m.content }}", f"<assistant>{thought}")
+    made = made.replace("<assistant>{% endif %}", "<assistant><think>{% endif %}")
+    choice = choose_call_format(Renderer(small_tokenizer(made, tags=TAGS)), [])
+    assert isinstance(choice.call_format, NativeCallFormat)
+    assert choice.call_format.syntax.around_answer == ("", "")

@@ -93,7 +93,7 @@ class Demonstrator(WrittenDemonstrations):
         trajectory.add_results([event], self.renderer.following(result_messages(CALL_FORMAT, (), [event], 0)))
 
     def _turn(self, text: str) -> list[int]:
-        return [*self.renderer.foreign(text), self.renderer.tokenizer.eos_token_id]
+        return [*self.renderer.foreign(text), *self.renderer.answer_end]
 
 
 def mended(columns: Columns, guess: Sequence[bool], feedback: str) -> list[bool] | None:

@@ -265,7 +265,8 @@ class CallSyntax:
             if self.has_cdata and value.startswith("<![CDATA["):
                 is_string, value = True, value.removeprefix("<![CDATA[").removesuffix("]]>")
             arguments[key.strip()] = self._read_value(value, ("string",) if is_string else types(name, key.strip()))
-        if len(arguments) != block.count(self.before_key.strip()):
+        outside = re.sub(r"<!\[CDATA\[.*?\]\]>", "", block, flags=re.DOTALL) if self.has_cdata else block
+        if len(arguments) != outside.count(self.before_key.strip()):
             return malformed(f"an argument is not closed or occurs twice; {self._remedy()}", raw, name)
         return ParsedAction(tool_name=name, parameters=arguments, raw_text=raw)
 

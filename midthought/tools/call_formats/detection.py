@@ -21,6 +21,7 @@ from midthought.types.turn import THINK_TAGS
 
 _USER = {"role": "user", "content": "probequestion"}
 _ANSWER = "probeanswer"
+_THOUGHTFUL = {"reasoning_content": "probethought"}
 _TOOL = "probetool"
 _ARGUMENTS: dict[str, Any] = {"probekeya": "probevaluea", "probekeyb": "probevalueb"}
 _PROBE = ToolDefinition(_TOOL, "probedescription", [ToolParameter(key, "string", "text") for key in _ARGUMENTS])
@@ -79,13 +80,13 @@ class _Probe:
         except SettingsError:
             self._renderer = renderer
         self._template = self._renderer.chat_template
+        self._prompt = self._template.text([_USER], add_generation_prompt=True)
         self._ids, self._heads = (PROBE_ID, "callid002"), (_TOOL, _TOOL)
         """Ids of the first and the second call of a turn, and the texts with which their bodies begin."""
 
     def describes_tools(self) -> bool:
         """Whether a prompt with a tool contains its name and its description."""
-        text = self._template.text([_USER], add_generation_prompt=True)
-        return _TOOL in text and "probedescription" in text
+        return _TOOL in self._prompt and "probedescription" in self._prompt
 
     def syntax(self) -> CallSyntax:
         """Returns the syntax. Raises `_NotWritten`, with the reason, if there is none."""
@@ -99,9 +100,7 @@ class _Probe:
         syntax = replace(syntax, after_content=self._after_content(before), without_arguments=without_arguments)
         self._require_result(syntax)
         self._require_readable(syntax)
-        around_answer = self._around_answer()
-        think_tags = THINK_TAGS if around_answer[0] else self._think_tags()
-        return replace(syntax, around_answer=around_answer, think_tags=think_tags)
+        return replace(syntax, around_answer=self._around_answer(), think_tags=self._think_tags())
 
     # -- rendering ---------------------------------------------------------------------------------------------
 
@@ -109,7 +108,6 @@ class _Probe:
         """Returns what the template writes for an answer with these calls, by arguments, without the end of the turn."""
         named = [(_TOOL, arguments, call_id) for arguments, call_id in zip(calls, self._ids, strict=False)]
         message = {"role": "assistant", "content": content, "tool_calls": as_tool_calls(named)}
-        prompt = self._template.text([_USER], add_generation_prompt=True)
         plain = self._template.text([_USER, {"role": "assistant", "content": _ANSWER}]).partition(_ANSWER)[0]
         try:
             text = self._template.text([_USER, message])
@@ -119,8 +117,8 @@ class _Probe:
         cut = plain[:start]
         if start < len(plain) and cut.rfind("<") > cut.rfind(">"):  # inside a tag
             start = cut.rfind("<")
-        if text.startswith(prompt):
-            start = max(start, len(prompt))
+        if text.startswith(self._prompt):
+            start = max(start, len(self._prompt))
         return self._own_turn(text[start:])
 
     def _own_turn(self, turn: str) -> str:
@@ -154,18 +152,23 @@ class _Probe:
                 raise _NotWritten(_UNSUPPORTED)
 
     def _around_answer(self) -> tuple[str, str]:
-        """Returns what stands around an answer after its thought."""
-        prompt = self._template.text([_USER], add_generation_prompt=True)
-        text = self._template.text([_USER, {"role": "assistant", "content": _ANSWER}])
-        start = min(len(_common_prefix(prompt, text)), text.index(_ANSWER))
-        before, _, after = self._own_turn(text[start:]).partition(_ANSWER)
-        return before.strip(), after.strip()
+        """Returns what stands around an answer after its thought, also if the prompt opens the thought."""
+        for thought in ({}, _THOUGHTFUL):
+            text = self._template.text([_USER, {"role": "assistant", "content": _ANSWER, **thought}])
+            if text.startswith(self._prompt):
+                before, _, after = self._own_turn(text[len(self._prompt) :]).partition(_ANSWER)
+                return before.strip(), after.strip()
+        return "", ""
 
     def _think_tags(self) -> tuple[str, str]:
-        """Returns the tags around a thought, with a word that follows the first one (Gemma 4: `<|channel>thought`)."""
-        answer = {"role": "assistant", "content": _ANSWER, "reasoning_content": "probethought"}
-        found = _THOUGHT.search(self._template.text([_USER, answer]))
-        return (found[1], found[2]) if found else THINK_TAGS
+        """Returns what the policy writes before a thought (Gemma 4: `<|channel>thought`), and the tag after it."""
+        calls = as_tool_calls([(_TOOL, _ARGUMENTS, self._ids[0])])
+        for said in ({"content": _ANSWER}, {"content": "", "tool_calls": calls}):
+            text = self._template.text([_USER, {"role": "assistant", **said, **_THOUGHTFUL}])
+            if found := _THOUGHT.search(text):
+                written = text[len(self._prompt) : found.end(1)] if text.startswith(self._prompt) else ""
+                return written.strip() or found[1], found[2]
+        return THINK_TAGS
 
     def _require_result(self, syntax: CallSyntax) -> None:
         """Raises `_NotWritten` if the template refuses or omits the result of a call, or if what follows the end of the call in
