@@ -400,7 +400,8 @@ class Episode:
 
     def _following(self, messages: Sequence[Message]) -> list[int]:
         """Returns the tokens that the chat template writes between the end of the answer and the next answer."""
-        said = [*self._parts.messages(self.trajectory.task), *self._answers][: -len(messages)]
+        said = [*self._parts.messages(self.trajectory.task), *self._answers]
+        said = said[: len(said) - len(messages)]
         is_native = isinstance(self._parts.call_format, NativeCallFormat)
         return self._parts.renderer.following(messages, said if is_native else (), self.trajectory.token_ids[-1])
 
