@@ -213,7 +213,7 @@ class _TaskReader:
         self.unread |= dict.fromkeys(map(str, left_out))
         for name in left_out:
             if str(name).casefold() in _OPTIONS:
-                _require_shown(str(name), plain(value.get(name)), prompt)
+                _require_shown(str(name), plain(value.get(name)), prompt, answer)
         return Task(
             task_id=_place(row) if id_key is None else _text(_at(value, id_key), id_key),
             prompt=prompt,
@@ -239,13 +239,19 @@ class _TaskReader:
         return prompt, answer, self.id_key
 
 
-def _require_shown(name: str, options: Any, prompt: str) -> None:
-    """Raises RowError if the prompt of a question with options (a list, ARC's mapping, or one of letters) does not show them."""
+def _require_shown(name: str, options: Any, prompt: str, answer: str) -> None:
+    """Raises RowError if the prompt of a question with options (a list, ARC's mapping, or one of letters) does not show them, or
+    if the answer is the index of one."""
     listed = plain(options.get("text", [*options.values()])) if isinstance(options, Mapping) else options
     if isinstance(listed, list | tuple) and any(str(each) not in prompt for each in listed if each is not None):
         raise RowError(
             f"the question does not show the options in {name!r}: write them into it, or load the rows with "
             f"load_problems('mmlu', rows); if they are no options, name them: load_tasks(…, label_keys=[{name!r}])"
+        )
+    if isinstance(options, list) and answer in {*map(str, range(len(options) + 1))} - {*map(str, options)}:
+        raise RowError(
+            f"its answer {answer!r} is the place of an option in {name!r}: give its letter or text; if it is none, name them: "
+            f"load_tasks(…, label_keys=[{name!r}])"
         )
 
 

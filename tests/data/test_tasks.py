@@ -275,3 +275,12 @@ def test_a_question_that_does_not_show_its_options_is_refused(options):
         load_tasks([row])
     (task,) = load_tasks([row | {"question": "Which is hot? (A) ice (B) fire"}])
     assert task.answer == "B" and load_tasks([row], label_keys=["choices"])
+
+
+def test_an_answer_that_is_the_place_of_an_option_is_refused():
+    row = {"query": "Which is hot? (A) ice (B) fire", "choices": ["ice", "fire"], "gold": [1]}
+    with pytest.raises(
+        DataError, match=r"its answer '1' is the place of an option in 'choices': give its letter or text"
+    ):
+        load_tasks([row])
+    assert load_tasks([{"query": "2 - 1? 1 or 2", "choices": ["1", "2"], "gold": 1}])[0].answer == "1"
