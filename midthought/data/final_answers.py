@@ -19,6 +19,7 @@ MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
 
 _FRACTION = re.compile(r"(\d?)\\[cdt]?frac\s*+(?:\{(-?)(\d++)\}|(\d))\s*+(?:\{(-?)(\d++)\}|(\d))(?!\d)")
+_VULGAR = re.compile("[¼-¾⅐-⅞]")
 _DIGITS = r"(?:(?<!\d,)\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
 NUMBER_PATTERN = re.compile(
     rf"""
@@ -42,7 +43,7 @@ _STATED_LETTERS = tuple(
         rf"""
         (?i:\b(?:{trigger}))(?i:\s++(?:is|option|choice)){{0,2}}+\s*+[:=]?
         [\s*_$(\[{{"'“]*+(?:\\(?:boxed|text|textbf|mathrm|mathbf)\s*+\{{[\s*$(]*+){{0,3}}+
-        ([A-HJ](?![\w'’-]) | I(?![\w'’-]|\s[a-z]) | (?<=\()[a-j](?=\)))
+        ([A-HJ](?![\w'’+#-]) | I(?![\w'’+#-]|\s[a-z]) | (?<=\()[a-j](?=\)))
         """,
         re.VERBOSE,
     )
@@ -101,9 +102,17 @@ def last_number(text: str) -> Fraction | None:
 
 
 def with_plain_fractions(text: str) -> str:
-    """Replaces `\\frac{3}{4}` with `3/4`, `1\\frac34` with `1 3/4`, `\\frac{-3}{4}` with `-3/4`."""
+    """Replaces `\\frac{3}{4}` with `3/4`, `1\\frac34` and `1¾` with `1 3/4`, `\\frac{-3}{4}` with `-3/4`."""
     return _FRACTION.sub(
-        lambda found: "{0}{1}{4}{2}{3}/{5}{6}".format(found[1] and f"{found[1]} ", *found.groups("")[1:]), text
+        lambda found: "{0}{1}{4}{2}{3}/{5}{6}".format(found[1] and f"{found[1]} ", *found.groups("")[1:]),
+        with_latex_fractions(text),
+    )
+
+
+def with_latex_fractions(text: str) -> str:
+    """Replaces `1¾` with `1\\frac{3}{4}`."""
+    return _VULGAR.sub(
+        lambda found: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", found[0]).split("⁄")), text
     )
 
 

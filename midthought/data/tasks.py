@@ -315,7 +315,7 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
         return (), _filled(value, "the prompt")
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
         raise RowError(f"the prompt is {value!r:.60}; it must be a text or a list of messages (role, content)")
-    roles = [str(message["role"]) for message in value]
+    roles = [f"{message['role']}{' with tool_calls' * bool(plain(message.get('tool_calls')))}" for message in value]
     if roles[-1] != "user" or not {*roles[:1]} <= {"system", "user"} or not {*roles[1:]} <= {"user", "assistant"}:
         raise RowError(
             f"the prompt has messages of the roles {', '.join(roles)}; it may start with a system message, continues with "
@@ -351,7 +351,9 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
         return _text(value["value"], "answer"), _texts(value, "aliases")
     if _has(value, "text"):
         return _answer(plain(value["text"]))
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, bool):
+        return str(value), ("yes" if value else "no",)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if not value:
             raise RowError("the list of answers is empty")
         first, *others = (_text(each, "answer") for each in value)
@@ -370,7 +372,9 @@ def _text(value: Any, what: str) -> str:
     if isinstance(value, int) or (isinstance(value, float | Decimal) and math.isfinite(value)):
         return str(value)
     if not isinstance(value, str):
-        raise RowError(f"{what} is {value!r:.60}; it must be a text or a number")
+        key = next(iter(value), None) if isinstance(value, Mapping) else None
+        remedy = f", or one key of it: load_tasks(…, columns={{'COLUMN.{key}': 'answer'}})" if key else ""
+        raise RowError(f"{what} is {value!r:.60}; it must be a text or a number{remedy}")
     return _filled(value, what)
 
 

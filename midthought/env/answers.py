@@ -21,6 +21,7 @@ from midthought.data.final_answers import (
     normalised_entity,
     option_letter,
     split_at_mark,
+    with_latex_fractions,
     with_plain_fractions,
 )
 from midthought.data.tasks import DATASET_LABEL
@@ -37,6 +38,9 @@ _UNIT_POWER = re.compile(r"(?<=[A-Za-z])\^(?:\d|\{\d{1,3}\})")
 _WRITTEN_UNIT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*+\{[^{}\\\d]*+\}(?:\^(?:\d|\{\d{1,3}\}))?")
 _LETTER = re.compile("[A-Za-z]")
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|texttt|mathtt)\s*+\{([^{}]*+)\}")
+_LATEX = str.maketrans(
+    {"‘": "'", "’": "'", "“": '"', "”": '"', "。": ".", "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "}
+)
 _ESCAPED = re.compile(r"\\([&%$#_{}])")
 
 
@@ -113,11 +117,13 @@ def _stated(text: str) -> str | None:
 
 
 def _plain_signs(text: str) -> str:
-    """Replaces digits of any script and width with ASCII digits, and typographic minus signs with hyphens."""
+    """Replaces powers, quotation marks, minus signs and digits of any script and width with ASCII; ½, π, √ and ∞ with LaTeX."""
     if text.isascii():
         return text
+    text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", with_latex_fractions(text))
     return "".join(
-        "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text
+        "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign
+        for sign in unicodedata.normalize("NFKC", text).translate(_LATEX)
     )
 
 
@@ -177,7 +183,7 @@ def _places_of_number(text: str) -> Iterator[str]:
         yield marked.partition("\n")[0]
     if boxed is not None:
         bare = _GROUPED.sub("", boxed)
-        yield _UNIT_POWER.sub("", _WRITTEN_UNIT.sub(" x", bare))
+        yield _UNIT_POWER.sub("", _WRITTEN_UNIT.sub(" x ", bare))
         yield bare
     yield _UNIT_POWER.sub("", text)
 
@@ -203,7 +209,6 @@ def _entity(text: str) -> str | None:
 
 _Quantity = tuple[Fraction, str, str, str]
 _WORD = re.compile(r"(?<![\\\w{])[^\W\d_]{2,}")
-_LATEX = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "})
 _REWRITTEN = (
     (re.compile(r"\{,\}|,\\! ?"), ","),
     (_GROUPED, ""),
@@ -247,11 +252,12 @@ def _holds(text: str, truth: str) -> bool:
     if any(same_answer(each, truth) for each in ((said,) if boxed else (said, text))):
         return True
     stated, meant = _quantity(_tidy(said)), _quantity(_tidy(truth))
+    is_sentence = _WORD.search(_WRAPPED.sub(r" \1", said)) is not None
     if meant is None or meant[3] not in ("", "%"):
-        return False
+        return is_sentence and option_letter(text) == _tidy(truth)
     if stated is not None:  # with a unit that the truth does not have
         return not meant[3] and _are_equal((*stated[:3], ""), meant, False)
-    return _WORD.search(_WRAPPED.sub(r" \1", said)) is not None and _number(text) == str(meant[0])
+    return is_sentence and _number(text) == str(meant[0])
 
 
 def same_answer(first: str, second: str) -> bool:
@@ -276,8 +282,7 @@ def same_answer(first: str, second: str) -> bool:
 
 def _tidy(text: str) -> str:
     """Removes emphasis, quotation marks, delimiters and punctuation around an answer; makes its signs ASCII."""
-    text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", text)
-    text = _plain_signs(unicodedata.normalize("NFKC", text)).translate(_LATEX)
+    text = _plain_signs(text)
     for pattern, plain in _REWRITTEN:
         text = pattern.sub(plain, text)
     for _ in range(4):
