@@ -35,7 +35,7 @@ NUMBER_PATTERN = re.compile(
 
 _BOXED_OR_BRACE = re.compile(r"(?P<boxed>\\?\\boxed\s*+\{)|\\[{}\\]|(?P<brace>[{}])")
 
-_ONLY_A_NUMBER = re.compile(r"\s*+[-+−]?[$€£]?[-−]?(?:\d[\d,]*+(?:\.\d++)?|\.\d++)%?\s*+")
+_ONLY_A_NUMBER = re.compile(rf"\s*+[-+−]?[$€£]?[-−]?(?:{_DIGITS}(?:\.\d++)?|\.\d++)%?\s*+")
 _COMMAND = re.compile(r"\\[a-zA-Z]++")
 _ONLY_A_LETTER = re.compile(r"\W*+([A-Ja-j])(?:\W*+$|[)\]}.:])")
 _STATED_LETTERS = tuple(

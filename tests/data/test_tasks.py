@@ -95,6 +95,8 @@ def test_the_truth_of_a_worked_solution_is_its_last_box():
     assert task.answer == "\\frac{4}{2}" and task.labels == {"dataset": "math"}
     (task,) = load_tasks([{"problem": "500 + 750?", "solution": "So $\\boxed{1,250}$."}])
     assert (task.answer, task.labels) == ("1250", {}) and task_is_right(task, "It is 1250.")
+    (task,) = load_tasks([{"problem": "Which primes?", "solution": "So $\\boxed{3,5,7}$."}])
+    assert (task.answer, task.labels) == ("3,5,7", {"dataset": "math"})
     (task,) = load_tasks([{"question": "Where?", "answer": "Paris"}])
     assert task_is_right(task, "It is \\boxed{Paris}.") and not task_is_right(task, "Not Paris but \\boxed{Rome}.")
 
