@@ -361,6 +361,8 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
     text = _text(value, "answer")
     if boxed := last_boxed(text):
         return boxed.replace(",", "") if is_number(boxed) else boxed, ()
+    if "\\boxed" in text:
+        raise RowError(f"{text[-60:]!r} has a \\boxed without a closed pair of braces; write \\boxed{{…}}")
     solution, written = split_at_mark(text)
     if solution is None or solution.rstrip(" \t")[-1:] not in ("", "\n") or not is_number(written):
         return text, ()

@@ -39,7 +39,7 @@ _WRITTEN_UNIT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*+\{[^{}\\\d]
 _LETTER = re.compile("[A-Za-z]")
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|texttt|mathtt)\s*+\{([^{}]*+)\}")
 _LATEX = str.maketrans(
-    {"‘": "'", "’": "'", "“": '"', "”": '"', "。": ".", "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "}
+    {"‘": "'", "’": "'", "“": '"', "”": '"', "。": ".", "°": r"^\circ ", "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "}
 )
 _ESCAPED = re.compile(r"\\([&%$#_{}])")
 
@@ -151,6 +151,8 @@ def _bare(expression: str) -> str:
 def _means_expression(said: str, truth: str) -> bool:
     meant = last_boxed(truth)
     meant = _bare(truth if meant is None else meant)
+    if _unwrapped(said) == _unwrapped(meant):
+        return True
     words = _words(meant)
     if words and (words == _words(said) or _WRAPPED.search(meant)):
         return words == _words(said)
@@ -160,8 +162,12 @@ def _means_expression(said: str, truth: str) -> bool:
 
 def _words(expression: str) -> str:
     """Letters of an expression in lower case, without blanks and text commands; empty if it is not one word or several."""
-    plain = "".join(_WRAPPED.sub(r"\1", expression).split())
+    plain = _unwrapped(expression).replace(" ", "")
     return plain.casefold() if len(plain) > 1 and plain.isalpha() else ""
+
+
+def _unwrapped(expression: str) -> str:
+    return " ".join(_WRAPPED.sub(r"\1", expression).split())
 
 
 # -- numbers -------------------------------------------------------------------------------------------------------
@@ -215,7 +221,7 @@ _REWRITTEN = (
     (_WRAPPED, r" \1"),
     (re.compile(r"\\(?:left|right)(?![a-zA-Z])|\*\*(?!\w)|(?<!\w)\*\*"), ""),
     (re.compile(r"(?:(?<!\\)\\[,!:; ]|(?<=\w)~(?=\w)|\s)++"), " "),
-    (re.compile(r" ?\^ ?(?:\\circ|\{ ?\\circ ?\})"), "°"),
+    (re.compile(r" ?\^ ?(?:\\circ ?|\{ ?\\circ ?\})"), "°"),
     (re.compile(r" ?\bper ?cent\b|\\%"), "%"),
     (re.compile(r"\\([&$#_])|^ ?([-+]) "), r"\1\2"),
 )

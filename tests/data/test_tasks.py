@@ -134,6 +134,7 @@ WRONG = [
         {},
         "or one key of it: load_tasks(…, columns={'COLUMN.target': 'answer'})",
     ),
+    ([GOOD | {"answer": "so \\boxed 5"}], {}, "'so \\\\boxed 5' has a \\boxed without a closed pair of braces"),
     ([GOOD | {"aliases": "b"}], {}, "aliases is 'b'; it must be a list of texts"),
     ([GOOD | {"question": "\n"}], {}, "row 1: the prompt is empty"),
     ([""], {}, "row 1: the prompt is empty"),
