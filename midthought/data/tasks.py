@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
 _OF_RECORDS = ("aliases", "before", "evidence", "data_source")
 _OPTIONS = ("choices", "options")
+_MESSAGES = re.compile(r"\[\{[\"'](?:role|content)[\"']:")
 _OTHERS = (*_OF_RECORDS, "context", "system", "labels")
 
 _log = logging.getLogger(__name__)
@@ -312,6 +314,10 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     """Returns the earlier messages, and the user's prompt."""
     value = plain(value)
     if isinstance(value, str):
+        if _MESSAGES.match(value):
+            raise RowError(
+                f"the prompt {value!r:.60} is a list written as a text; give the list, in JSON lines or Parquet"
+            )
         return (), _filled(value, "the prompt")
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
         raise RowError(f"the prompt is {value!r:.60}; it must be a text or a list of messages (role, content)")
