@@ -19,7 +19,11 @@ MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
 
 _FRACTION = re.compile(r"(\d?)\\[cdt]?frac\s*+(?:\{(-?)(\d++)\}|(\d))\s*+(?:\{(-?)(\d++)\}|(\d))(?!\d)")
-_VULGAR = re.compile("[¼-¾⅐-⅞]")
+FRACTION_SIGNS = {
+    place: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", chr(place)).split("⁄"))
+    for place in (*range(0xBC, 0xBF), *range(0x2150, 0x215F))
+}
+"""For `str.translate`: `¾` becomes `\\frac{3}{4}`."""
 _DIGITS = r"(?:(?<!\d,)\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
 NUMBER_PATTERN = re.compile(
     rf"""
@@ -103,16 +107,9 @@ def last_number(text: str) -> Fraction | None:
 
 def with_plain_fractions(text: str) -> str:
     """Replaces `\\frac{3}{4}` with `3/4`, `1\\frac34` and `1¾` with `1 3/4`, `\\frac{-3}{4}` with `-3/4`."""
+    text = text.translate(FRACTION_SIGNS)
     return _FRACTION.sub(
-        lambda found: "{0}{1}{4}{2}{3}/{5}{6}".format(found[1] and f"{found[1]} ", *found.groups("")[1:]),
-        with_latex_fractions(text),
-    )
-
-
-def with_latex_fractions(text: str) -> str:
-    """Replaces `1¾` with `1\\frac{3}{4}`."""
-    return _VULGAR.sub(
-        lambda found: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", found[0]).split("⁄")), text
+        lambda found: "{0}{1}{4}{2}{3}/{5}{6}".format(found[1] and f"{found[1]} ", *found.groups("")[1:]), text
     )
 
 

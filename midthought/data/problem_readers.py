@@ -14,14 +14,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from midthought.data.final_answers import (
-    NUMBER_PATTERN,
-    is_number,
-    last_boxed,
-    last_number,
-    normalised_entity,
-    split_at_mark,
-)
+from midthought.data.final_answers import is_number, last_boxed, last_number, normalised_entity, split_at_mark
 from midthought.data.rows import Row, RowError, plain
 from midthought.errors import DataError, near_names
 
@@ -79,9 +72,7 @@ def read_gsm8k(row: Mapping[str, Any], seed: int) -> Problem:
     Calculator annotations (`<<16-3=13>>`) are removed from the worked solution.
     """
     solution, answer = split_at_mark(text_of(row, "answer"))
-    if last_number(answer) is None or (
-        solution is None and not (is_number(answer) or NUMBER_PATTERN.fullmatch(answer))
-    ):
+    if not (is_number(answer) if solution is None else last_number(answer) is not None):
         raise RowError(f"its answer {answer[:60]!r} is no number; a worked solution ends in a line '#### 18'")
     worked = _CALCULATION.sub("", solution or "").strip()
     return Problem(text_of(row, "question"), answer, solution=worked or None)

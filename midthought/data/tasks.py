@@ -251,10 +251,8 @@ def _require_shown(name: str, options: Any, prompt: str, answer: str) -> None:
             f"load_problems('mmlu', rows); if they are no options, name them: load_tasks(…, label_keys=[{name!r}])"
         )
     if isinstance(options, list) and answer in {*map(str, range(len(options) + 1))} - {*map(str, options)}:
-        raise RowError(
-            f"its answer {answer!r} is the place of an option in {name!r}: give its letter or text; if it is none, name them: "
-            f"load_tasks(…, label_keys=[{name!r}])"
-        )
+        remedy = f"give its letter or text, or name them: load_tasks(…, label_keys=[{name!r}])"
+        raise RowError(f"its answer {answer!r} is the place of an option in {name!r}: {remedy}")
 
 
 def with_system(text: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -315,9 +313,7 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     value = plain(value)
     if isinstance(value, str):
         if _MESSAGES.match(value):
-            raise RowError(
-                f"the prompt {value!r:.60} is a list written as a text; give the list, in JSON lines or Parquet"
-            )
+            raise RowError(f"the prompt {value!r:.60} is a list written as a text; give it in JSON lines or Parquet")
         return (), _filled(value, "the prompt")
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
         raise RowError(f"the prompt is {value!r:.60}; it must be a text or a list of messages (role, content)")

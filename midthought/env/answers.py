@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from midthought.data.final_answers import (
+    FRACTION_SIGNS,
     NUMBER_PATTERN,
     last_boxed,
     last_number,
     normalised_entity,
     option_letter,
     split_at_mark,
-    with_latex_fractions,
     with_plain_fractions,
 )
 from midthought.data.tasks import DATASET_LABEL
@@ -120,7 +120,7 @@ def _plain_signs(text: str) -> str:
     """Replaces powers, quotation marks, minus signs and digits of any script and width with ASCII; ½, π, √ and ∞ with LaTeX."""
     if text.isascii():
         return text
-    text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", with_latex_fractions(text))
+    text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", text.translate(FRACTION_SIGNS))
     return "".join(
         "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign
         for sign in unicodedata.normalize("NFKC", text).translate(_LATEX)
@@ -174,11 +174,8 @@ def _unwrapped(expression: str) -> str:
 
 
 def _number(text: str) -> str | None:
-    for place in _places_of_number(text):
-        number = last_number(place)
-        if number is not None:
-            return str(number)
-    return None
+    numbers = map(last_number, _places_of_number(text))
+    return next((str(number) for number in numbers if number is not None), None)
 
 
 def _places_of_number(text: str) -> Iterator[str]:

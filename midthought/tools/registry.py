@@ -150,7 +150,9 @@ def _as_text(result: Any) -> str:
     if isinstance(result, enum.Enum):
         return _as_text(result.value)
     with contextlib.suppress(TypeError, ValueError, RecursionError):  # not JSON
-        if isinstance(result, pydantic.BaseModel | dict | list | tuple | set | frozenset) or _is_dataclass(result):
+        if isinstance(result, pydantic.BaseModel | dict | list | tuple | set | frozenset) or dataclasses.is_dataclass(
+            type(result)
+        ):
             with contextlib.suppress(TypeError):  # a key that JSON does not have, such as an enum member
                 return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
             return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False, default=as_json)
@@ -174,7 +176,7 @@ def as_json(part: Any) -> Any:
         return sorted(map(as_json, part), key=json.dumps)  # in the same order in every process
     if isinstance(part, pydantic.BaseModel):
         part = part.model_dump()
-    elif _is_dataclass(part):
+    elif dataclasses.is_dataclass(type(part)):
         part = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     if callable(getattr(part, "tolist", None)):
         return part.tolist()
@@ -184,10 +186,6 @@ def as_json(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return list(map(as_json, part))
     return pydantic_core.to_jsonable_python(part, by_alias=False)
-
-
-def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _require_tool(tool: Any) -> None:

@@ -168,7 +168,7 @@ WRONG_MESSAGES = [
     ([{"role": "user"}], "a message's content is None"),
     ([{"role": "user", "content": " "}], "the prompt is empty"),
     ([{"content": "q"}], "a list of messages"),
-    (str([USER]), "is a list written as a text; give the list, in JSON lines or Parquet"),
+    (str([USER]), "is a list written as a text; give it in JSON lines or Parquet"),
 ]
 
 
