@@ -94,10 +94,15 @@ def load_tasks(
     """
     reader = _TaskReader(label_keys, columns or {}, needs_answer)
     tasks = read_tasks(rows_of(source), reader.read, limit=limit, strict=strict)
-    if unread := ", ".join(reader.unread):
-        use = "load_tasks(…, columns={…}) maps them to columns that are, label_keys=[…] makes labels of them"
-        _log.warning("columns of the data set that are not used: %s; %s", unread, use)
+    use = "load_tasks(…, columns={…}) maps them to columns that are, label_keys=[…] makes labels of them"
+    warn_of_unread(reader.unread, use)
     return tasks
+
+
+def warn_of_unread(columns: Iterable[str], remedy: str) -> None:
+    """Logs the columns that no task has, if there are any."""
+    if unread := ", ".join(columns):
+        _log.warning("columns of the data set that are not used: %s; %s", unread, remedy)
 
 
 def read_tasks(

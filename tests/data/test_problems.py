@@ -88,6 +88,12 @@ def test_a_multiple_choice_problem_lists_its_options(dataset, row, letter, optio
     assert task.prompt == f"Which?\n\n{listed}\n\n{ASKED[dataset]}"
 
 
+def test_columns_of_own_rows_that_are_not_read_are_named_once(caplog):
+    load_problems("mmlu", [{**MMLU, "id": number, "Article": "A text."} for number in (1, 2)])
+    (warning,) = caplog.messages
+    assert warning.startswith("columns of the data set that are not used: Article; ")
+
+
 def test_a_context_is_part_of_the_question():
     assert only("mmlu", {**MMLU, "context": "A text."}).prompt.startswith("A text.\n\nWhich?\n\n(A) one")
 
