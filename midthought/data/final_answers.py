@@ -19,6 +19,11 @@ MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
 
 _FRACTION = re.compile(r"(\d?)\\[cdt]?frac\s*+(?:\{(-?)(\d++)\}|(\d))\s*+(?:\{(-?)(\d++)\}|(\d))(?!\d)")
+FRACTION_SIGNS = {
+    place: "\\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", chr(place)).split("⁄"))
+    for place in (*range(0xBC, 0xBF), *range(0x2150, 0x215F))
+}
+"""For `str.translate`: `¾` becomes `\\frac{3}{4}`."""
 _DIGITS = r"(?:(?<!\d,)\d{1,3}(?:,\d{3})++(?!\d)|\d++)"
 NUMBER_PATTERN = re.compile(
     rf"""
@@ -34,7 +39,7 @@ NUMBER_PATTERN = re.compile(
 
 _BOXED_OR_BRACE = re.compile(r"(?P<boxed>\\?\\boxed\s*+\{)|\\[{}\\]|(?P<brace>[{}])")
 
-_ONLY_A_NUMBER = re.compile(r"\s*+[-+−]?[$€£]?[-−]?(?:\d[\d,]*+(?:\.\d++)?|\.\d++)%?\s*+")
+_ONLY_A_NUMBER = re.compile(rf"\s*+[-+−]?[$€£]?[-−]?(?:{_DIGITS}(?:\.\d++)?|\.\d++)%?\s*+")
 _COMMAND = re.compile(r"\\[a-zA-Z]++")
 _ONLY_A_LETTER = re.compile(r"\W*+([A-Ja-j])(?:\W*+$|[)\]}.:])")
 _STATED_LETTERS = tuple(
@@ -42,7 +47,7 @@ _STATED_LETTERS = tuple(
         rf"""
         (?i:\b(?:{trigger}))(?i:\s++(?:is|option|choice)){{0,2}}+\s*+[:=]?
         [\s*_$(\[{{"'“]*+(?:\\(?:boxed|text|textbf|mathrm|mathbf)\s*+\{{[\s*$(]*+){{0,3}}+
-        ([A-HJ](?![\w'’-]) | I(?![\w'’-]|\s[a-z]) | (?<=\()[a-j](?=\)))
+        ([A-HJ](?![\w'’+#-]) | I(?![\w'’+#-]|\s[a-z]) | (?<=\()[a-j](?=\)))
         """,
         re.VERBOSE,
     )
@@ -101,7 +106,8 @@ def last_number(text: str) -> Fraction | None:
 
 
 def with_plain_fractions(text: str) -> str:
-    """Replaces `\\frac{3}{4}` with `3/4`, `1\\frac34` with `1 3/4`, `\\frac{-3}{4}` with `-3/4`."""
+    """Replaces `\\frac{3}{4}` with `3/4`, `1\\frac34` and `1¾` with `1 3/4`, `\\frac{-3}{4}` with `-3/4`."""
+    text = text.translate(FRACTION_SIGNS)
     return _FRACTION.sub(
         lambda found: "{0}{1}{4}{2}{3}/{5}{6}".format(found[1] and f"{found[1]} ", *found.groups("")[1:]), text
     )

@@ -24,7 +24,7 @@ from midthought.data.problem_readers import (
     read_trivia,
 )
 from midthought.data.rows import Row, RowError, rows_of
-from midthought.data.tasks import DATASET_LABEL, LoadedTasks, read_tasks
+from midthought.data.tasks import DATASET_LABEL, LoadedTasks, read_tasks, warn_of_unread
 from midthought.errors import DataError, near_names
 from midthought.types import Task
 
@@ -90,15 +90,30 @@ def load_problems(
     """
     if dataset not in PROBLEM_SETS:
         raise DataError(f"unknown data set {dataset!r}. {near_names(dataset, PROBLEM_SETS)}")
-    rows = _rows(dataset, source, split, limit, seed)
-    return read_tasks(rows, lambda row: _task(dataset, row, seed), limit=limit, strict=strict, seed=seed)
+    rows, unread = _rows(dataset, source, split, limit, seed), dict[str, None]()
+    tasks = read_tasks(rows, lambda row: _task(dataset, row, seed, unread), limit=limit, strict=strict, seed=seed)
+    if source is not None:
+        warn_of_unread(unread, "write what belongs to the prompt into the question")
+    return tasks
 
 
-def _task(dataset: str, row: Row, seed: int) -> Task:
+class _Columns(dict[str, Any]):
+    """A row that removes the columns that are read from `unread`."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        super().__init__(row)
+        self.unread = dict.fromkeys(row)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.unread.pop(name, None)
+        return super().get(name, default)
+
+
+def _task(dataset: str, row: Row, seed: int, unread: dict[str, None]) -> Task:
     if not isinstance(row.value, Mapping):
         raise RowError(f"it is of type {type(row.value).__name__}; a row is a mapping")
-    place = f"{row.source.rpartition('.')[0] or row.source}:{row.number}"
-    problem = PROBLEM_SETS[dataset].read(row.value, seed)
+    place, value = f"{row.source.rpartition('.')[0] or row.source}:{row.number}", _Columns(row.value)
+    problem = PROBLEM_SETS[dataset].read(value, seed)
     labels = {
         DATASET_LABEL: dataset,
         QUESTION_LABEL: problem.question,
@@ -107,8 +122,10 @@ def _task(dataset: str, row: Row, seed: int) -> Task:
         "subject": problem.subject,
         "level": problem.level,
     }
+    task_id = optional_text(value, *_ID_COLUMNS) or place
+    unread |= value.unread
     return Task(
-        task_id=optional_text(row.value, *_ID_COLUMNS) or place,
+        task_id=task_id,
         prompt=prompt_of(dataset, problem.question, problem.options),
         answer=problem.answer,
         aliases=tuple(problem.aliases),

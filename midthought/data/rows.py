@@ -52,8 +52,9 @@ def plain(value: Any) -> Any:
 def rows_of(source: Any) -> Iterator[Row]:
     """Returns the rows of a file (a path that ends in .jsonl, .json, .csv, .tsv or .parquet), or of any iterable.
 
-    A `datasets.Dataset` in the format of pandas, Arrow or Polars is read as plain rows. Raises DataError if the source is
-    invalid: at once if it is not a source, later if a file is truncated or a stream has more than `MAX_STREAMED_ROWS` rows.
+    A `datasets.Dataset` in the format of pandas, Arrow or Polars is read as plain rows; a `ClassLabel` as its name. Raises
+    DataError if the source is invalid: at once if it is not a source, later if a file is truncated or a stream has more than
+    `MAX_STREAMED_ROWS` rows.
     """
     if isinstance(source, str | Path):
         return _file_rows(Path(source))
@@ -72,14 +73,20 @@ def _iterated(source: Iterable[Any]) -> Iterator[Row]:
     data_format = getattr(source, "format", None)
     if isinstance(data_format, Mapping) and data_format.get("type") in ("pandas", "arrow", "polars"):
         source = source.with_format(None)  # type: ignore[attr-defined]
-    is_stream = not hasattr(source, "__len__")
+    is_stream, features = not hasattr(source, "__len__"), getattr(source, "features", None) or {}
+    names = {column: kind.names for column, kind in features.items() if type(kind).__name__ == "ClassLabel"}
     for number, value in enumerate(source, start=1):
         if is_stream and number > MAX_STREAMED_ROWS:
             raise DataError(
                 f"the data set is a stream ({type(source).__name__}) of more than {MAX_STREAMED_ROWS:,} rows; "
                 "give a part of it, for example dataset.take(100_000)"
             )
-        yield Row("the data set", "row", number, value)
+        yield Row("the data set", "row", number, _named(value, names) if names else value)
+
+
+def _named(value: Mapping[str, Any], names: Mapping[str, list[str]]) -> dict[str, Any]:
+    places = {column: plain(value.get(column)) for column in names}
+    return {**value, **{column: names[column][at] for column, at in places.items() if isinstance(at, int) and at >= 0}}
 
 
 def _file_rows(path: Path) -> Iterator[Row]:

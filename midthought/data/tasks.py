@@ -10,6 +10,7 @@ import itertools
 import logging
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
 _OF_RECORDS = ("aliases", "before", "evidence", "data_source")
 _OPTIONS = ("choices", "options")
+_MESSAGES = re.compile(r"\[\{[\"'](?:role|content)[\"']:")
 _OTHERS = (*_OF_RECORDS, "context", "system", "labels")
 
 _log = logging.getLogger(__name__)
@@ -92,10 +94,15 @@ def load_tasks(
     """
     reader = _TaskReader(label_keys, columns or {}, needs_answer)
     tasks = read_tasks(rows_of(source), reader.read, limit=limit, strict=strict)
-    if unread := ", ".join(reader.unread):
-        use = "load_tasks(…, columns={…}) maps them to columns that are, label_keys=[…] makes labels of them"
-        _log.warning("columns of the data set that are not used: %s; %s", unread, use)
+    use = "load_tasks(…, columns={…}) maps them to columns that are, label_keys=[…] makes labels of them"
+    warn_of_unread(reader.unread, use)
     return tasks
+
+
+def warn_of_unread(columns: Iterable[str], remedy: str) -> None:
+    """Logs the columns that no task has, if there are any."""
+    if unread := ", ".join(columns):
+        _log.warning("columns of the data set that are not used: %s; %s", unread, remedy)
 
 
 def read_tasks(
@@ -213,7 +220,7 @@ class _TaskReader:
         self.unread |= dict.fromkeys(map(str, left_out))
         for name in left_out:
             if str(name).casefold() in _OPTIONS:
-                _require_shown(str(name), plain(value.get(name)), prompt)
+                _require_shown(str(name), plain(value.get(name)), prompt, answer)
         return Task(
             task_id=_place(row) if id_key is None else _text(_at(value, id_key), id_key),
             prompt=prompt,
@@ -239,14 +246,18 @@ class _TaskReader:
         return prompt, answer, self.id_key
 
 
-def _require_shown(name: str, options: Any, prompt: str) -> None:
-    """Raises RowError if the prompt of a question with options (a list, ARC's mapping, or one of letters) does not show them."""
+def _require_shown(name: str, options: Any, prompt: str, answer: str) -> None:
+    """Raises RowError if the prompt of a question with options (a list, ARC's mapping, or one of letters) does not show them, or
+    if the answer is the index of one."""
     listed = plain(options.get("text", [*options.values()])) if isinstance(options, Mapping) else options
     if isinstance(listed, list | tuple) and any(str(each) not in prompt for each in listed if each is not None):
         raise RowError(
             f"the question does not show the options in {name!r}: write them into it, or load the rows with "
             f"load_problems('mmlu', rows); if they are no options, name them: load_tasks(…, label_keys=[{name!r}])"
         )
+    if isinstance(options, list) and answer in {*map(str, range(len(options) + 1))} - {*map(str, options)}:
+        remedy = f"give its letter or text, or name them: load_tasks(…, label_keys=[{name!r}])"
+        raise RowError(f"its answer {answer!r} is the place of an option in {name!r}: {remedy}")
 
 
 def with_system(text: str, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -306,10 +317,12 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     """Returns the earlier messages, and the user's prompt."""
     value = plain(value)
     if isinstance(value, str):
+        if _MESSAGES.match(value):
+            raise RowError(f"the prompt {value!r:.60} is a list written as a text; give it in JSON lines or Parquet")
         return (), _filled(value, "the prompt")
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
         raise RowError(f"the prompt is {value!r:.60}; it must be a text or a list of messages (role, content)")
-    roles = [str(message["role"]) for message in value]
+    roles = [f"{message['role']}{' with tool_calls' * bool(plain(message.get('tool_calls')))}" for message in value]
     if roles[-1] != "user" or not {*roles[:1]} <= {"system", "user"} or not {*roles[1:]} <= {"user", "assistant"}:
         raise RowError(
             f"the prompt has messages of the roles {', '.join(roles)}; it may start with a system message, continues with "
@@ -345,7 +358,9 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
         return _text(value["value"], "answer"), _texts(value, "aliases")
     if _has(value, "text"):
         return _answer(plain(value["text"]))
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, bool):
+        return str(value), ("yes" if value else "no",)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if not value:
             raise RowError("the list of answers is empty")
         first, *others = (_text(each, "answer") for each in value)
@@ -353,6 +368,8 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
     text = _text(value, "answer")
     if boxed := last_boxed(text):
         return boxed.replace(",", "") if is_number(boxed) else boxed, ()
+    if "\\boxed" in text:
+        raise RowError(f"{text[-60:]!r} has a \\boxed without a closed pair of braces; write \\boxed{{…}}")
     solution, written = split_at_mark(text)
     if solution is None or solution.rstrip(" \t")[-1:] not in ("", "\n") or not is_number(written):
         return text, ()
@@ -364,7 +381,9 @@ def _text(value: Any, what: str) -> str:
     if isinstance(value, int) or (isinstance(value, float | Decimal) and math.isfinite(value)):
         return str(value)
     if not isinstance(value, str):
-        raise RowError(f"{what} is {value!r:.60}; it must be a text or a number")
+        key = next(iter(value), None) if isinstance(value, Mapping) else None
+        remedy = f", or one key of it: load_tasks(…, columns={{'COLUMN.{key}': 'answer'}})" if key else ""
+        raise RowError(f"{what} is {value!r:.60}; it must be a text or a number{remedy}")
     return _filled(value, what)
 
 

@@ -126,9 +126,9 @@ _process = MathWorkerPool()
 
 
 def normalised(answer: str) -> str:
-    """Returns the answer for comparison: NFKC, case-folded, without punctuation and repeated whitespace."""
-    text = unicodedata.normalize("NFKC", answer).casefold()
-    return " ".join(re.sub(r"[^\w\s]|_", " ", text).split())
+    """Returns the answer for comparison: NFKC, case-folded, without repeated whitespace, and of punctuation only minus signs."""
+    text = unicodedata.normalize("NFKC", answer).casefold().replace("−", "-")
+    return " ".join(re.sub(r"(?!(?<!\w)-\d)[^\w\s]|_", " ", text).split())
 
 
 def exact_match(answer: str, truth: str) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from midthought.data.final_answers import (
+    FRACTION_SIGNS,
     NUMBER_PATTERN,
     last_boxed,
     last_number,
@@ -37,6 +38,9 @@ _UNIT_POWER = re.compile(r"(?<=[A-Za-z])\^(?:\d|\{\d{1,3}\})")
 _WRITTEN_UNIT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*+\{[^{}\\\d]*+\}(?:\^(?:\d|\{\d{1,3}\}))?")
 _LETTER = re.compile("[A-Za-z]")
 _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|texttt|mathtt)\s*+\{([^{}]*+)\}")
+_LATEX = str.maketrans(
+    {"‘": "'", "’": "'", "“": '"', "”": '"', "。": ".", "°": r"^\circ ", "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "}
+)
 _ESCAPED = re.compile(r"\\([&%$#_{}])")
 
 
@@ -113,11 +117,13 @@ def _stated(text: str) -> str | None:
 
 
 def _plain_signs(text: str) -> str:
-    """Replaces digits of any script and width with ASCII digits, and typographic minus signs with hyphens."""
+    """Replaces powers, quotation marks, minus signs and digits of any script and width with ASCII; ½, π, √ and ∞ with LaTeX."""
     if text.isascii():
         return text
+    text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", text.translate(FRACTION_SIGNS))
     return "".join(
-        "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text
+        "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign
+        for sign in unicodedata.normalize("NFKC", text).translate(_LATEX)
     )
 
 
@@ -145,6 +151,8 @@ def _bare(expression: str) -> str:
 def _means_expression(said: str, truth: str) -> bool:
     meant = last_boxed(truth)
     meant = _bare(truth if meant is None else meant)
+    if _unwrapped(said) == _unwrapped(meant):
+        return True
     words = _words(meant)
     if words and (words == _words(said) or _WRAPPED.search(meant)):
         return words == _words(said)
@@ -154,19 +162,20 @@ def _means_expression(said: str, truth: str) -> bool:
 
 def _words(expression: str) -> str:
     """Letters of an expression in lower case, without blanks and text commands; empty if it is not one word or several."""
-    plain = "".join(_WRAPPED.sub(r"\1", expression).split())
+    plain = _unwrapped(expression).replace(" ", "")
     return plain.casefold() if len(plain) > 1 and plain.isalpha() else ""
+
+
+def _unwrapped(expression: str) -> str:
+    return " ".join(_WRAPPED.sub(r"\1", expression).split())
 
 
 # -- numbers -------------------------------------------------------------------------------------------------------
 
 
 def _number(text: str) -> str | None:
-    for place in _places_of_number(text):
-        number = last_number(place)
-        if number is not None:
-            return str(number)
-    return None
+    numbers = map(last_number, _places_of_number(text))
+    return next((str(number) for number in numbers if number is not None), None)
 
 
 def _places_of_number(text: str) -> Iterator[str]:
@@ -177,7 +186,7 @@ def _places_of_number(text: str) -> Iterator[str]:
         yield marked.partition("\n")[0]
     if boxed is not None:
         bare = _GROUPED.sub("", boxed)
-        yield _UNIT_POWER.sub("", _WRITTEN_UNIT.sub(" x", bare))
+        yield _UNIT_POWER.sub("", _WRITTEN_UNIT.sub(" x ", bare))
         yield bare
     yield _UNIT_POWER.sub("", text)
 
@@ -203,14 +212,13 @@ def _entity(text: str) -> str | None:
 
 _Quantity = tuple[Fraction, str, str, str]
 _WORD = re.compile(r"(?<![\\\w{])[^\W\d_]{2,}")
-_LATEX = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "})
 _REWRITTEN = (
     (re.compile(r"\{,\}|,\\! ?"), ","),
     (_GROUPED, ""),
     (_WRAPPED, r" \1"),
     (re.compile(r"\\(?:left|right)(?![a-zA-Z])|\*\*(?!\w)|(?<!\w)\*\*"), ""),
     (re.compile(r"(?:(?<!\\)\\[,!:; ]|(?<=\w)~(?=\w)|\s)++"), " "),
-    (re.compile(r" ?\^ ?(?:\\circ|\{ ?\\circ ?\})"), "°"),
+    (re.compile(r" ?\^ ?(?:\\circ ?|\{ ?\\circ ?\})"), "°"),
     (re.compile(r" ?\bper ?cent\b|\\%"), "%"),
     (re.compile(r"\\([&$#_])|^ ?([-+]) "), r"\1\2"),
 )
@@ -247,11 +255,12 @@ def _holds(text: str, truth: str) -> bool:
     if any(same_answer(each, truth) for each in ((said,) if boxed else (said, text))):
         return True
     stated, meant = _quantity(_tidy(said)), _quantity(_tidy(truth))
+    is_sentence = _WORD.search(_WRAPPED.sub(r" \1", said)) is not None
     if meant is None or meant[3] not in ("", "%"):
-        return False
+        return is_sentence and option_letter(text) == _tidy(truth)
     if stated is not None:  # with a unit that the truth does not have
         return not meant[3] and _are_equal((*stated[:3], ""), meant, False)
-    return _WORD.search(_WRAPPED.sub(r" \1", said)) is not None and _number(text) == str(meant[0])
+    return is_sentence and _number(text) == str(meant[0])
 
 
 def same_answer(first: str, second: str) -> bool:
@@ -276,8 +285,7 @@ def same_answer(first: str, second: str) -> bool:
 
 def _tidy(text: str) -> str:
     """Removes emphasis, quotation marks, delimiters and punctuation around an answer; makes its signs ASCII."""
-    text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", text)
-    text = _plain_signs(unicodedata.normalize("NFKC", text)).translate(_LATEX)
+    text = _plain_signs(text)
     for pattern, plain in _REWRITTEN:
         text = pattern.sub(plain, text)
     for _ in range(4):

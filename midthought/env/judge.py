@@ -122,7 +122,8 @@ class Judge:
             return 0.0
         task = trajectory.task
         references = [truth for truth in (task.answer, *task.aliases) if truth]
-        return (await self.verdict(task.prompt, answer, references)).value
+        question = "\n\n".join([*(f"{said['role']}: {said['content']}" for said in task.before), task.prompt])
+        return (await self.verdict(question, answer, references)).value
 
     async def verdict(self, question: str, answer: str, references: Sequence[str] = ()) -> Verdict:
         """Returns the verdict: from the cache if the same request was sent before, else from the endpoint."""

@@ -150,11 +150,9 @@ def _as_text(result: Any) -> str:
     if isinstance(result, enum.Enum):
         return _as_text(result.value)
     with contextlib.suppress(TypeError, ValueError, RecursionError):  # not JSON
-        if isinstance(result, pydantic.BaseModel):
-            return result.model_dump_json()
-        if dataclasses.is_dataclass(result) and not isinstance(result, type):
-            result = dataclasses.asdict(result)
-        if isinstance(result, dict | list | tuple | set | frozenset):
+        if isinstance(result, pydantic.BaseModel | dict | list | tuple | set | frozenset) or dataclasses.is_dataclass(
+            type(result)
+        ):
             with contextlib.suppress(TypeError):  # a key that JSON does not have, such as an enum member
                 return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
             return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False, default=as_json)
@@ -172,8 +170,14 @@ def _as_text(result: Any) -> str:
 
 def as_json(part: Any) -> Any:
     """Returns an enum, date, set, model or array within a result as values of JSON. Raises ValueError for other types."""
+    if isinstance(part, enum.Enum):
+        return as_json(part.value)
     if isinstance(part, set | frozenset):
-        return sorted(part, key=repr)  # in the same order in every process
+        return sorted(map(as_json, part), key=json.dumps)  # in the same order in every process
+    if isinstance(part, pydantic.BaseModel):
+        part = part.model_dump()
+    elif dataclasses.is_dataclass(type(part)):
+        part = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     if callable(getattr(part, "tolist", None)):
         return part.tolist()
     if isinstance(part, dict):

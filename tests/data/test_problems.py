@@ -13,6 +13,7 @@ from midthought.errors import DataError, MissingExtraError
 from midthought.types import Task
 
 MMLU = {"question": "Which?", "choices": ["one", "two", "three", "four"], "answer": 1, "subject": "law"}
+ARC = {"question": "Which?", "choices": {"text": ["x", "y", "z"], "label": ["A", "B", "C"]}, "answerKey": "B"}
 MMLU_PRO = {"question_id": 70, "question": "Which?", "options": list("qwertzuiop"), "answer": "J", "answer_index": 9}
 GPQA = {"Question": "Which?", "Correct Answer": "right", "Explanation": "Because.", "Record ID": "rec1"}
 GPQA |= {f"Incorrect Answer {number}": f"wrong {number}" for number in (1, 2, 3)}
@@ -68,6 +69,15 @@ def test_the_answer_of_a_problem_is_in_a_column_in_its_solution_or_at_its_end(da
         ("mmlu_pro", MMLU_PRO, "J", list("qwertzuiop")),
         ("mmlu", {**MMLU, "choices": {"text": ["x", "y"], "label": ["A", "B"]}}, "B", ["x", "y"]),
         ("mmlu", {**MMLU, "choices": None, "options": {"A": "x", "B": "y"}}, "B", ["x", "y"]),
+        ("mmlu", {**MMLU, "choices": None, "options": {"B": "y", "A": "x"}, "answer": "B"}, "A", ["y", "x"]),
+        ("mmlu", {**MMLU, "choices": None, "options": {"1": "x", "2": "y"}}, "A", ["x", "y"]),
+        ("mmlu", ARC, "B", ["x", "y", "z"]),
+        (
+            "mmlu",
+            {**ARC, "choices": {"text": np.array(["x", "y"]), "label": np.array(["1", "2"])}, "answerKey": "1"},
+            "A",
+            ["x", "y"],
+        ),
         ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
     ],
 )
@@ -76,6 +86,16 @@ def test_a_multiple_choice_problem_lists_its_options(dataset, row, letter, optio
     assert (task.answer, task.labels["options"]) == (letter, options)
     listed = "\n".join(f"({name}) {option}" for name, option in zip("ABCDEFGHIJ", options, strict=False))
     assert task.prompt == f"Which?\n\n{listed}\n\n{ASKED[dataset]}"
+
+
+def test_columns_of_own_rows_that_are_not_read_are_named_once(caplog):
+    load_problems("mmlu", [{**MMLU, "id": number, "Article": "A text."} for number in (1, 2)])
+    (warning,) = caplog.messages
+    assert warning.startswith("columns of the data set that are not used: Article; ")
+
+
+def test_a_context_is_part_of_the_question():
+    assert only("mmlu", {**MMLU, "context": "A text."}).prompt.startswith("A text.\n\nWhich?\n\n(A) one")
 
 
 def test_the_options_of_gpqa_are_shuffled_by_the_seed_and_the_question_alone():
@@ -115,12 +135,24 @@ def test_made_products_follow_from_the_seed():
         ("math", {"answer": "2"}, "it has no 'problem' or 'question'; it has: answer"),
         ("math", {"problem": " ", "answer": "2"}, "it has no 'problem'"),
         ("math", "1 + 1?", "it is of type str"),
-        ("gsm8k", {"question": "?", "answer": "#### many"}, "'many' holds no number"),
+        ("gsm8k", {"question": "?", "answer": "#### many"}, "'many' is no number"),
+        ("gsm8k", {"question": "?", "answer": "7 in 2 days"}, "'7 in 2 days' is no number; a worked solution ends in"),
         ("mmlu", {"question": "?", "answer": "A"}, "it has 0 options"),
         ("mmlu", {**MMLU, "answer": 4}, "'4' is none of its 4 options"),
         ("mmlu", {**MMLU, "answer": "AB"}, "'AB' is none"),
         ("mmlu", {**MMLU, "answer": " ( ) "}, "is none of its 4 options"),
         ("mmlu", {**MMLU, "answer": None}, "it has no 'answer'"),
+        (
+            "mmlu",
+            {**MMLU, "choices": ["1", "2"], "answer": "1"},
+            "names one and is the text of another; give one of A, B",
+        ),
+        ("mmlu", {**ARC, "choices": {"text": ["x", "y"], "label": ["A", "A"]}}, "it has 0 options of `choices`"),
+        (
+            "mmlu",
+            {**ARC, "answerKey": "1"} | {"choices": {"text": ["x", "y"], "label": ["2", "3"]}},
+            "'1' is none of its 2",
+        ),
         ("gpqa", {**GPQA, "Incorrect Answer 2": ""}, "it has no 'Incorrect Answer 2'"),
         ("trivia_qa", {"question": "?", "answer": {"aliases": ["x"]}}, "it has no 'value'"),
         ("trivia_qa", {"question": "?", "answer": '{"value": "x"}'}, "JSON in a text; give a mapping or a list"),

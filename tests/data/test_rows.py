@@ -148,6 +148,14 @@ def test_a_transform_of_the_user_is_kept(dataset: Any) -> None:
     assert prompts_of(upper) == [prompt.upper() for prompt in PROMPTS]
 
 
+def test_a_class_label_is_read_as_its_name(datasets: Any) -> None:
+    label = datasets.ClassLabel(names=["bad", "good"])
+    features = datasets.Features({"question": datasets.Value("string"), "label": label})
+    rows = datasets.Dataset.from_list([{"question": "How?", "label": place} for place in (1, 0)], features=features)
+    for each in (rows, rows.with_format("numpy"), rows.to_iterable_dataset()):
+        assert [task.answer for task in load_tasks(each)] == ["good", "bad"]
+
+
 def test_a_stream_is_read_up_to_a_limit(datasets: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert prompts_of(dataset.to_iterable_dataset()) == PROMPTS
     endless = datasets.IterableDataset.from_generator(

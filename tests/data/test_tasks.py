@@ -40,7 +40,7 @@ FORMS = [
     ({"Problem": "Q", "Answer": 204}, "Q", "204", (), ""),
     ({"problem": "Q", "level": 3, "solution": "so \\boxed{4}"}, "Q", "4", (), "level"),
     ({"instruction": "Q", "target": 0.5}, "Q", "0.5", (), ""),
-    ({"query": "Q", "ground_truth": True}, "Q", "True", (), ""),
+    ({"query": "Q", "ground_truth": True}, "Q", "True", ("yes",), ""),
     ({"question": "Q", "answer": ["a", "b", 3]}, "Q", "a", ("b", "3"), ""),
     ({"question": "Q", "answer": {"value": "a", "aliases": ["b"], "type": "x"}}, "Q", "a", ("b",), ""),
     ({"question": "Q", "answer": "a", "aliases": ["b"]}, "Q", "a", ("b",), ""),
@@ -95,6 +95,8 @@ def test_the_truth_of_a_worked_solution_is_its_last_box():
     assert task.answer == "\\frac{4}{2}" and task.labels == {"dataset": "math"}
     (task,) = load_tasks([{"problem": "500 + 750?", "solution": "So $\\boxed{1,250}$."}])
     assert (task.answer, task.labels) == ("1250", {}) and task_is_right(task, "It is 1250.")
+    (task,) = load_tasks([{"problem": "Which primes?", "solution": "So $\\boxed{3,5,7}$."}])
+    assert (task.answer, task.labels) == ("3,5,7", {"dataset": "math"})
     (task,) = load_tasks([{"question": "Where?", "answer": "Paris"}])
     assert task_is_right(task, "It is \\boxed{Paris}.") and not task_is_right(task, "Not Paris but \\boxed{Rome}.")
 
@@ -126,6 +128,13 @@ WRONG = [
     ([GOOD | {"answer": float("nan")}], {}, "row 1: answer is nan"),
     ([GOOD | {"answer": " "}], {}, "row 1: answer is empty"),
     ([GOOD | {"answer": []}], {}, "the list of answers is empty"),
+    ([GOOD | {"answer": b"a"}], {}, "answer is b'a'; it must be a text or a number"),
+    (
+        [GOOD | {"answer": {"target": ["a"]}}],
+        {},
+        "or one key of it: load_tasks(…, columns={'COLUMN.target': 'answer'})",
+    ),
+    ([GOOD | {"answer": "so \\boxed 5"}], {}, "'so \\\\boxed 5' has a \\boxed without a closed pair of braces"),
     ([GOOD | {"aliases": "b"}], {}, "aliases is 'b'; it must be a list of texts"),
     ([GOOD | {"question": "\n"}], {}, "row 1: the prompt is empty"),
     ([""], {}, "row 1: the prompt is empty"),
@@ -152,9 +161,14 @@ WRONG_MESSAGES = [
     ([{"role": "system", "content": "s"}], "roles system; it may"),
     ([{"role": "tool", "content": "s"}, {"role": "user", "content": "q"}], "roles tool, user; it may"),
     ([{"role": "user", "content": [{"type": "image"}]}], "a message's content is [{'type': 'image'}]"),
+    (
+        [USER, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, USER],
+        "user, assistant with tool_calls, user",
+    ),
     ([{"role": "user"}], "a message's content is None"),
     ([{"role": "user", "content": " "}], "the prompt is empty"),
     ([{"content": "q"}], "a list of messages"),
+    (str([USER]), "is a list written as a text; give it in JSON lines or Parquet"),
 ]
 
 
@@ -275,3 +289,12 @@ def test_a_question_that_does_not_show_its_options_is_refused(options):
         load_tasks([row])
     (task,) = load_tasks([row | {"question": "Which is hot? (A) ice (B) fire"}])
     assert task.answer == "B" and load_tasks([row], label_keys=["choices"])
+
+
+def test_an_answer_that_is_the_place_of_an_option_is_refused():
+    row = {"query": "Which is hot? (A) ice (B) fire", "choices": ["ice", "fire"], "gold": [1]}
+    with pytest.raises(
+        DataError, match=r"its answer '1' is the place of an option in 'choices': give its letter or text"
+    ):
+        load_tasks([row])
+    assert load_tasks([{"query": "2 - 1? 1 or 2", "choices": ["1", "2"], "gold": 1}])[0].answer == "1"

@@ -44,6 +44,9 @@ BY_HAND = {
         ("Zoe\u0308", "Zoë", True),
         ("Ada Lovelace", "Ada", False),
         ("", "Ada", False),
+        ("-5", "5", False),
+        ("−5", "-5.", True),
+        ("9-5", "9 5", True),
     ],
     fuzzy_match: [
         ("Ada Lovelace", "ada lovelace.", 1.0),
@@ -101,7 +104,7 @@ def test_words_numbers_boxes_and_letters_are_found_and_compared(function):
 
 
 def test_a_normalised_text_stays_as_it_is():
-    for text in ("Ada_Lovelace — 1815!", "ΑΣ ς", "ŉ", "A\u00a0b"):
+    for text in ("Ada_Lovelace — 1815!", "ΑΣ ς", "ŉ", "A\u00a0b", "_-5 --3"):
         assert normalised(normalised(text)) == normalised(text)
 
 

@@ -100,6 +100,14 @@ def test_a_judge_is_a_reward_function_and_an_episode_without_an_answer_is_worth_
     assert json.loads(user["content"]) == {"question": "Who?", "references": ["Ada", "Countess"], "answer": "Ada"}
 
 
+def test_a_judge_reads_the_messages_before_the_question(endpoint):
+    endpoint.replies = [chat("Verdict: yes")]
+    before = ({"role": "user", "content": "About the engine:"}, {"role": "assistant", "content": "Yes?"})
+    asyncio.run(judge_at(endpoint)(episode("Ada", before=before)))
+    question = json.loads(endpoint.requests[0]["messages"][1]["content"])["question"]
+    assert question == "user: About the engine:\n\nassistant: Yes?\n\nWho?"
+
+
 @pytest.mark.parametrize(
     "hostile",
     [

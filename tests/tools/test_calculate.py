@@ -27,7 +27,8 @@ ln(0.1) = -2.30258509299405; abs(-3 / 4) = 0.75; floor(-7 / 2) = -4; ceil(7 / 2)
 round(2.675, 2) = 2.68; round(1234, -2) = 1200; round(pi, 2) = 3.14; max(1, 2.5, -3) + min(4, 2) = 4.5;
 floor(log10(1000)) + ceil(log(125, 5)) + ceil(log10(1 / 1000)) = 3; log(1 / 8, 2) = -3; floor(64 ** (1 / 3)) = 4;
 floor((27 / 8) ** (-2 / 3) * 9) = 4; (10 ** 400 / (10 ** 399 + 1)) ** 0.5 = 3.16227766016838;
-007 + 1 = 8; factorial(20) = 2432902008176640000; ( ( 1 ) ) = 1
+(1 + 1e-60) ** 1e60 = 2.71828182845905; (1 - 1e-2900) ** (1e2900 / 3) = 0.716531310573789;
+(-1 - 1e-60) ** 1e60 = 2.71828182845905; 007 + 1 = 8; factorial(20) = 2432902008176640000; ( ( 1 ) ) = 1
 """
 
 
@@ -57,6 +58,7 @@ def test_an_expression_has_its_value_which_the_model_reads() -> None:
         ("factorial(10 ** 9)", "factorial: the number must be an integer from 0 to 1000"),
         ("2.5 ** -1e9", "the number is too close to zero"),
         ("1e-3000 ** 3 / 7", "the number is too close to zero"),
+        ("(1 - 1e-60) ** 1e64", "the number is too close to zero"),
         ("1e400000000", "the number 1e400000000 is too large or too small"),
         ("round(1.5, 10 ** 9)", "the number of digits must be an integer, at most 3000"),
         ("(" * 300 + "1" + ")" * 300, "too many nested parentheses at character 201"),

@@ -280,6 +280,10 @@ class Disc:
     minutes: int
 
 
+class Letters(BaseModel):
+    of: set[str]
+
+
 def test_a_union_takes_the_first_type_that_the_value_fits() -> None:
     @tool
     def alternatives(value: int | str, words: str | list[int], item: Book | Disc | None = None) -> str:
@@ -361,7 +365,7 @@ def test_limits_descriptions_and_aliases_of_fields_and_models_are_in_the_schema_
     ("result", "text"),
     [
         ({"a": "ü", "b": [1, None]}, '{"a": "ü", "b": [1, null]}'),
-        (Book(ISBN="12"), '{"kind":"book","pages":1,"isbn":"12","tags":[]}'),
+        (Book(ISBN="12"), '{"kind": "book", "pages": 1, "isbn": "12", "tags": []}'),
         ({"a": {1, 2}}, '{"a": [1, 2]}'),
         (Color.RED, "red"),
         (enum.Enum("Shade", {"DARK": "dark"}, type=str).DARK, "dark"),
@@ -373,6 +377,12 @@ def test_limits_descriptions_and_aliases_of_fields_and_models_are_in_the_schema_
         ({Color.RED: 1, "red": 2}, "{<Color.RED: 'red'>: 1, 'red': 2}"),
         ([{*"hgfedcba"}], '[["a", "b", "c", "d", "e", "f", "g", "h"]]'),
         ({*"hgfedcba"}, '["a", "b", "c", "d", "e", "f", "g", "h"]'),
+        (Letters(of={*"edcba"}), '{"of": ["a", "b", "c", "d", "e"]}'),
+        (
+            [Letters(of={*"edcba"}), Disc({*"edcba"})],
+            '[{"of": ["a", "b", "c", "d", "e"]}, {"minutes": ["a", "b", "c", "d", "e"]}]',
+        ),
+        (enum.Enum("Sets", {"ALL": [frozenset("edcba")]}).ALL, '[["a", "b", "c", "d", "e"]]'),
         (None, "None"),
         ("é".encode(), "é"),
         ("<object at 0x7f>", "<object at 0x7f>"),

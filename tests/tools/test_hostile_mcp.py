@@ -4,6 +4,7 @@ servers, which would not let them."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -158,13 +159,13 @@ def raw(reply: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("does", "outcome", "said"),
     [
-        (raw('"result": {"content": "x"}'), ToolOutcome.RAISED, "valid list"),
-        (raw('"result": {"content": [{"type": "video"}]}'), ToolOutcome.RAISED, ""),
-        (raw('"result": {"content": ["\\ud800"]}'), ToolOutcome.TIMED_OUT, ""),
-        (raw('"result": null'), ToolOutcome.TIMED_OUT, ""),
-        (raw('"result": {"content": [], "isError": true}'), ToolOutcome.RAISED, "did not say why"),
+        (raw('"result": {"content": "x"}'), ToolOutcome.RAISED, ".*valid list.*"),
+        (raw('"result": {"content": [{"type": "video"}]}'), ToolOutcome.RAISED, ".*TextContent.*"),
+        (raw('"result": {"content": ["\\ud800"]}'), ToolOutcome.TIMED_OUT, "no answer within .*"),
+        (raw('"result": null'), ToolOutcome.TIMED_OUT, "no answer within .*"),
+        (raw('"result": {"content": [], "isError": true}'), ToolOutcome.RAISED, "the tool failed and did not say why"),
         ({"raw": "\udcff\n" + raw('"result": {"content": []}')["raw"]}, ToolOutcome.OK, ""),
-        (raw(f'"error": {{"code": 1, "message": "{"x" * 50_000}"}}'), ToolOutcome.RAISED, "xxx"),
+        (raw(f'"error": {{"code": 1, "message": "{"x" * 50_000}"}}'), ToolOutcome.RAISED, "x{100}"),
         (raw(f'"error": {{"code": 1, "message": "no such key: {KEY}"}}'), ToolOutcome.RAISED, "no such key: …"),
     ],
 )
@@ -172,7 +173,7 @@ def test_a_result_that_makes_no_sense_is_an_error_that_the_model_reads_without_o
     with started(does, timeout_seconds=0.5, environment={"OUR_KEY": KEY}) as tools:
         event = called(tools)
         words = str(event.call.result)
-        assert event.outcome is outcome and said in words and len(words) < 500 and KEY not in words
+        assert event.outcome is outcome and re.fullmatch(said, words) and len(words) < 500 and KEY not in words
 
 
 def test_a_server_that_ends_is_started_again(caplog, tmp_path):

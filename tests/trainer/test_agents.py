@@ -378,7 +378,11 @@ def test_a_failure_of_the_gateway_or_the_engine_is_no_reward_of_the_agent(broken
 
 
 async def asked_async(task: Any, client: Any) -> float:
-    return PAID.get((await asyncio.to_thread(say, client, task, 1))[0], 0.0)
+    headers = {"authorization": f"Bearer {client.api_key}"}
+    body = {"model": client.model, "messages": [{"role": "user", "content": task.prompt}]}
+    async with httpx.AsyncClient(base_url=client.base_url, headers=headers, timeout=60) as http:
+        answer = (await http.post("chat/completions", json=body)).raise_for_status().json()
+    return PAID.get(answer["choices"][0]["message"]["content"], 0.0)
 
 
 def test_an_async_agent_and_both_arms_of_an_evaluation(talker):

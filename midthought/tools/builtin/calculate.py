@@ -155,10 +155,14 @@ def _power(base: Number, exponent: Number) -> Number:
         root = _exact_root(base, exponent.denominator)
         if root is not None and _is_bounded(root, exponent.numerator):
             return root**exponent.numerator
-        if base > 0 or exponent.denominator == 1:  # a float's error would be multiplied by the exponent
+        if base < 0 and exponent.denominator == 1:
+            return (-1) ** (exponent.numerator % 2) * _power(-base, exponent)
+        if base > 0:  # a float's error would be multiplied by the exponent
             precise = decimal.Context(prec=3 * _NUM_DIGITS, traps=[])
-            operands = (precise.divide(*each.as_integer_ratio()) for each in (base, exponent))
-            return _not_lost(base, float(precise.power(*operands)))
+            values = (base, exponent, exponent * (base - 1))
+            *operands, product = (precise.divide(*each.as_integer_ratio()) for each in values)
+            is_lost = abs(base - 1) < 1e-20  # among these digits; but then the logarithm of the base is the difference
+            return _not_lost(base, float(precise.exp(product) if is_lost else precise.power(*operands)))
     return _not_lost(base, math.pow(base, exponent))
 
 
