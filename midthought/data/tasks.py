@@ -40,7 +40,7 @@ ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
 _OF_RECORDS = ("aliases", "before", "evidence", "data_source")
 _OPTIONS = ("choices", "options")
-_MESSAGES = re.compile(r"\[\{[\"'](?:role|content)[\"']:")
+_MESSAGES = re.compile(r"\[\{[\"'](?:role|content)[\"']:.*\}\]", re.DOTALL)
 _OTHERS = (*_OF_RECORDS, "context", "system", "labels")
 
 _log = logging.getLogger(__name__)
@@ -317,7 +317,7 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     """Returns the earlier messages, and the user's prompt."""
     value = plain(value)
     if isinstance(value, str):
-        if _MESSAGES.match(value):
+        if _MESSAGES.fullmatch(value):
             raise RowError(f"the prompt {value!r:.60} is a list written as a text; give it in JSON lines or Parquet")
         return (), _filled(value, "the prompt")
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):

@@ -61,7 +61,7 @@ class Group:
                 self.episodes[member] = _replayed(records[member])
             return again
         task = draw(self.position)
-        members = list(records if task.prompt != records[0].task.prompt else again)
+        members = list(records if task.messages() != records[0].task.messages() else again)
         fresh = fresh_episodes(parts, task, self.position, len(records), seed)
         for member in members:
             self.episodes[member] = fresh[member]

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -352,7 +353,11 @@ def test_a_tool_that_was_under_way_is_asked_again_after_a_restart(make_bench):
     assert {place for place, _ in bench.engine.log[again.seed]}.isdisjoint(p for p, _ in other.engine.log[again.seed])
 
 
-@pytest.mark.parametrize("start", ["the same", "another"])
+SYSTEM = {"role": "system", "content": "Be brief."}
+STARTS = [task(0, "500"), task(0, "400"), replace(task(0, "500"), before=(SYSTEM,))]
+
+
+@pytest.mark.parametrize("start", STARTS, ids=["the same", "another prompt", "other messages before it"])
 def test_an_environment_with_a_state_begins_anew_from_the_same_start_or_with_its_whole_group(start, make_bench):
     bench, other = (make_bench(deterministic=True, environment=Stateful) for _ in range(2))
     bench.begin(task(0, "500"), task(1, "5"), group_size=2)
@@ -365,14 +370,15 @@ def test_an_environment_with_a_state_begins_anew_from_the_same_start_or_with_its
 
     def draw(position):
         drawn.append(position)
-        return task(0, "500" if start == "the same" else "400")
+        return start
 
     other.engine.policy_version = 2
     other.stream.restore(state, draw)
     first, second = other.take()
-    assert drawn == [0] and second.num_sampled == (501 if start == "the same" else 401)
+    num_sampled = 401 if "400" in start.prompt else 501
+    assert drawn == [0] and second.num_sampled == num_sampled
     assert [first.reward.parts, first.segments[0].policy_versions[-1]] == (
-        [{"kept": 1.0}, 0] if start == "the same" else [{"length": 401.0}, 2]
+        [{"kept": 1.0}, 0] if start is STARTS[0] else [{"length": num_sampled}, 2]
     )
     assert set(second.segments[0].policy_versions) == {-1, 2}
     assert [first.seed, second.seed] == [episode["seed"] for episode in row["episodes"]]
