@@ -108,6 +108,10 @@ def test_a_folder_without_a_whole_model_is_named_with_the_remedy(tmp_path, monke
     for where in ("nowhere", "./a/b", "/no/such/model", "models/qwen"):
         with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
             load_model(where)
+        with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
+            load_tokenizer(where)
+    with pytest.raises(ModelPathError, match=r"has no config\.json"):
+        load_tokenizer(tmp_path)
     with pytest.raises(ModelPathError, match=r"has no config\.json; give a folder that `save_pretrained` wrote"):
         load_model(tmp_path)
     small_model().save_pretrained(tmp_path)
