@@ -116,8 +116,8 @@ def _remedy_for(folder: Path, path: str) -> str:
             raise ModelPathError(f"model path {path!r} is not a folder; give the one that holds config.json")
         return "give a folder on this machine, or a Hugging Face name that can be reached from it"
     if not (folder / "config.json").is_file():
-        files = ", ".join(sorted(str(file) for file in folder.glob("*.gguf"))[:3])
-        remedy = f"give one of its files: {files}" if files else "give a folder that `save_pretrained` wrote"
+        files = ", ".join(sorted(str(file) for file in (*folder.glob("*.gguf"), *folder.glob("policy")))[:3])
+        remedy = f"give what is in it: {files}" if files else "give a folder that `save_pretrained` wrote"
         raise ModelPathError(f"model path {path!r} has no config.json; {remedy}")
     return "save it anew with `save_pretrained`, or give another path"
 

@@ -24,7 +24,7 @@ class TrainingResult(list[dict[str, float]]):
             2        1.000
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("iteration", "reward/mean", "episode/calls", "total_loss")
+    columns: ClassVar[tuple[str, ...]] = ("iteration", "reward/mean", "episode/calls", "entropy")
     """Columns of the table, if the last row has them."""
 
     def __init__(self, rows: Iterable[dict[str, float]] = (), policy_path: Path | None = None) -> None:

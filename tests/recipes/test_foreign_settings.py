@@ -47,5 +47,5 @@ def test_what_the_command_repeats_is_permitted(tmp_path):
 
 def test_a_recipe_says_that_the_run_to_resume_is_not_its_own(tmp_path):
     (tmp_path / "config.yaml").write_text("environment: {max_steps: 2}\n")
-    with pytest.raises(SettingsError, match="is not of a podcast run: unknown key 'environment'"):
+    with pytest.raises(SettingsError, match="are not of a podcast run: unknown key 'environment'"):
         find_recipe("podcast").begin(tmp_path, words=[], resume=True)
