@@ -184,7 +184,7 @@ def test_missing_files_folders_and_packages_are_named_with_the_remedy(tmp_path, 
     with pytest.raises(ModelPathError, match=r"none.gguf' does not exist or is not a file; give a GGUF file"):
         load_model(tmp_path / "none.gguf")
     write_gguf(tmp_path / "model.gguf")
-    with pytest.raises(ModelPathError, match=r"no config.json; give one of its files: .*/model.gguf"):
+    with pytest.raises(ModelPathError, match=r"no config.json; give what is in it: .*/model.gguf"):
         load_model(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "model.gguf"))
     with pytest.raises(StorageError, match=r"model\.gguf"):

@@ -108,6 +108,11 @@ def test_a_folder_without_a_whole_model_is_named_with_the_remedy(tmp_path, monke
     for where in ("nowhere", "./a/b", "/no/such/model", "models/qwen"):
         with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
             load_model(where)
+        with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
+            load_tokenizer(where)
+    (tmp_path / "run/policy").mkdir(parents=True)
+    with pytest.raises(ModelPathError, match=r"has no config\.json; give what is in it: .*run/policy"):
+        load_tokenizer(tmp_path / "run")
     with pytest.raises(ModelPathError, match=r"has no config\.json; give a folder that `save_pretrained` wrote"):
         load_model(tmp_path)
     small_model().save_pretrained(tmp_path)

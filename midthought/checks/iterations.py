@@ -36,7 +36,7 @@ NO_SIGNAL_ITERS = 10
 """Iterations without a training signal (all rewards equal) that end a run: its first ones, or as many in a row later."""
 SLOWER = "lower training.learning_rate, and resume from the last checkpoint"
 CORRECT = "correct what the error names"
-TEACH = "set call_format='auto', or warm up with demonstrations (sft)"
+TEACH = "warm up with demonstrations (sft), or set call_format='auto'"
 
 
 def _since(row: Row, observation: str, action: str, subject: str = "", policy: Policy = "warn") -> Finding:

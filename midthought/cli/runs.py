@@ -175,7 +175,7 @@ def _train_with_verl(
 def init(
     path: Annotated[Path, typer.Argument(metavar="[NAME]", help="Folder to write.")] = Path("my-training"),
 ) -> None:
-    """Write a project with an own tool, environment and reward, which trains on a CPU at once. Overwrites nothing."""
+    """Write a project with a tool, an environment and a reward of your own, which trains on a CPU. Overwrites nothing."""
     texts = {
         template.name.removesuffix(_SUFFIX): template.read_text(encoding="utf-8")
         for template in sorted(files("midthought.cli").joinpath("new_project").iterdir(), key=lambda each: each.name)

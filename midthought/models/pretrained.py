@@ -116,8 +116,8 @@ def _remedy_for(folder: Path, path: str) -> str:
             raise ModelPathError(f"model path {path!r} is not a folder; give the one that holds config.json")
         return "give a folder on this machine, or a Hugging Face name that can be reached from it"
     if not (folder / "config.json").is_file():
-        files = ", ".join(sorted(str(file) for file in folder.glob("*.gguf"))[:3])
-        remedy = f"give one of its files: {files}" if files else "give a folder that `save_pretrained` wrote"
+        files = ", ".join(sorted(str(file) for file in (*folder.glob("*.gguf"), *folder.glob("policy")))[:3])
+        remedy = f"give what is in it: {files}" if files else "give a folder that `save_pretrained` wrote"
         raise ModelPathError(f"model path {path!r} has no config.json; {remedy}")
     return "save it anew with `save_pretrained`, or give another path"
 
@@ -203,14 +203,14 @@ def load_tokenizer(path: str | Path) -> Any:
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
         if (folder / ADAPTER_CONFIG).is_file():
             return load_tokenizer(base_name_of(folder))
+        _remedy_for(folder, str(path))
         raise ModelPathError(f"{path} holds a model but no tokenizer; save one beside it with `save_pretrained`")
     require_regular_files(folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder if folder.is_dir() else path), trust_remote_code=False)
     except Exception as error:  # a damaged tokenizer.json can cause any error
-        raise ModelPathError(
-            f"{path} holds a model but no tokenizer that loads ({why_not_loaded(error)}); save one beside it"
-        ) from None
+        remedy = "save one beside it" if folder.is_dir() else _remedy_for(folder, str(path))
+        raise ModelPathError(f"{path} has no tokenizer that loads ({why_not_loaded(error)}); {remedy}") from None
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

@@ -76,7 +76,7 @@ class PromptRecord:
     def _compared(self) -> dict[str, Any]:
         values = dict(json.loads(json.dumps(asdict(self))))
         tools = {f"tools.{tool['definition']['function']['name']}": tool["definition"] for tool in values.pop("tools")}
-        return {**values, **tools, **values.pop("learned_from")}
+        return {**values.pop("learned_from"), **values, **tools}
 
     def write(self, run: RunFolder) -> None:
         """Writes the file, which the manifest of the run folder lists."""

@@ -24,8 +24,8 @@ class TrainingResult(list[dict[str, float]]):
             2        1.000
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("iteration", "reward/mean", "episode/calls", "total_loss")
-    """Columns of the table, if the last row has them."""
+    columns: ClassVar[tuple[str, ...]] = ("iteration", "reward/mean", "episode/calls", "entropy")
+    """Columns of the table, if a row has them."""
 
     def __init__(self, rows: Iterable[dict[str, float]] = (), policy_path: Path | None = None) -> None:
         super().__init__(rows)
@@ -42,10 +42,10 @@ class TrainingResult(list[dict[str, float]]):
         if not self:
             print(f"no {self.columns[0]} was trained")
             return
-        names = [name for name in self.columns if name in self[-1]]
+        names = [name for name in self.columns if any(name in row for row in self)]
         print("  ".join(names))
         for row in _evenly(self, MAX_SHOWN_ROWS):
-            print("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
+            print("  ".join((_cell(name, row[name]) if name in row else "–").rjust(len(name)) for name in names))
 
 
 class SupervisedResult(TrainingResult):

@@ -33,6 +33,13 @@ def test_a_value_that_rounds_to_zero_has_no_sign_and_a_learning_rate_is_not_zero
     assert capsys.readouterr().out.split()[3:] == ["1", "2.500", "2.00e-05"]
 
 
+def test_the_table_shows_the_entropy_because_the_loss_of_groups_is_zero_on_average(capsys):
+    TrainingResult([{"iteration": 1, "total_loss": 0.0}, {"iteration": 2, "total_loss": 0.0, "entropy": 0.5}]).show()
+    assert capsys.readouterr().out.split() == ["iteration", "entropy", "1", "–", "2", "0.500"], (
+        "1: all groups were flat"
+    )
+
+
 def test_an_empty_result_says_so(capsys):
     TrainingResult().show()
     assert capsys.readouterr().out == "no iteration was trained\n"

@@ -113,6 +113,7 @@ def test_another_task_is_a_change_with_both_values_and_the_same_task_is_none(tmp
         changes = record(**options).changes(folder.path)
         assert any(re.match(message, str(change)) for change in changes), (name, changes)
         assert not any(change.is_harmless for change in changes), name
+        assert "learned_from" not in {change.name for change in changes}, "each of its values is a change of its own"
     for name, options in SAME.items():
         assert record(**options).changes(folder.path) == [], name
 
