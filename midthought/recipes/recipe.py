@@ -14,6 +14,7 @@ from midthought.config import Harmless, RecipeConfig, Section, load, merge_confi
 from midthought.config.references import load as load_object
 from midthought.config.store import TINY, require_true_or_false
 from midthought.errors import CheckpointError, SettingsError, near_names
+from midthought.files.output_folder import kind_of
 from midthought.files.regular import read_json_object
 from midthought.models.gguf import model_folder
 from midthought.plan.choices import as_recorded, choose
@@ -92,6 +93,11 @@ class Recipe:
         assigned = parse_assignments(words)
         recorded = path if resume else run_of(from_path) if stage == "evaluate" and from_path else None
         if stage == "evaluate" and from_path and recorded is None:
+            if kind_of(from_path) == "run":
+                remedy = (
+                    f"evaluate it there, or give {from_path / 'policy'} to see how it does as a model in {self.name}"
+                )
+                raise SettingsError(f"{from_path} is a run of a program (Trainer), not of a recipe; {remedy}")
             assigned, from_path = merge_configs({"model": {"local_path": str(from_path)}}, assigned), None
         is_recorded = config is None and recorded is not None
         config = config or (recorded / "config.yaml" if recorded else None)

@@ -10,6 +10,7 @@ from midthought.errors import SettingsError
 from midthought.recipes import find_recipe
 from midthought.recipes.recipe import require_no_programs
 from midthought.report.console import Console
+from midthought.report.run_folder import RunFolder
 
 HOSTILE = {
     "inference: {backend: vllm, server_python: ./evil}": "inference.server_python=./evil",
@@ -49,3 +50,12 @@ def test_a_recipe_says_that_the_run_to_resume_is_not_its_own(tmp_path):
     (tmp_path / "config.yaml").write_text("environment: {max_steps: 2}\n")
     with pytest.raises(SettingsError, match="are not of a podcast run: unknown key 'environment'"):
         find_recipe("podcast").begin(tmp_path, words=[], resume=True)
+
+
+def test_a_run_of_a_program_is_not_played_as_a_recipe(tmp_path):
+    RunFolder(tmp_path / "run", trackers=()).create().unlock()
+    begin = {"words": [], "stage": "evaluate"}
+    with pytest.raises(SettingsError, match=r"run is a run of a program .* give .*policy to see"):
+        find_recipe("podcast").begin(tmp_path, **begin, from_path=tmp_path / "run")
+    config, _ = find_recipe("podcast").begin(tmp_path, **begin, from_path=tmp_path / "run" / "policy")
+    assert config.model.local_path == str(tmp_path / "run" / "policy")
