@@ -93,11 +93,6 @@ class Recipe:
         assigned = parse_assignments(words)
         recorded = path if resume else run_of(from_path) if stage == "evaluate" and from_path else None
         if stage == "evaluate" and from_path and recorded is None:
-            if kind_of(from_path) == "run":
-                remedy = (
-                    f"evaluate it there, or give {from_path / 'policy'} to see how it does as a model in {self.name}"
-                )
-                raise SettingsError(f"{from_path} is a run of a program (Trainer), not of a recipe; {remedy}")
             assigned, from_path = merge_configs({"model": {"local_path": str(from_path)}}, assigned), None
         is_recorded = config is None and recorded is not None
         config = config or (recorded / "config.yaml" if recorded else None)
@@ -130,9 +125,13 @@ class Recipe:
     def make_run(self, path: Path, console: Console, *, allow_changes: bool = False, **given: Any) -> Any:
         """Returns a `RecipeRun` in the folder `path` that has not started. Arguments as of `begin`; `evaluate` needs a policy in
         `from_path`. `allow_changes` permits resuming with settings that change what is learned."""
-        config, begin_with = self.begin(path, **given)
         stage, policy = given.get("stage", "all"), given.get("from_path")
-        if stage == "evaluate" and not given.get("config") and policy and (recorded := run_of(policy)):
+        recorded = run_of(policy) if stage == "evaluate" and policy else None
+        if stage == "evaluate" and policy and recorded is None and kind_of(policy) == "run":
+            remedy = f"evaluate it there, or give {policy / 'policy'} to play it in {self.name} as a model"
+            raise SettingsError(f"{policy} is a run of a program (Trainer), not of a recipe; {remedy}")
+        config, begin_with = self.begin(path, **given)
+        if recorded and not given.get("config"):
             require_no_programs(recorded, given["words"])
         run_class = self.load(f"train:{self.run_class}")
         return run_class(self.name, config, path, console, stage, begin_with, given.get("resume", False), allow_changes)

@@ -55,7 +55,7 @@ def test_a_recipe_says_that_the_run_to_resume_is_not_its_own(tmp_path):
 def test_a_run_of_a_program_is_not_played_as_a_recipe(tmp_path):
     RunFolder(tmp_path / "run", trackers=()).create().unlock()
     begin = {"words": [], "stage": "evaluate"}
-    with pytest.raises(SettingsError, match=r"run is a run of a program .* give .*policy to see"):
-        find_recipe("podcast").begin(tmp_path, **begin, from_path=tmp_path / "run")
+    with pytest.raises(SettingsError, match=r"run is a run of a program .* give .*policy to play"):
+        find_recipe("podcast").make_run(tmp_path, Console(quiet=True), **begin, from_path=tmp_path / "run")
     config, _ = find_recipe("podcast").begin(tmp_path, **begin, from_path=tmp_path / "run" / "policy")
     assert config.model.local_path == str(tmp_path / "run" / "policy")
