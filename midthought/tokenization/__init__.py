@@ -116,7 +116,8 @@ class Renderer:
     def _after_answer(self, messages: Sequence[Message], history: Sequence[Message], last: int | None) -> list[int]:
         said = [*history[:-1], _called(history[-1])]
         parts = self.chat_template.parts([*said, *messages], add_generation_prompt=True)
-        answer = max(n for n, part in enumerate(parts) if isinstance(part, Content) and part.message < len(history))
+        contents = [(part.message, n) for n, part in enumerate(parts) if isinstance(part, Content)]
+        answer = max(place for place in contents if place[0] < len(history))[1]  # a system message may follow it (Mistral)
         head = self._flat(parts[answer + 1 : answer + 2])
         ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
         end = next((index for index in ends if head[index] in self.eos_token_ids), ends[0] if ends else -1)
@@ -163,7 +164,7 @@ class Renderer:
                 f"the description of a tool contains the control token {spelled[0]!r}; word it differently"
             )
         other = copy.copy(self)
-        for name in ("only_appends", "eos_token_ids", "_ends_in_history", "_needs_one_answer"):
+        for name in ("only_appends", "eos_token_ids", "answer_end", "_ends_in_history", "_needs_one_answer"):
             other.__dict__.pop(name, None)
         other.chat_template = self.chat_template.with_tools(tools)
         return other
@@ -309,7 +310,7 @@ class Renderer:
         own = {self.tokenizer.eos_token_id} - {None}
         return frozenset(own.union(self._end_token(is_call=False), self._end_token(is_call=True)))
 
-    @property
+    @functools.cached_property
     def answer_end(self) -> list[int]:
         """The token that ends an answer: the chat template's, else the end-of-sequence token; empty if there is none."""
         eos_id = self.tokenizer.eos_token_id
