@@ -94,8 +94,8 @@ class Renderer:
         """Returns the chat template's tokens after an answer's end-of-sequence token: these messages, then the start of the next
         answer. Earlier messages are not encoded again, so a template that rewrites them has no effect.
 
-        `last` is the answer's last token. If the template ends the answer with another one, that one comes first, unless it ends
-        only answers that others follow with that one (gpt-oss).
+        `last` is the answer's last token; None: the one with which the template ends it. If it is another one, the template's
+        comes first; but not after one of `eos_token_ids` if the template ends only earlier answers with its own (gpt-oss).
 
         `history` ends with the answer. It matters only to templates that number calls or check the order of roles. If the
         template refuses several calls in one answer, the results follow the first one. Roles that the template rejects or omits
@@ -117,7 +117,7 @@ class Renderer:
         said = [*history[:-1], _called(history[-1])]
         parts = self.chat_template.parts([*said, *messages], add_generation_prompt=True)
         contents = [(part.message, n) for n, part in enumerate(parts) if isinstance(part, Content)]
-        answer = max(place for place in contents if place[0] < len(history))[1]  # a system message may follow it (Mistral)
+        answer = max(each for each in contents if each[0] < len(history))[1]  # Mistral: a system message follows it
         head = self._flat(parts[answer + 1 : answer + 2])
         ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
         end = next((index for index in ends if head[index] in self.eos_token_ids), ends[0] if ends else -1)
@@ -337,10 +337,9 @@ class Renderer:
     def _controls(self, messages: Sequence[Message], number: int, *, prompt: bool = False) -> list[int]:
         """Returns the control tokens of the template between message `number` (-1: the beginning) and the next content; none if
         it omits the message. `prompt`: whether the start of an answer follows."""
+        template = self.chat_template
         try:
-            parts = (
-                self.chat_template.parts(messages, add_generation_prompt=prompt) if self.chat_template.is_given else []
-            )
+            parts = template.parts(messages, add_generation_prompt=prompt) if template.is_given else []
         except SettingsError:
             return []
         places = [n for n, part in enumerate(parts, 1) if isinstance(part, Content) and part.message == number]

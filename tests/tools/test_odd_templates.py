@@ -164,7 +164,7 @@ def test_an_answer_after_a_thought_that_the_prompt_opens_is_not_marked_by_the_en
         assert played.turns[-1].answer == "3."
 
 
-def test_a_system_message_that_the_template_writes_before_the_last_question_does_not_take_the_place_of_the_answer() -> None:
+def test_a_system_message_before_the_last_question_does_not_take_the_place_of_the_answer() -> None:
     """As Mistral: what ends the answer and begins the message stands before that text."""
     last = "{% if loop.last %}<result>{{ messages[0].content }}, {{ messages | length }}. {% endif %}"
     made = BARE.replace("'user' %}<|im_start|>", f"'user' %}}<|im_start|>{last}")

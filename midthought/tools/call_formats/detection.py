@@ -157,8 +157,8 @@ class _Probe:
         for thought in ({}, _THOUGHTFUL):
             text = self._template.text([_USER, {"role": "assistant", "content": _ANSWER, **thought}])
             if text.startswith(self._prompt):
-                before, _, after = text[len(self._prompt) :].partition(_ANSWER)
-                before = before.rpartition("probethought")[2].rpartition(think_close)[2]
+                thought, _, after = text[len(self._prompt) :].partition(_ANSWER)
+                before = thought.rpartition("probethought")[2].rpartition(think_close)[2]
                 return before.strip(), self._own_turn(after).strip()
         return "", ""
 
