@@ -154,8 +154,8 @@ class _Probe:
 
     def _around_answer(self, think_close: str) -> tuple[str, str]:
         """Returns what stands around an answer after its thought, also if the prompt opens the thought."""
-        for thought in ({}, _THOUGHTFUL):
-            text = self._template.text([_USER, {"role": "assistant", "content": _ANSWER, **thought}])
+        for more in ({}, _THOUGHTFUL):
+            text = self._template.text([_USER, {"role": "assistant", "content": _ANSWER, **more}])
             if text.startswith(self._prompt):
                 thought, _, after = text[len(self._prompt) :].partition(_ANSWER)
                 before = thought.rpartition("probethought")[2].rpartition(think_close)[2]
