@@ -115,18 +115,16 @@ class _Writer:
         token_ids = self._own_tokens(answer, history) if self._is_native else self._text_tokens(answer)
         self._write(token_ids)
         self._require_calls(answer)
-        omitted = self._omitted(answer, token_ids) if self._is_native else []
         if between:
             following = between if self._is_native else result_messages(self._format, (), events, 0) or between
             before = [*history, answer] if self._is_native else ()
-            token_ids = self._renderer.following(following, before, token_ids[-1])
-        if events:
-            self.trajectory.add_results(events, token_ids)
-        elif between:
-            self.trajectory.add_reply(token_ids)
-        if between:
+            context = self._renderer.following(following, before, self.trajectory.token_ids[-1])
+            if events:
+                self.trajectory.add_results(events, context)
+            else:
+                self.trajectory.add_reply(context)
             self._begin_turn()
-        return omitted
+        return self._omitted(answer, token_ids) if self._is_native else []
 
     def _write(self, token_ids: Sequence[int]) -> None:
         (self.trajectory.add_demonstrated if self._is_trained_on else self.trajectory.add_reply)(token_ids)

@@ -400,10 +400,10 @@ class Episode:
 
     def _following(self, messages: Sequence[Message]) -> list[int]:
         """Returns the tokens that the chat template writes between the end of the answer and the next answer."""
-        said = [*self._parts.messages(self.trajectory.task), *self._answers]
-        said = said[: len(said) - len(messages)]
-        is_native = isinstance(self._parts.call_format, NativeCallFormat)
-        return self._parts.renderer.following(messages, said if is_native else (), self.trajectory.token_ids[-1])
+        said: list[Message] = []
+        if isinstance(self._parts.call_format, NativeCallFormat):
+            said = [*self._parts.messages(self.trajectory.task), *self._answers]
+        return self._parts.renderer.following(messages, said[: -len(messages) or None], self.trajectory.token_ids[-1])
 
 
 def _segment_seed(trajectory: Trajectory) -> int:

@@ -94,8 +94,8 @@ class Renderer:
         """Returns the chat template's tokens after an answer's end-of-sequence token: these messages, then the start of the next
         answer. Earlier messages are not encoded again, so a template that rewrites them has no effect.
 
-        `last` is the answer's last token. If the template ends the answer with another one, that one comes first, unless it ends
-        only answers that others follow with that one (gpt-oss).
+        `last` is the answer's last token; None: the one with which the template ends it. If it is another one, the template's
+        comes first; but not after one of `eos_token_ids` if the template ends only earlier answers with its own (gpt-oss).
 
         `history` ends with the answer. It matters only to templates that number calls or check the order of roles. If the
         template refuses several calls in one answer, the results follow the first one. Roles that the template rejects or omits
@@ -116,7 +116,8 @@ class Renderer:
     def _after_answer(self, messages: Sequence[Message], history: Sequence[Message], last: int | None) -> list[int]:
         said = [*history[:-1], _called(history[-1])]
         parts = self.chat_template.parts([*said, *messages], add_generation_prompt=True)
-        answer = max(n for n, part in enumerate(parts) if isinstance(part, Content) and part.message < len(history))
+        contents = [(part.message, n) for n, part in enumerate(parts) if isinstance(part, Content)]
+        answer = max(each for each in contents if each[0] < len(history))[1]  # Mistral: a system message follows it
         head = self._flat(parts[answer + 1 : answer + 2])
         ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
         end = next((index for index in ends if head[index] in self.eos_token_ids), ends[0] if ends else -1)
@@ -163,7 +164,7 @@ class Renderer:
                 f"the description of a tool contains the control token {spelled[0]!r}; word it differently"
             )
         other = copy.copy(self)
-        for name in ("only_appends", "eos_token_ids", "_ends_in_history", "_needs_one_answer"):
+        for name in ("only_appends", "eos_token_ids", "answer_end", "_ends_in_history", "_needs_one_answer"):
             other.__dict__.pop(name, None)
         other.chat_template = self.chat_template.with_tools(tools)
         return other
@@ -309,7 +310,7 @@ class Renderer:
         own = {self.tokenizer.eos_token_id} - {None}
         return frozenset(own.union(self._end_token(is_call=False), self._end_token(is_call=True)))
 
-    @property
+    @functools.cached_property
     def answer_end(self) -> list[int]:
         """The token that ends an answer: the chat template's, else the end-of-sequence token; empty if there is none."""
         eos_id = self.tokenizer.eos_token_id
@@ -336,10 +337,9 @@ class Renderer:
     def _controls(self, messages: Sequence[Message], number: int, *, prompt: bool = False) -> list[int]:
         """Returns the control tokens of the template between message `number` (-1: the beginning) and the next content; none if
         it omits the message. `prompt`: whether the start of an answer follows."""
+        template = self.chat_template
         try:
-            parts = (
-                self.chat_template.parts(messages, add_generation_prompt=prompt) if self.chat_template.is_given else []
-            )
+            parts = template.parts(messages, add_generation_prompt=prompt) if template.is_given else []
         except SettingsError:
             return []
         places = [n for n, part in enumerate(parts, 1) if isinstance(part, Content) and part.message == number]

@@ -155,3 +155,25 @@ def test_an_answer_after_a_thought_that_the_prompt_opens_is_not_marked_by_the_en
     choice = choose_call_format(Renderer(small_tokenizer(made, tags=TAGS)), [])
     assert isinstance(choice.call_format, NativeCallFormat)
     assert choice.call_format.syntax.around_answer == ("", "")
+    for opening, closing, is_read in (("[THINK]", "[/THINK]", True), ("Thought:", "Answer:", False)):
+        other = made.replace("<think>", opening).replace("{% endif %}</think>", closing + "{% endif %}")
+        choice = choose_call_format(Renderer(small_tokenizer(other, tags=TAGS)), [])
+        assert isinstance(choice.call_format, NativeCallFormat)
+        assert choice.call_format.syntax.around_answer == ("" if is_read else closing, "")
+        played = play_turns([f"Hm.{closing}3.<|im_end|>"], choice.renderer, call_format=choice.call_format)
+        assert played.turns[-1].answer == "3."
+
+
+def test_a_system_message_before_the_last_question_does_not_take_the_place_of_the_answer() -> None:
+    """As Mistral: what ends the answer and begins the message stands before that text."""
+    last = "{% if loop.last %}<result>{{ messages[0].content }}, {{ messages | length }}. {% endif %}"
+    made = BARE.replace("'user' %}<|im_start|>", f"'user' %}}<|im_start|>{last}")
+    made = made.replace("{% elif m.role == 'tool'", "{% elif m.role == 'system' %}{% elif m.role == 'tool'")
+    choice = choose_call_format(Renderer(small_tokenizer(made, tags=TAGS)), [])
+    said = [{"role": "system", "content": "Brief"}, USER]
+    options = {"call_format": choice.call_format, "messages": lambda _: said, "replies": ["And?"]}
+    played = play_turns(["3.<|im_end|>", "4.<|im_end|>"], choice.renderer, **options)
+    assert choice.renderer.decode(played.token_ids) == (
+        "<|im_start|><result>Brief, 2. Add.<|im_end|><assistant>3.<|im_end|>"
+        "<|im_start|><result>Brief, 4. And?<|im_end|><assistant>4.<|im_end|>"
+    )

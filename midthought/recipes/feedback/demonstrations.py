@@ -90,7 +90,8 @@ class Demonstrator(WrittenDemonstrations):
         event = result_event(TOOL_NAME, {"current_answer": answer}, feedback)
         call = CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
         (trajectory.add_demonstrated if is_taught else trajectory.add_reply)(self._turn(f"{answer}\n{call}"))
-        trajectory.add_results([event], self.renderer.following(result_messages(CALL_FORMAT, (), [event], 0)))
+        messages = result_messages(CALL_FORMAT, (), [event], 0)
+        trajectory.add_results([event], self.renderer.following(messages, last=trajectory.token_ids[-1]))
 
     def _turn(self, text: str) -> list[int]:
         return [*self.renderer.foreign(text), *self.renderer.answer_end]

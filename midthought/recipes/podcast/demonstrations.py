@@ -157,9 +157,8 @@ class Demonstrator(WrittenDemonstrations):
         cue = CUES.get(str(task.labels["kind"]), ANY_CUE)
         if task.labels["kind"] == "continuation" and thought != NOT_FOUND:
             cue = f"{cue} after {' '.join(str(task.labels['quote']).split()[-NUM_CUE_WORDS:])}"
-        renderer, end = self.renderer, self.renderer.tokenizer.eos_token_id
-        words = [*renderer.foreign(f"{check}{thought}{cue}"), *renderer.control(CALL_FORMAT.think_tags[1])]
-        trajectory.add_demonstrated([*words, *renderer.foreign(f" {answer}"), end])
+        words = [*self.renderer.foreign(f"{check}{thought}{cue}"), *self.renderer.control(CALL_FORMAT.think_tags[1])]
+        trajectory.add_demonstrated([*words, *self.renderer.foreign(f" {answer}"), *self.renderer.answer_end])
         return trajectory
 
     def _asked(

@@ -100,7 +100,8 @@ class _Probe:
         syntax = replace(syntax, after_content=self._after_content(before), without_arguments=without_arguments)
         self._require_result(syntax)
         self._require_readable(syntax)
-        return replace(syntax, around_answer=self._around_answer(), think_tags=self._think_tags())
+        think_tags = self._think_tags()
+        return replace(syntax, around_answer=self._around_answer(think_tags[1]), think_tags=think_tags)
 
     # -- rendering ---------------------------------------------------------------------------------------------
 
@@ -151,13 +152,14 @@ class _Probe:
             if not is_read or syntax.write([(_TOOL, each, self._ids[0])]).strip() not in self._turn(each):
                 raise _NotWritten(_UNSUPPORTED)
 
-    def _around_answer(self) -> tuple[str, str]:
+    def _around_answer(self, think_close: str) -> tuple[str, str]:
         """Returns what stands around an answer after its thought, also if the prompt opens the thought."""
-        for thought in ({}, _THOUGHTFUL):
-            text = self._template.text([_USER, {"role": "assistant", "content": _ANSWER, **thought}])
+        for more in ({}, _THOUGHTFUL):
+            text = self._template.text([_USER, {"role": "assistant", "content": _ANSWER, **more}])
             if text.startswith(self._prompt):
-                before, _, after = self._own_turn(text[len(self._prompt) :]).partition(_ANSWER)
-                return before.strip(), after.strip()
+                thought, _, after = text[len(self._prompt) :].partition(_ANSWER)
+                before = thought.rpartition("probethought")[2].rpartition(think_close)[2]
+                return before.strip(), self._own_turn(after).strip()
         return "", ""
 
     def _think_tags(self) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from published_templates import PUBLISHED
 
 from midthought.errors import DataError
 from midthought.feedback.settings import RIGHT_ANSWER, SYSTEM_PROMPT, FeedbackSettings, wrong_answer_result
@@ -12,6 +13,7 @@ from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, men
 from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.recipes.feedback.settings import SftSection
 from midthought.recipes.feedback.tasks import Columns
+from midthought.tokenization import Renderer
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.demonstrations import DemonstrationReader
 from midthought.trainer.rollouts import PromptBuilder
@@ -36,6 +38,13 @@ def test_whoever_is_told_right_says_it_again_and_asks_no_more(renderer):
     for each in told:
         *_, (_, result), (_, last) = spans(renderer, each)
         assert RIGHT_ANSWER in result and "tool_call" not in last
+
+
+def test_a_result_begins_as_in_an_episode_if_answers_end_where_a_question_begins():
+    glm = Renderer(next(each for each in PUBLISHED if each.name == "glm_4_5").tokenizer())
+    asking = written(glm, ask_hard=1.0, ask_easy=1.0, batch_tokens=3000)
+    results = [text for each in asking for kind, text in spans(glm, each) if kind is SpanKind.RESULT]
+    assert results and all(text.startswith("<|observation|>") for text in results)
 
 
 def test_practice_teaches_what_follows_the_feedback_and_not_to_ask_for_it(renderer):

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 import pytest
+from published_templates import PUBLISHED
 
 from midthought.data.final_answers import NO_ANSWER
 from midthought.env.answer_matching import normalised
@@ -28,6 +29,7 @@ from midthought.recipes.podcast.demonstrations import (
     corpus,
 )
 from midthought.recipes.podcast.settings import WarmupSection
+from midthought.tokenization import Renderer
 from midthought.types import SpanKind, Task, ToolOutcome
 
 MIXED = Habits(ask_short=0.3, give_up=0.4, misread=0.2, needless_ask=0.5)
@@ -66,6 +68,12 @@ def own_words(trajectory, renderer) -> list[str]:
 
 def own_tasks(trajectories):
     return [each for each in trajectories if each.task.task_id.startswith("own")]
+
+
+def test_a_demonstration_ends_as_the_chat_template_ends_an_answer(make):
+    glm = Renderer(next(each for each in PUBLISHED if each.name == "glm_4_5").tokenizer())
+    shown = write(dataclasses.replace(make(), renderer=glm), 5)
+    assert {glm.decode(each.token_ids[-1:]) for each in shown} == {"<|user|>"}
 
 
 @pytest.mark.parametrize("shares", VARIATIONS)
