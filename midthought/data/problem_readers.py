@@ -14,7 +14,14 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from midthought.data.final_answers import is_number, last_boxed, last_number, normalised_entity, split_at_mark
+from midthought.data.final_answers import (
+    NUMBER_PATTERN,
+    last_boxed,
+    last_number,
+    normalised_entity,
+    split_at_mark,
+    with_plain_fractions,
+)
 from midthought.data.rows import Row, RowError, plain
 from midthought.errors import DataError, near_names
 
@@ -72,7 +79,7 @@ def read_gsm8k(row: Mapping[str, Any], seed: int) -> Problem:
     Calculator annotations (`<<16-3=13>>`) are removed from the worked solution.
     """
     solution, answer = split_at_mark(text_of(row, "answer"))
-    if not (is_number(answer) if solution is None else last_number(answer) is not None):
+    if last_number(answer) is None or len(NUMBER_PATTERN.findall(with_plain_fractions(answer))) > 1:
         raise RowError(f"its answer {answer[:60]!r} is no number; a worked solution ends in a line '#### 18'")
     worked = _CALCULATION.sub("", solution or "").strip()
     return Problem(text_of(row, "question"), answer, solution=worked or None)
@@ -105,38 +112,44 @@ def read_multiple_choice(row: Mapping[str, Any], seed: int) -> Problem:
     """MMLU and MMLU-Pro: `question`, perhaps `context`, options in `choices`, `options` or columns A, B, …; `answer` is a letter,
     or an index from 0. ARC: `choices` with `text` and `label`; `answerKey` is one of the labels. The options keep their order.
     """
-    options = _options(row)
-    names, texts = list(options), list(options.values())
-    if not 2 <= len(options) <= len(LETTERS):
+    names, texts = _options(row)
+    if not 2 <= len(texts) <= len(LETTERS):
         read = "of `choices`, `options` or the columns A, B, …"
-        raise RowError(f"it has {len(options)} options {read}; a problem has 2 to {len(LETTERS)}")
+        raise RowError(f"it has {len(texts)} options {read}; a problem has 2 to {len(LETTERS)}")
+    if len({*names}) != len(texts):
+        raise RowError(f"its {len(texts)} options have the names {', '.join(names)}; give each its own")
     answer = text_of(row, "answer", "answerKey")
-    name = answer.strip("() .").upper()
-    is_index = name.isdecimal() and name not in options and names == list(LETTERS[: len(names)])
-    place = int(name) if is_index else names.index(name) if name in options else len(names)
-    if place >= len(names) or (is_index and value_of(row, "answer") in {*texts} - {texts[place]}):
-        raise RowError(
-            f"its answer {answer[:60]!r} is none of its {len(options)} options, or names one and is the text of another; "
-            f"give one of {', '.join(names)}, or as a number an index from 0"
-        )
+    name, has_index = _name(answer), names == list(LETTERS[: len(names)])
+    is_index = name.isdecimal() and has_index
+    place = int(name[:9]) if is_index else names.index(name) if name in names else len(names)
+    is_text = is_index and answer in texts and not isinstance(value_of(row, "answer"), int | float)
+    if place >= len(names) or (is_text and answer != texts[place]):
+        problem = "names one and is the text of another" if is_text else f"is none of its {len(names)} options"
+        remedy = f"give one of {', '.join(names)}" + ", or as a number an index from 0" * has_index
+        raise RowError(f"its answer {answer[:60]!r} {problem}; {remedy}")
     solution = optional_text(row, "cot_content", "explanation")
     subject = optional_text(row, "subject", "category", "type")
     question = "\n\n".join(filter(None, (optional_text(row, "context"), text_of(row, "question"))))
     return Problem(question, LETTERS[place], options=texts, solution=solution, subject=subject)
 
 
-def _options(row: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the options by their names: from a list, a mapping (ARC's, or one of letters), or columns A, B, …"""
+def _options(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Returns the names and the texts of the options: from a list, a mapping (ARC's, or one of letters), or columns A, B, …"""
     for given in (value_of(row, "choices"), value_of(row, "options")):
         if not isinstance(given, Mapping):
             given = {"text": given}
         elif "text" not in given:
             given = {"label": [*given], "text": [*given.values()]}
-        names, texts = plain(given.get("label")) or string.ascii_uppercase, plain(given["text"])
+        texts = plain(given["text"])
         if isinstance(texts, list | tuple) and None not in (found := list(map(as_text, texts))):
-            options = dict(zip((str(name).upper() for name in names), map(str, found), strict=False))
-            return options if len(options) == len(found) else {}
-    return {letter: said for letter in LETTERS if (said := optional_text(row, letter)) is not None}
+            return list(map(_name, plain(given.get("label")) or LETTERS[: len(found)])), list(map(str, found))
+    columns = {letter: said for letter in LETTERS if (said := optional_text(row, letter)) is not None}
+    return list(columns), list(columns.values())
+
+
+def _name(written: Any) -> str:
+    """Returns the name of an option: `(b)` and `B.` are `B`."""
+    return str(written).strip("() .").upper()
 
 
 def read_gpqa(row: Mapping[str, Any], seed: int) -> Problem:

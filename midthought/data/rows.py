@@ -73,7 +73,9 @@ def _iterated(source: Iterable[Any]) -> Iterator[Row]:
     data_format = getattr(source, "format", None)
     if isinstance(data_format, Mapping) and data_format.get("type") in ("pandas", "arrow", "polars"):
         source = source.with_format(None)  # type: ignore[attr-defined]
-    is_stream, features = not hasattr(source, "__len__"), getattr(source, "features", None) or {}
+    is_stream = not hasattr(source, "__len__")
+    is_changed = isinstance(data_format, Mapping) and data_format.get("type") == "custom"  # by the user's transform
+    features = {} if is_changed else getattr(source, "features", None) or {}
     names = {column: kind.names for column, kind in features.items() if type(kind).__name__ == "ClassLabel"}
     for number, value in enumerate(source, start=1):
         if is_stream and number > MAX_STREAMED_ROWS:

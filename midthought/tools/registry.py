@@ -174,9 +174,9 @@ def as_json(part: Any) -> Any:
         return as_json(part.value)
     if isinstance(part, set | frozenset):
         return sorted(map(as_json, part), key=json.dumps)  # in the same order in every process
-    if isinstance(part, pydantic.BaseModel):
-        part = part.model_dump()
-    elif dataclasses.is_dataclass(type(part)):
+    if serializer := getattr(type(part), "__pydantic_serializer__", None):  # of a model or a dataclass of pydantic
+        return _in_order(json.loads(serializer.to_json(part, fallback=as_json)), serializer.to_python(part))
+    if dataclasses.is_dataclass(type(part)):
         part = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     if callable(getattr(part, "tolist", None)):
         return part.tolist()
@@ -186,6 +186,20 @@ def as_json(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return list(map(as_json, part))
     return pydantic_core.to_jsonable_python(part, by_alias=False)
+
+
+def _in_order(written: Any, value: Any) -> Any:
+    """Returns the JSON of a model with its sets in the same order in every process; `value` says what is a set."""
+    if isinstance(value, set | frozenset) and isinstance(written, list):
+        return sorted(written, key=json.dumps)
+    if type(written) is type(value) in (dict, list) and len(written) == len(value):
+        parts = list(
+            map(_in_order, written.values(), value.values())
+            if isinstance(value, dict)
+            else map(_in_order, written, value)
+        )
+        return dict(zip(written, parts, strict=True)) if isinstance(value, dict) else parts
+    return written
 
 
 def _require_tool(tool: Any) -> None:
