@@ -14,14 +14,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from midthought.data.final_answers import (
-    NUMBER_PATTERN,
-    last_boxed,
-    last_number,
-    normalised_entity,
-    split_at_mark,
-    with_plain_fractions,
-)
+from midthought.data.final_answers import last_boxed, last_number, normalised_entity, numbers_in, split_at_mark
 from midthought.data.rows import Row, RowError, plain
 from midthought.errors import DataError, near_names
 
@@ -35,11 +28,8 @@ _LETTER = "Reason step by step, and put the letter of the right option within \\
 ASKED: Mapping[str, str] = {
     "math": _BOXED,
     "aime_2024": "Reason step by step, and put your final answer, an integer from 0 to 999, within \\boxed{}.",
-    "gsm8k": _NUMBER,
-    "multiplication": _NUMBER,
-    "mmlu": _LETTER,
-    "mmlu_pro": _LETTER,
-    "gpqa": _LETTER,
+    **dict.fromkeys(("gsm8k", "multiplication"), _NUMBER),
+    **dict.fromkeys(("mmlu", "mmlu_pro", "gpqa"), _LETTER),
     "trivia_qa": "Put your final answer, as short as it can be, within \\boxed{}.",
 }
 """Data set -> last paragraph of its prompts."""
@@ -79,7 +69,7 @@ def read_gsm8k(row: Mapping[str, Any], seed: int) -> Problem:
     Calculator annotations (`<<16-3=13>>`) are removed from the worked solution.
     """
     solution, answer = split_at_mark(text_of(row, "answer"))
-    if last_number(answer) is None or len(NUMBER_PATTERN.findall(with_plain_fractions(answer))) > 1:
+    if last_number(answer) is None or len([*numbers_in(answer)]) > 1:
         raise RowError(f"its answer {answer[:60]!r} is no number; a worked solution ends in a line '#### 18'")
     worked = _CALCULATION.sub("", solution or "").strip()
     return Problem(text_of(row, "question"), answer, solution=worked or None)
@@ -94,9 +84,8 @@ def read_trivia(row: Mapping[str, Any], seed: int) -> Problem:
     if not isinstance(said, Mapping):
         said = {"value": text_of(row, "answer"), "aliases": value_of(row, "aliases")}
         if said["value"].startswith("{") or as_text(said["aliases"]):
-            raise RowError(
-                "its answer or aliases are JSON in a text; give a mapping or a list, as in JSON Lines or Parquet"
-            )
+            remedy = "give a mapping or a list, as in JSON Lines or Parquet"
+            raise RowError(f"its answer or aliases are JSON in a text; {remedy}")
     answer = text_of(said, *_NAMES)
     listed = (value_of(said, name) for name in _LISTS)
     names = [answer, *(as_text(each) for names in listed if isinstance(names, list | tuple) for each in names)]
@@ -193,11 +182,8 @@ def product_rows(num_rows: int, seed: int) -> Iterator[Row]:
         first, second = (draw.randrange(10 ** (NUM_DIGITS - 1), 10**NUM_DIGITS) for _ in range(2))
         if (first, second) not in seen:
             seen.add((first, second))
-            value = {
-                "question": f"Calculate the following question: {first} * {second}.",
-                "answer": str(first * second),
-            }
-            yield Row(f"multiplication-{seed}", "row", len(seen), value)
+            question, answer = f"Calculate the following question: {first} * {second}.", str(first * second)
+            yield Row(f"multiplication-{seed}", "row", len(seen), {"question": question, "answer": answer})
 
 
 def prompt_of(dataset: str, question: str, options: Sequence[str] = ()) -> str:

@@ -144,10 +144,8 @@ def _read(row: Row, read: Callable[[Row], Task], where_of: Mapping[str, str]) ->
         raise RowError(row.problem)
     task = read(row)
     if task.task_id in where_of:
-        raise RowError(
-            f"the id {task.task_id!r} was already used at {where_of[task.task_id]}; give the rows different ids, "
-            "or map another column: columns={'…': 'id'}"
-        )
+        remedy = "give the rows different ids, or map another column: columns={'…': 'id'}"
+        raise RowError(f"the id {task.task_id!r} was already used at {where_of[task.task_id]}; {remedy}")
     return task
 
 
@@ -155,10 +153,8 @@ class _Labels(dict[str, Any]):
     """A task's labels; says how a column becomes one."""
 
     def __missing__(self, name: str) -> Any:
-        raise KeyError(
-            f"the task has no label {name!r}; columns of a data set become labels if they are named: "
-            f"dataset=load_tasks(…, label_keys=[{name!r}])"
-        )
+        remedy = f"columns of a data set become labels if they are named: dataset=load_tasks(…, label_keys=[{name!r}])"
+        raise KeyError(f"the task has no label {name!r}; {remedy}")
 
 
 @dataclass
@@ -252,9 +248,8 @@ def _require_shown(name: str, options: Any, prompt: str, answer: str) -> None:
     """Raises RowError if the prompt of a question with options (a list, ARC's mapping, or one of letters) does not show them, or
     if the answer is the place of one in a list, from 0 or 1, and the prompt does not show this number before it."""
     listed = plain(options.get("text", [*options.values()])) if isinstance(options, Mapping) else options
-    texts = (
-        [str(as_text(each) or each) for each in listed if each is not None] if isinstance(listed, list | tuple) else []
-    )
+    listed = listed if isinstance(listed, list | tuple) else ()
+    texts = [str(as_text(each) or each) for each in listed if each is not None]
     if any(text not in prompt for text in texts):
         raise RowError(
             f"the question does not show the options in {name!r}: write them into it, or load the rows with "

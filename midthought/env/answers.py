@@ -334,13 +334,9 @@ OPTION = Check(lambda text: option_letter(_nfkc(text)), option_match)
 ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalised_entity(truth))
 
 CHECKS: Mapping[str, Check] = {
-    "math": MATHEMATICS,
-    "aime_2024": MATHEMATICS,
-    "gsm8k": NUMBER,
-    "multiplication": NUMBER,
-    "mmlu": OPTION,
-    "mmlu_pro": OPTION,
-    "gpqa": OPTION,
+    **dict.fromkeys(("math", "aime_2024"), MATHEMATICS),
+    **dict.fromkeys(("gsm8k", "multiplication"), NUMBER),
+    **dict.fromkeys(("mmlu", "mmlu_pro", "gpqa"), OPTION),
     "trivia_qa": ENTITY,
 }
 """Data set -> its check."""
