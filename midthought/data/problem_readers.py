@@ -111,9 +111,10 @@ def read_multiple_choice(row: Mapping[str, Any], seed: int) -> Problem:
     name, has_index = _name(answer), names == list(LETTERS[: len(names)])
     is_index = name.isdecimal() and has_index
     place = int(name[:9]) if is_index else names.index(name) if name in names else len(names)
-    is_text = is_index and answer in texts and not isinstance(value_of(row, "answer"), int | float)
-    if place >= len(names) or (is_text and answer != texts[place]):
-        problem = "names one and is the text of another" if is_text else f"is none of its {len(names)} options"
+    is_text = is_index and not isinstance(value_of(row, "answer"), int | float)
+    names_two = is_text and place < len(names) and answer in {*texts} - {texts[place]}
+    if place >= len(names) or names_two:
+        problem = "names one and is the text of another" if names_two else f"is none of its {len(names)} options"
         remedy = f"give one of {', '.join(names)}" + ", or as a number an index from 0" * has_index
         raise RowError(f"its answer {answer[:60]!r} {problem}; {remedy}")
     solution = optional_text(row, "cot_content", "explanation")
@@ -129,9 +130,10 @@ def _options(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             given = {"text": given}
         elif "text" not in given:
             given = {"label": [*given], "text": [*given.values()]}
-        texts = plain(given["text"])
+        texts, labels = plain(given["text"]), plain(given.get("label"))
         if isinstance(texts, list | tuple) and None not in (found := list(map(as_text, texts))):
-            return list(map(_name, plain(given.get("label")) or LETTERS[: len(found)])), list(map(str, found))
+            names = labels if isinstance(labels, list | tuple) else LETTERS[: len(found)]
+            return list(map(_name, names)), list(map(str, found))
     columns = {letter: said for letter in LETTERS if (said := optional_text(row, letter)) is not None}
     return list(columns), list(columns.values())
 

@@ -125,7 +125,8 @@ def _plain_signs(text: str) -> str:
     if text.isascii():
         return text
     text = _RAISED.sub(lambda found: f"{'^' if found[1] else '_'}{{{_nfkc(found[0])}}}", text.translate(FRACTION_SIGNS))
-    text = "".join(sign if unicodedata.decomposition(sign).startswith("<su") else _nfkc(sign) for sign in text)
+    others = {sign for sign in {*text} if not unicodedata.decomposition(sign).startswith("<su")}
+    text = unicodedata.normalize("NFC", text.translate({ord(sign): _nfkc(sign) for sign in others}))
     return "".join(
         "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign
         for sign in text.translate(_LATEX)

@@ -81,6 +81,7 @@ def test_the_answer_of_a_problem_is_in_a_column_in_its_solution_or_at_its_end(da
         ("mmlu", {**MMLU, "choices": {"(A)": "x", "(B)": "y"}, "answer": "(B)"}, "B", ["x", "y"]),
         ("mmlu", {**MMLU, "choices": {"a.": "x", "b.": "y"}, "answer": "b."}, "B", ["x", "y"]),
         ("mmlu", {**MMLU, "answer": ["x"], "answerKey": "1"}, "B", MMLU["choices"]),
+        ("mmlu", {**ARC, "choices": {"text": ["x", "y"], "label": 5}}, "B", ["x", "y"]),
         ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
     ],
 )

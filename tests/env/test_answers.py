@@ -124,6 +124,7 @@ VERDICTS = [
     ("math", "\\boxed{1011₂}", "10112", False),
     ("math", "\\boxed{1011₂}", "1011_2", True),
     ("math", "\\boxed{xⁿ}", "xn", False),
+    ("math", "\\boxed{Zoe\u0308}", "\\text{Zoë}", True),
     ("gsm8k", "\\boxed{34\\text{ or }35}", "34", False),
     ("gsm8k", "It takes 3½ hours", "3", False),
     ("math", "\\boxed{[3½, ∞)}", "[\\frac{7}{2}, \\infty)", True),
