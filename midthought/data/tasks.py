@@ -73,9 +73,9 @@ def load_tasks(
     first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that `columns` or the first readable row has. The prompt is a string or
     messages `[{"role": "user", "content": …}]`, the last of them the user's. The answer is a string, a number, a list (the
     first is the truth, the others are aliases), a mapping with `value` and optional `aliases` (TriviaQA), or with `text`
-    (SQuAD). A text whose last line is `#### 42`, without words, is a worked solution in GSM8K's form: the answer is `42`;
-    `#### 1,250` is `1250` with the alias `1,250`. Of a text with `\\boxed{42}` (MATH), the answer is the content of the last box, judged as
-    mathematics if it is no number.
+    (SQuAD). A text whose last line is `#### 42`, without words, is a worked solution in GSM8K's form: the answer is `42`; that
+    of `#### 1,250` is `1250` with the alias `1,250`. Of a text with `\\boxed{42}` (MATH), the answer is the content of the last
+    box, judged as mathematics if it is no number.
 
     The texts of `context` and `input` beside an `instruction` (Dolly, Alpaca), and of `context` beside a `question` (SQuAD),
     are part of the prompt. A text in `system` becomes the first message. `columns` maps your names to these:
