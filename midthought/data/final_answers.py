@@ -10,6 +10,7 @@ import re
 import string
 import unicodedata
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -91,8 +92,7 @@ def last_number(text: str) -> Fraction | None:
     Digits of any script count. Digits that follow a letter (`x2`) are no number; units and per cent signs are left out.
     Also None if the last number divides by zero or is longer than `MAX_NUMBER_CHARS`.
     """
-    text = with_plain_fractions(text.replace("{,}", ",").replace(",\\!", ","))
-    found = next(iter(deque(NUMBER_PATTERN.finditer(text), maxlen=1)), None)
+    found = next(iter(deque(numbers_in(text), maxlen=1)), None)
     if found is None or found.end() - found.start() > MAX_NUMBER_CHARS:
         return None
     value = Fraction(found["number"].replace(",", ""))
@@ -103,6 +103,11 @@ def last_number(text: str) -> Fraction | None:
         value /= divisor
     value += int(found["whole"] or 0)
     return -value if found["minus"] else value
+
+
+def numbers_in(text: str) -> Iterator[re.Match[str]]:
+    """Returns the matches of `NUMBER_PATTERN`, in order."""
+    return NUMBER_PATTERN.finditer(with_plain_fractions(text.replace("{,}", ",").replace(",\\!", ",")))
 
 
 def with_plain_fractions(text: str) -> str:

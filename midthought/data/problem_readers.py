@@ -14,7 +14,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from midthought.data.final_answers import is_number, last_boxed, last_number, normalised_entity, split_at_mark
+from midthought.data.final_answers import last_boxed, last_number, normalised_entity, numbers_in, split_at_mark
 from midthought.data.rows import Row, RowError, plain
 from midthought.errors import DataError, near_names
 
@@ -28,11 +28,8 @@ _LETTER = "Reason step by step, and put the letter of the right option within \\
 ASKED: Mapping[str, str] = {
     "math": _BOXED,
     "aime_2024": "Reason step by step, and put your final answer, an integer from 0 to 999, within \\boxed{}.",
-    "gsm8k": _NUMBER,
-    "multiplication": _NUMBER,
-    "mmlu": _LETTER,
-    "mmlu_pro": _LETTER,
-    "gpqa": _LETTER,
+    **dict.fromkeys(("gsm8k", "multiplication"), _NUMBER),
+    **dict.fromkeys(("mmlu", "mmlu_pro", "gpqa"), _LETTER),
     "trivia_qa": "Put your final answer, as short as it can be, within \\boxed{}.",
 }
 """Data set -> last paragraph of its prompts."""
@@ -72,7 +69,7 @@ def read_gsm8k(row: Mapping[str, Any], seed: int) -> Problem:
     Calculator annotations (`<<16-3=13>>`) are removed from the worked solution.
     """
     solution, answer = split_at_mark(text_of(row, "answer"))
-    if not (is_number(answer) if solution is None else last_number(answer) is not None):
+    if last_number(answer) is None or len([*numbers_in(answer)]) > 1:
         raise RowError(f"its answer {answer[:60]!r} is no number; a worked solution ends in a line '#### 18'")
     worked = _CALCULATION.sub("", solution or "").strip()
     return Problem(text_of(row, "question"), answer, solution=worked or None)
@@ -87,9 +84,8 @@ def read_trivia(row: Mapping[str, Any], seed: int) -> Problem:
     if not isinstance(said, Mapping):
         said = {"value": text_of(row, "answer"), "aliases": value_of(row, "aliases")}
         if said["value"].startswith("{") or as_text(said["aliases"]):
-            raise RowError(
-                "its answer or aliases are JSON in a text; give a mapping or a list, as in JSON Lines or Parquet"
-            )
+            remedy = "give a mapping or a list, as in JSON Lines or Parquet"
+            raise RowError(f"its answer or aliases are JSON in a text; {remedy}")
     answer = text_of(said, *_NAMES)
     listed = (value_of(said, name) for name in _LISTS)
     names = [answer, *(as_text(each) for names in listed if isinstance(names, list | tuple) for each in names)]
@@ -105,38 +101,46 @@ def read_multiple_choice(row: Mapping[str, Any], seed: int) -> Problem:
     """MMLU and MMLU-Pro: `question`, perhaps `context`, options in `choices`, `options` or columns A, B, …; `answer` is a letter,
     or an index from 0. ARC: `choices` with `text` and `label`; `answerKey` is one of the labels. The options keep their order.
     """
-    options = _options(row)
-    names, texts = list(options), list(options.values())
-    if not 2 <= len(options) <= len(LETTERS):
+    names, texts = _options(row)
+    if not 2 <= len(texts) <= len(LETTERS):
         read = "of `choices`, `options` or the columns A, B, …"
-        raise RowError(f"it has {len(options)} options {read}; a problem has 2 to {len(LETTERS)}")
+        raise RowError(f"it has {len(texts)} options {read}; a problem has 2 to {len(LETTERS)}")
+    if len({*names}) != len(texts):
+        raise RowError(f"its {len(texts)} options have the names {', '.join(names)}; give each its own")
     answer = text_of(row, "answer", "answerKey")
-    name = answer.strip("() .").upper()
-    is_index = name.isdecimal() and name not in options and names == list(LETTERS[: len(names)])
-    place = int(name) if is_index else names.index(name) if name in options else len(names)
-    if place >= len(names) or (is_index and value_of(row, "answer") in {*texts} - {texts[place]}):
-        raise RowError(
-            f"its answer {answer[:60]!r} is none of its {len(options)} options, or names one and is the text of another; "
-            f"give one of {', '.join(names)}, or as a number an index from 0"
-        )
+    name, has_index = _name(answer), names == list(LETTERS[: len(names)])
+    is_index = name.isdecimal() and has_index
+    place = int(name[:9]) if is_index else names.index(name) if name in names else len(names)
+    is_text = is_index and not isinstance(value_of(row, "answer"), int | float)
+    names_two = is_text and place < len(names) and answer in {*texts} - {texts[place]}
+    if place >= len(names) or names_two:
+        problem = "names one and is the text of another" if names_two else f"is none of its {len(names)} options"
+        remedy = f"give one of {', '.join(names)}" + ", or as a number an index from 0" * has_index
+        raise RowError(f"its answer {answer[:60]!r} {problem}; {remedy}")
     solution = optional_text(row, "cot_content", "explanation")
     subject = optional_text(row, "subject", "category", "type")
     question = "\n\n".join(filter(None, (optional_text(row, "context"), text_of(row, "question"))))
     return Problem(question, LETTERS[place], options=texts, solution=solution, subject=subject)
 
 
-def _options(row: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the texts of the options by their names: from a list, a mapping (ARC's, or one of letters), or columns A, B, …"""
+def _options(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Returns the names and the texts of the options: from a list, a mapping (ARC's, or one of letters), or columns A, B, …"""
     for given in (value_of(row, "choices"), value_of(row, "options")):
         if not isinstance(given, Mapping):
             given = {"text": given}
         elif "text" not in given:
             given = {"label": [*given], "text": [*given.values()]}
-        names, texts = plain(given.get("label")) or string.ascii_uppercase, plain(given["text"])
+        texts, labels = plain(given["text"]), plain(given.get("label"))
         if isinstance(texts, list | tuple) and None not in (found := list(map(as_text, texts))):
-            options = dict(zip((str(name).upper() for name in names), map(str, found), strict=False))
-            return options if len(options) == len(found) else {}
-    return {letter: said for letter in LETTERS if (said := optional_text(row, letter)) is not None}
+            names = labels if isinstance(labels, list | tuple) else LETTERS[: len(found)]
+            return list(map(_name, names)), list(map(str, found))
+    columns = {letter: said for letter in LETTERS if (said := optional_text(row, letter)) is not None}
+    return list(columns), list(columns.values())
+
+
+def _name(written: Any) -> str:
+    """Returns the name of an option: `(b)` and `B.` are `B`."""
+    return str(written).strip("() .").upper()
 
 
 def read_gpqa(row: Mapping[str, Any], seed: int) -> Problem:
@@ -180,11 +184,8 @@ def product_rows(num_rows: int, seed: int) -> Iterator[Row]:
         first, second = (draw.randrange(10 ** (NUM_DIGITS - 1), 10**NUM_DIGITS) for _ in range(2))
         if (first, second) not in seen:
             seen.add((first, second))
-            value = {
-                "question": f"Calculate the following question: {first} * {second}.",
-                "answer": str(first * second),
-            }
-            yield Row(f"multiplication-{seed}", "row", len(seen), value)
+            question, answer = f"Calculate the following question: {first} * {second}.", str(first * second)
+            yield Row(f"multiplication-{seed}", "row", len(seen), {"question": question, "answer": answer})
 
 
 def prompt_of(dataset: str, question: str, options: Sequence[str] = ()) -> str:

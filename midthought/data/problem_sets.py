@@ -11,18 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from midthought.config.references import optional
-from midthought.data.problem_readers import (
-    Problem,
-    optional_text,
-    product_rows,
-    prompt_of,
-    read_gpqa,
-    read_gsm8k,
-    read_mathematics,
-    read_multiple_choice,
-    read_product,
-    read_trivia,
-)
+from midthought.data import problem_readers as readers
 from midthought.data.rows import Row, RowError, rows_of
 from midthought.data.tasks import DATASET_LABEL, LoadedTasks, read_tasks, warn_of_unread
 from midthought.errors import DataError, near_names
@@ -41,7 +30,7 @@ _ID_COLUMNS = ("task_id", "unique_id", "question_id", "Record ID", "id", "idx")
 class ProblemSet(NamedTuple):
     """How one data set is loaded."""
 
-    read: Callable[[Mapping[str, Any], int], Problem]
+    read: Callable[[Mapping[str, Any], int], readers.Problem]
     """(row, seed) -> problem. Raises RowError."""
     hub: str | None = None
     """Its default source on the hub, `owner/name` or `owner/name:configuration`; None: products are generated."""
@@ -49,14 +38,14 @@ class ProblemSet(NamedTuple):
 
 
 PROBLEM_SETS: Mapping[str, ProblemSet] = {
-    "math": ProblemSet(read_mathematics, "HuggingFaceH4/MATH-500", "test"),
-    "aime_2024": ProblemSet(read_mathematics, "Maxwell-Jia/AIME_2024"),
-    "gsm8k": ProblemSet(read_gsm8k, "openai/gsm8k:main", "test"),
-    "mmlu": ProblemSet(read_multiple_choice, "cais/mmlu:all", "test"),
-    "mmlu_pro": ProblemSet(read_multiple_choice, "TIGER-Lab/MMLU-Pro", "test"),
-    "gpqa": ProblemSet(read_gpqa, "Idavidrein/gpqa:gpqa_diamond"),
-    "trivia_qa": ProblemSet(read_trivia, "mandarjoshi/trivia_qa:rc.wikipedia.nocontext", "validation"),
-    "multiplication": ProblemSet(read_product),
+    "math": ProblemSet(readers.read_mathematics, "HuggingFaceH4/MATH-500", "test"),
+    "aime_2024": ProblemSet(readers.read_mathematics, "Maxwell-Jia/AIME_2024"),
+    "gsm8k": ProblemSet(readers.read_gsm8k, "openai/gsm8k:main", "test"),
+    "mmlu": ProblemSet(readers.read_multiple_choice, "cais/mmlu:all", "test"),
+    "mmlu_pro": ProblemSet(readers.read_multiple_choice, "TIGER-Lab/MMLU-Pro", "test"),
+    "gpqa": ProblemSet(readers.read_gpqa, "Idavidrein/gpqa:gpqa_diamond"),
+    "trivia_qa": ProblemSet(readers.read_trivia, "mandarjoshi/trivia_qa:rc.wikipedia.nocontext", "validation"),
+    "multiplication": ProblemSet(readers.read_product),
 }
 
 
@@ -122,11 +111,11 @@ def _task(dataset: str, row: Row, seed: int, unread: dict[str, None]) -> Task:
         "subject": problem.subject,
         "level": problem.level,
     }
-    task_id = optional_text(value, *_ID_COLUMNS) or place
+    task_id = readers.optional_text(value, *_ID_COLUMNS) or place
     unread |= value.unread
     return Task(
         task_id=task_id,
-        prompt=prompt_of(dataset, problem.question, problem.options),
+        prompt=readers.prompt_of(dataset, problem.question, problem.options),
         answer=problem.answer,
         aliases=tuple(problem.aliases),
         labels={name: value for name, value in labels.items() if value is not None},
@@ -141,7 +130,7 @@ def _rows(dataset: str, source: Any, split: str | None, limit: int | None, seed:
     if split is not None:
         raise DataError(f"split={split!r}; only data sets of the hub have splits")
     if source is None:
-        return product_rows(limit or NUM_MADE, seed)
+        return readers.product_rows(limit or NUM_MADE, seed)
     return rows_of(Path(source) if isinstance(source, os.PathLike) else source)
 
 

@@ -71,10 +71,12 @@ def rows_of(source: Any) -> Iterator[Row]:
 
 def _iterated(source: Iterable[Any]) -> Iterator[Row]:
     data_format = getattr(source, "format", None)
-    if isinstance(data_format, Mapping) and data_format.get("type") in ("pandas", "arrow", "polars"):
+    kind = data_format.get("type") if isinstance(data_format, Mapping) else None
+    if kind in ("pandas", "arrow", "polars"):
         source = source.with_format(None)  # type: ignore[attr-defined]
-    is_stream, features = not hasattr(source, "__len__"), getattr(source, "features", None) or {}
-    names = {column: kind.names for column, kind in features.items() if type(kind).__name__ == "ClassLabel"}
+    is_stream = not hasattr(source, "__len__")
+    features = {} if kind == "custom" else getattr(source, "features", None) or {}  # custom: by a transform of the user
+    names = {column: each.names for column, each in features.items() if type(each).__name__ == "ClassLabel"}
     for number, value in enumerate(source, start=1):
         if is_stream and number > MAX_STREAMED_ROWS:
             raise DataError(
@@ -118,9 +120,8 @@ def _json_list(path: Path) -> Iterator[Row]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: it is not JSON ({error}); JSON lines need the suffix .jsonl") from None
     if not isinstance(values, list):
-        raise DataError(
-            f"{path}: it holds a {type(values).__name__}, not a list of rows; write [row, row, …] or JSON lines"
-        )
+        remedy = "write [row, row, …] or JSON lines"
+        raise DataError(f"{path}: it holds a {type(values).__name__}, not a list of rows; {remedy}")
     for number, value in enumerate(values, start=1):
         yield Row(path.name, "row", number, value)
 
@@ -144,9 +145,8 @@ def _separated_rows(path: Path) -> Iterator[Row]:
                 if fields:
                     yield Row(path.name, "line", number, value, problem)
         except csv.Error as error:
-            raise DataError(
-                f"{path}, line {reader.line_num}: {error}; repair that line, or write the data as JSON lines"
-            ) from None
+            remedy = "repair that line, or write the data as JSON lines"
+            raise DataError(f"{path}, line {reader.line_num}: {error}; {remedy}") from None
 
 
 def _is_utf8(fields: list[str]) -> bool:

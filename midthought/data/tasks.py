@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from midthought.data.final_answers import is_number, last_boxed, split_at_mark
-from midthought.data.problem_readers import ASKED
+from midthought.data.final_answers import is_number, last_boxed, last_number, split_at_mark
+from midthought.data.problem_readers import ASKED, as_text
 from midthought.data.rows import Row, RowError, plain, rows_of
 from midthought.errors import DataError, near_names
 from midthought.types import Task
@@ -40,7 +40,9 @@ ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
 _OF_RECORDS = ("aliases", "before", "evidence", "data_source")
 _OPTIONS = ("choices", "options")
-_MESSAGES = re.compile(r"\[\{[\"'](?:role|content)[\"']:.*\}\]", re.DOTALL)
+_MESSAGES = re.compile(r"""\[\s*+\{(?=.*["']role["']\s*+:)(?=.*["']content["']\s*+:).*\}\s*+\]""", re.DOTALL)
+_NUMBERED = re.compile(r"^\W*+\d++\W*\s")
+_WORDS = re.compile(r"[^\W\d_]|\n")
 _OTHERS = (*_OF_RECORDS, "context", "system", "labels")
 
 _log = logging.getLogger(__name__)
@@ -71,9 +73,9 @@ def load_tasks(
     first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that `columns` or the first readable row has. The prompt is a string or
     messages `[{"role": "user", "content": …}]`, the last of them the user's. The answer is a string, a number, a list (the
     first is the truth, the others are aliases), a mapping with `value` and optional `aliases` (TriviaQA), or with `text`
-    (SQuAD). A text whose last line is `#### 42` is a worked solution in GSM8K's form: the answer is `42`; `#### 1,250` is
-    `1250` with the alias `1,250`. Of a text with `\\boxed{42}` (MATH), the answer is the content of the last box, judged as
-    mathematics if it is no number.
+    (SQuAD). A text whose last line is `#### 42`, without words, is a worked solution in GSM8K's form: the answer is `42`; that
+    of `#### 1,250` is `1250` with the alias `1,250`. Of a text with `\\boxed{42}` (MATH), the answer is the content of the last
+    box, judged as mathematics if it is no number.
 
     The texts of `context` and `input` beside an `instruction` (Dolly, Alpaca), and of `context` beside a `question` (SQuAD),
     are part of the prompt. A text in `system` becomes the first message. `columns` maps your names to these:
@@ -101,7 +103,7 @@ def load_tasks(
 
 def warn_of_unread(columns: Iterable[str], remedy: str) -> None:
     """Logs the columns that no task has, if there are any."""
-    if unread := ", ".join(columns):
+    if unread := ", ".join(map(str, columns)):
         _log.warning("columns of the data set that are not used: %s; %s", unread, remedy)
 
 
@@ -142,10 +144,8 @@ def _read(row: Row, read: Callable[[Row], Task], where_of: Mapping[str, str]) ->
         raise RowError(row.problem)
     task = read(row)
     if task.task_id in where_of:
-        raise RowError(
-            f"the id {task.task_id!r} was already used at {where_of[task.task_id]}; give the rows different ids, "
-            "or map another column: columns={'…': 'id'}"
-        )
+        remedy = "give the rows different ids, or map another column: columns={'…': 'id'}"
+        raise RowError(f"the id {task.task_id!r} was already used at {where_of[task.task_id]}; {remedy}")
     return task
 
 
@@ -153,10 +153,8 @@ class _Labels(dict[str, Any]):
     """A task's labels; says how a column becomes one."""
 
     def __missing__(self, name: str) -> Any:
-        raise KeyError(
-            f"the task has no label {name!r}; columns of a data set become labels if they are named: "
-            f"dataset=load_tasks(…, label_keys=[{name!r}])"
-        )
+        remedy = f"columns of a data set become labels if they are named: dataset=load_tasks(…, label_keys=[{name!r}])"
+        raise KeyError(f"the task has no label {name!r}; {remedy}")
 
 
 @dataclass
@@ -248,14 +246,18 @@ class _TaskReader:
 
 def _require_shown(name: str, options: Any, prompt: str, answer: str) -> None:
     """Raises RowError if the prompt of a question with options (a list, ARC's mapping, or one of letters) does not show them, or
-    if the answer is the index of one."""
+    if the answer is the place of one in a list, from 0 or 1, and the prompt does not show this number before it."""
     listed = plain(options.get("text", [*options.values()])) if isinstance(options, Mapping) else options
-    if isinstance(listed, list | tuple) and any(str(each) not in prompt for each in listed if each is not None):
+    listed = listed if isinstance(listed, list | tuple) else ()
+    texts = [str(as_text(each) or each) for each in listed if each is not None]
+    if any(text not in prompt for text in texts):
         raise RowError(
             f"the question does not show the options in {name!r}: write them into it, or load the rows with "
             f"load_problems('mmlu', rows); if they are no options, name them: load_tasks(…, label_keys=[{name!r}])"
         )
-    if isinstance(options, list) and answer in {*map(str, range(len(options) + 1))} - {*map(str, options)}:
+    meant = {str(place): texts[max(0, place - 1) : place + 1] for place in range(len(texts) + 1)}.get(answer, [])
+    shown = (re.search(rf"\b{answer}\W+{re.escape(_NUMBERED.sub('', text))}", prompt) for text in meant)
+    if meant and answer not in texts and not isinstance(options, Mapping) and not any(shown):
         remedy = f"give its letter or text, or name them: load_tasks(…, label_keys=[{name!r}])"
         raise RowError(f"its answer {answer!r} is the place of an option in {name!r}: {remedy}")
 
@@ -317,7 +319,7 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     """Returns the earlier messages, and the user's prompt."""
     value = plain(value)
     if isinstance(value, str):
-        if _MESSAGES.fullmatch(value):
+        if _MESSAGES.fullmatch(value.strip()):
             raise RowError(f"the prompt {value!r:.60} is a list written as a text; give it in JSON lines or Parquet")
         return (), _filled(value, "the prompt")
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
@@ -369,11 +371,12 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
     if boxed := last_boxed(text):
         return boxed.replace(",", "") if is_number(boxed) else boxed, ()
     if "\\boxed" in text:
-        raise RowError(f"{text[-60:]!r} has a \\boxed without a closed pair of braces; write \\boxed{{…}}")
+        raise RowError(f"{text[-60:]!r} has a \\boxed without an answer in a closed pair of braces; write \\boxed{{…}}")
     solution, written = split_at_mark(text)
-    if solution is None or solution.rstrip(" \t")[-1:] not in ("", "\n") or not is_number(written):
+    is_alone = last_number(written) is not None and not _WORDS.search(written)
+    if solution is None or solution.rstrip(" \t")[-1:] not in ("", "\n") or not is_alone:
         return text, ()
-    number = written.replace(",", "")
+    number = written.replace(",", "") if is_number(written) else written
     return number, () if written == number else (written,)
 
 
@@ -382,7 +385,8 @@ def _text(value: Any, what: str) -> str:
         return str(value)
     if not isinstance(value, str):
         key = next(iter(value), None) if isinstance(value, Mapping) else None
-        remedy = f", or one key of it: load_tasks(…, columns={{'COLUMN.{key}': 'answer'}})" if key else ""
+        column = "answer" if what == "answer" else "id"
+        remedy = f", or one key of it: load_tasks(…, columns={{'COLUMN.{key}': {column!r}}})" if key else ""
         raise RowError(f"{what} is {value!r:.60}; it must be a text or a number{remedy}")
     return _filled(value, what)
 

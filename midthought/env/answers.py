@@ -6,6 +6,7 @@ compares mathematics, in a separate process with a time limit.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import unicodedata
@@ -41,6 +42,8 @@ _WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|texttt
 _LATEX = str.maketrans(
     {"‘": "'", "’": "'", "“": '"', "”": '"', "。": ".", "°": r"^\circ ", "π": r"\pi ", "√": r"\sqrt ", "∞": r"\infty "}
 )
+_RAISED = re.compile("([⁰¹²³⁴-⁹⁻]++)|(?<=[0-9])[₀-₉]++")
+_nfkc = functools.partial(unicodedata.normalize, "NFKC")
 _ESCAPED = re.compile(r"\\([&%$#_{}])")
 
 
@@ -117,13 +120,16 @@ def _stated(text: str) -> str | None:
 
 
 def _plain_signs(text: str) -> str:
-    """Replaces powers, quotation marks, minus signs and digits of any script and width with ASCII; ½, π, √ and ∞ with LaTeX."""
+    """Replaces powers, bases, quotation marks, minus signs and digits of any script and width with ASCII; ½, π, √ and ∞ with
+    LaTeX. Other raised and lowered signs stay: as plain ones they have another meaning."""
     if text.isascii():
         return text
-    text = re.sub("[⁰¹²³⁴-⁹⁻]++", r"^{\g<0>}", text.translate(FRACTION_SIGNS))
+    text = _RAISED.sub(lambda found: f"{'^' if found[1] else '_'}{{{_nfkc(found[0])}}}", text.translate(FRACTION_SIGNS))
+    others = {sign for sign in {*text} if not unicodedata.decomposition(sign).startswith("<su")}
+    text = unicodedata.normalize("NFC", text.translate({ord(sign): _nfkc(sign) for sign in others}))
     return "".join(
         "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign
-        for sign in unicodedata.normalize("NFKC", text).translate(_LATEX)
+        for sign in text.translate(_LATEX)
     )
 
 
@@ -285,7 +291,7 @@ def same_answer(first: str, second: str) -> bool:
 
 def _tidy(text: str) -> str:
     """Removes emphasis, quotation marks, delimiters and punctuation around an answer; makes its signs ASCII."""
-    text = _plain_signs(text)
+    text = _nfkc(_plain_signs(text))
     for pattern, plain in _REWRITTEN:
         text = pattern.sub(plain, text)
     for _ in range(4):
@@ -325,17 +331,13 @@ def _is_formula(answer: str) -> bool:
 
 MATHEMATICS = Check(_expression, _means_expression)
 NUMBER = Check(_number, _means_number)
-OPTION = Check(lambda text: option_letter(unicodedata.normalize("NFKC", text)), option_match)
+OPTION = Check(lambda text: option_letter(_nfkc(text)), option_match)
 ENTITY = Check(_entity, lambda said, truth: normalised_entity(said) == normalised_entity(truth))
 
 CHECKS: Mapping[str, Check] = {
-    "math": MATHEMATICS,
-    "aime_2024": MATHEMATICS,
-    "gsm8k": NUMBER,
-    "multiplication": NUMBER,
-    "mmlu": OPTION,
-    "mmlu_pro": OPTION,
-    "gpqa": OPTION,
+    **dict.fromkeys(("math", "aime_2024"), MATHEMATICS),
+    **dict.fromkeys(("gsm8k", "multiplication"), NUMBER),
+    **dict.fromkeys(("mmlu", "mmlu_pro", "gpqa"), OPTION),
     "trivia_qa": ENTITY,
 }
 """Data set -> its check."""

@@ -259,9 +259,8 @@ def _checked(name: str, outcome: Any) -> StepResult:
             'return (observation, reward, terminated or truncated, info), with info["truncated"] = truncated'
         )
     if not isinstance(outcome, tuple) or len(outcome) != 4:
-        raise EpisodeError(
-            f"{name}.step must return the tuple (observation, reward, done, info); it returned {_shown(outcome)}"
-        )
+        wanted = "the tuple (observation, reward, done, info)"
+        raise EpisodeError(f"{name}.step must return {wanted}; it returned {_shown(outcome)}")
     observation, reward, done, info = outcome
     if not isinstance(observation, str):
         raise EpisodeError(f"{name}.step: the observation must be a str, got {_shown(observation)}; turn it into text")

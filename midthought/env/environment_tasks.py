@@ -143,9 +143,8 @@ class EnvironmentTaskSampler:
         """
         start = self._starts.get(task.task_id)
         if start is None:
-            raise EpisodeError(
-                f"task {task.task_id!r} is not of the newest iteration; run tasks before you draw the next ones"
-            )
+            remedy = "run tasks before you draw the next ones"
+            raise EpisodeError(f"task {task.task_id!r} is not of the newest iteration; {remedy}")
         if start.error or start.environment is None:
             raise EpisodeError(start.error)
         if start.is_given_away:
@@ -180,9 +179,8 @@ class EnvironmentTaskSampler:
         else:
             made = self._environment()
         if not isinstance(made, BaseEnvironment):
-            raise EpisodeError(
-                f"the environment's factory returned a {type(made).__name__}; return a new BaseEnvironment"
-            )
+            remedy = "return a new BaseEnvironment"
+            raise EpisodeError(f"the environment's factory returned a {type(made).__name__}; {remedy}")
         if self._config is not None and check_config(made, self._config):
             made.config = self._config
         return made

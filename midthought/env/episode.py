@@ -179,9 +179,8 @@ async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
     try:
         return await within(seconds, settled(function, _threads, _loop))
     except TooLateError:
-        raise EpisodeError(
-            f"{what} did not finish within {seconds:g} seconds; make it faster or raise environment.step_timeout_seconds"
-        ) from None
+        remedy = "make it faster or raise environment.step_timeout_seconds"
+        raise EpisodeError(f"{what} did not finish within {seconds:g} seconds; {remedy}") from None
     except EpisodeError:
         raise
     except Exception as error:

@@ -57,9 +57,8 @@ class SimpleGameEnvironment(BaseEnvironment):
     def __init__(self, config: EnvironmentConfig | None = None, *, grid_size: int = 3, num_items: int = 1) -> None:
         super().__init__(config)
         if grid_size < 2 or not 1 <= num_items <= len(ITEMS):
-            raise SettingsError(
-                f"grid_size={grid_size}, num_items={num_items}: give a grid_size of 2 or more, and 1 to {len(ITEMS)} items"
-            )
+            remedy = f"give a grid_size of 2 or more, and 1 to {len(ITEMS)} items"
+            raise SettingsError(f"grid_size={grid_size}, num_items={num_items}: {remedy}")
         self.grid_size, self.num_items = grid_size, num_items
 
     def reset(self, seed: int | None = None) -> str:

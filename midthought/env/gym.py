@@ -95,9 +95,8 @@ def as_text(observation: Any) -> str:
     try:
         return observation if isinstance(observation, str) else json.dumps(_plain(observation), ensure_ascii=False)
     except TypeError:
-        raise SettingsError(
-            f"the environment observed {observation!r:.80}, which cannot be converted to text; give observation_to_text=…"
-        ) from None
+        problem = f"the environment observed {observation!r:.80}, which cannot be converted to text"
+        raise SettingsError(f"{problem}; give observation_to_text=…") from None
 
 
 def _plain(value: Any) -> Any:
@@ -119,9 +118,8 @@ def _check_size(space: Any) -> None:
     if len(shape) >= 2 and space.dtype == np.uint8:
         raise SettingsError(f"{space} is an image; policies read text only; give observation_to_text=…")
     if np.prod(shape) > MAX_NUMBERS:
-        raise SettingsError(
-            f"{space} has more than {MAX_NUMBERS} numbers, too many for a text; give observation_to_text=…"
-        )
+        remedy = "give observation_to_text=…"
+        raise SettingsError(f"{space} has more than {MAX_NUMBERS} numbers, too many for a text; {remedy}")
 
 
 def _action_reader(space: Any, names: Sequence[str] | None) -> tuple[str, Callable[[str], Any]]:
@@ -131,9 +129,8 @@ def _action_reader(space: Any, names: Sequence[str] | None) -> tuple[str, Callab
     is_discrete = isinstance(space, spaces.Discrete)
     if names is not None:
         if not is_discrete or len(names) != space.n:
-            raise SettingsError(
-                f"action_names has {len(names)} names; the action space is {space}, one name per action"
-            )
+            wanted = f"the action space is {space}, one name per action"
+            raise SettingsError(f"action_names has {len(names)} names; {wanted}")
         form = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         return form, lambda text: _named_action(space, names, form, text)
     if isinstance(space, spaces.Text):
@@ -167,9 +164,8 @@ def _last_integer(text: str) -> int | None:
 def _check_environment(gym_env: Any) -> None:
     gymnasium = optional("gymnasium", "gym")
     if isinstance(gym_env, gymnasium.vector.VectorEnv):
-        raise SettingsError(
-            f"{gym_env} contains several environments; give one, the trainer copies it for every episode"
-        )
+        remedy = "give one, the trainer copies it for every episode"
+        raise SettingsError(f"{gym_env} contains several environments; {remedy}")
     if not isinstance(gym_env, gymnasium.Env):
         raise SettingsError(
             f"{gym_env!r} is not a gymnasium.Env; an environment of the old package gym is wrapped by "

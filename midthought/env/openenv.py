@@ -58,9 +58,8 @@ class OpenEnvEnvironment(BaseEnvironment):
     ) -> None:
         super().__init__(config)
         if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise SettingsError(
-                f"{url!r} is not the address of an OpenEnv server; give one like 'http://localhost:8000'"
-            )
+            remedy = "give one like 'http://localhost:8000'"
+            raise SettingsError(f"{url!r} is not the address of an OpenEnv server; {remedy}")
         self._url = url.rstrip("/")
         self._text_to_action = text_to_action or _json_in
         self._observation_to_text = observation_to_text or _as_text
@@ -135,13 +134,11 @@ class OpenEnvEnvironment(BaseEnvironment):
     def _raise(self, kind: str, data: Mapping[str, Any]) -> None:
         words, code = data.get("message", "no message"), data.get("code", "no code")
         if kind == "step" and code == "VALIDATION_ERROR":
-            details = [
-                f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg')}" for each in data.get("errors") or ()
-            ]
+            errors = data.get("errors") or ()
+            details = [f"{'.'.join(map(str, each.get('loc', ())))}: {each.get('msg')}" for each in errors]
             raise ValueError("; ".join(details) or words)
-        hint = ""
-        if code == "CAPACITY_REACHED":
-            hint = "; start the server with a larger max_concurrent_envs, or use fewer episodes at once"
+        hint = "; start the server with a larger max_concurrent_envs, or use fewer episodes at once"
+        hint = hint if code == "CAPACITY_REACHED" else ""
         raise EpisodeError(f"the OpenEnv server at {self._url} answered {kind} with {code}: {words}{hint}")
 
 
@@ -149,13 +146,11 @@ async def _connected(url: str, headers: Mapping[str, str]) -> Any:
     client, errors = optional("websockets.asyncio.client", "openenv"), optional("websockets.exceptions", "openenv")
     proxy: dict[str, Any] = {"proxy": None} if is_local(url) else {}
     try:
-        return await client.connect(
-            f"ws{url.removeprefix('http')}/ws", additional_headers=headers, max_size=_MAX_MESSAGE_BYTES, **proxy
-        )
+        options = {"additional_headers": headers, "max_size": _MAX_MESSAGE_BYTES, **proxy}
+        return await client.connect(f"ws{url.removeprefix('http')}/ws", **options)
     except (OSError, errors.WebSocketException, TimeoutError) as error:
-        raise EpisodeError(
-            f"no connection to the OpenEnv server at {url} ({type(error).__name__}: {error}); is it running?"
-        ) from error
+        problem = f"no connection to the OpenEnv server at {url} ({type(error).__name__}: {error})"
+        raise EpisodeError(f"{problem}; is it running?") from error
 
 
 def _json_in(text: str) -> Any:

@@ -100,9 +100,8 @@ class WeightedReward:
         for name, value in applied.items():
             found = _weighted_part(name, self.parts[name][0], value, trajectory)
             if repeated := parts.keys() & found.parts.keys():
-                raise RewardError(
-                    f"two reward functions give a part {min(repeated)!r}; name one: weighted(…, name='…')"
-                )
+                remedy = "name one: weighted(…, name='…')"
+                raise RewardError(f"two reward functions give a part {min(repeated)!r}; {remedy}")
             parts |= found.parts
             for kind, sums in steps.items():
                 sums[:] = map(math.fsum, itertools.zip_longest(sums, getattr(found, kind), fillvalue=0.0))
@@ -117,18 +116,13 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
         value = Reward(parts=value)
     if not isinstance(value, Reward):
         what = f"reward function {name!r} returned {value!r:.80} ({type(value).__name__}) {task}"
-        return Reward(
-            parts={name: _times(weight, value, f"{what}; it must return a finite number, named numbers or a Reward")}
-        )
-    for noun, amounts, its_own, attribute in (
-        ("turn", value.turns, trajectory.turns, "turns"),
-        ("call", value.calls, trajectory.tool_events, "tool_events"),
-    ):
+        product = _times(weight, value, f"{what}; it must return a finite number, named numbers or a Reward")
+        return Reward(parts={name: product})
+    turns, calls = ("turn", value.turns, trajectory.turns), ("call", value.calls, trajectory.tool_events)
+    for (noun, amounts, its_own), attribute in ((turns, "turns"), (calls, "tool_events")):
         if amounts and len(amounts) != len(its_own):
-            raise RewardError(
-                f"reward function {name!r} returned rewards for {len(amounts)} {noun}s {task}; the episode has {len(its_own)}: "
-                f"give one per {noun} of trajectory.{attribute}, or none"
-            )
+            remedy = f"the episode has {len(its_own)}: give one per {noun} of trajectory.{attribute}, or none"
+            raise RewardError(f"reward function {name!r} returned rewards for {len(amounts)} {noun}s {task}; {remedy}")
 
     def amount(number: Any, where: str) -> float:
         message = f"reward function {name!r} returned {number!r:.80} for {where} {task}; it must be a finite number"

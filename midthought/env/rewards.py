@@ -71,9 +71,8 @@ def combine_rewards(
     parts: dict[str, tuple[float, AnyRewardFunction]] = {}
     for part in _each_part(functions):
         if part.name in parts:
-            raise RewardError(
-                f"two reward functions are named {part.name!r}; name one: weighted(function, weight, name='…')"
-            )
+            remedy = "name one: weighted(function, weight, name='…')"
+            raise RewardError(f"two reward functions are named {part.name!r}; {remedy}")
         parts[part.name] = (part.weight, part.function)
     if not parts:
         raise RewardError("no reward function is given; give at least one")
@@ -115,11 +114,7 @@ def last_answer(trajectory: Trajectory) -> str | None:
     return trajectory.turns[-1].answer if trajectory.turns else None
 
 
-def matched(
-    match: Match,
-    *,
-    extract: Callable[[str], str | None] | None = None,
-) -> AnyRewardFunction:
+def matched(match: Match, *, extract: Callable[[str], str | None] | None = None) -> AnyRewardFunction:
     """Returns a reward function: the maximum of `match(answer, truth)` over the ground truth and its aliases.
 
     `match` is a function of `env.answer_matching` or your own, plain or `async`; the reward has its name. `extract`
@@ -216,9 +211,7 @@ _OF_THE_ANSWER = {
 }
 NAMED_REWARDS: Mapping[str, AnyRewardFunction] = {
     **_OF_THE_ANSWER,
-    "num_calls": num_calls,
-    "num_failed_calls": num_failed_calls,
-    "used_tool": used_tool,
+    **{count.__name__: count for count in (num_calls, num_failed_calls, used_tool)},
 }
 """Reward functions by name."""
 

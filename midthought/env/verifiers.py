@@ -38,10 +38,8 @@ class VerifiersEnvironment(BaseEnvironment):
     def __init__(self, env: Any, *, rows: Sequence[Any] | None = None, config: EnvironmentConfig | None = None) -> None:
         super().__init__(config)
         if not hasattr(env, "load") and not hasattr(env, "taskset"):
-            raise SettingsError(
-                f"{type(env).__name__} is neither a Taskset nor an Env of verifiers.v1; load one with verifiers.v1.load_taskset "
-                "or verifiers.v1.load_environment"
-            )
+            remedy = "load one with verifiers.v1.load_taskset or verifiers.v1.load_environment"
+            raise SettingsError(f"{type(env).__name__} is neither a Taskset nor an Env of verifiers.v1; {remedy}")
         self._source = _Source(env, rows)
         self._exchange: _Exchange | None = None
 
@@ -170,9 +168,8 @@ class _Exchange:
     async def interaction(self, task: Any, **_: Any) -> AsyncIterator[_Exchange]:
         """An exchange of several turns; it is scored when the block ends."""
         if self.trace is not None:
-            raise EpisodeError(
-                "the environment runs its agent several times in one episode; one exchange per episode is supported"
-            )
+            known = "one exchange per episode is supported"
+            raise EpisodeError(f"the environment runs its agent several times in one episode; {known}")
         self._task, self.trace = task, _new_trace(task)
         await _invoked(task.setup, trace=self.trace, runtime=None)
         yield self

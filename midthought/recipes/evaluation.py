@@ -100,17 +100,12 @@ def shuffled(tasks: Sequence[Task], proof: Proof, seed: int, *, more: Sequence[T
     for task in tasks:
         truths = {truth.casefold() for truth in (task.answer, *task.aliases)}
         for part in known:
-            others = [
-                other
-                for other, text in part
-                if other.answer.casefold() not in truths and not any(truth in text for truth in truths)
-            ]
-            if others:
+            unlike = [(other, text) for other, text in part if other.answer.casefold() not in truths]
+            if others := [other for other, text in unlike if not any(truth in text for truth in truths)]:
                 break
         else:
-            raise ValueError(
-                f"task {task.task_id!r}: no other task has another answer than {task.answer!r}; give more tasks"
-            )
+            remedy = "give more tasks"
+            raise ValueError(f"task {task.task_id!r}: no other task has another answer than {task.answer!r}; {remedy}")
         alike = [other for other in others if other.labels.get("kind") == task.labels.get("kind")]
         found[task.task_id] = random.Random(f"shuffle-{seed}-{task.task_id}").choice(alike or others)
     return found
@@ -184,10 +179,5 @@ def factors(trajectories: Sequence[Trajectory], is_right: IsRight) -> dict[str, 
 
 
 def _retrieved(trajectory: Trajectory) -> bool:
-    found = {
-        chunk_id
-        for event in trajectory.tool_events
-        if event.outcome is ToolOutcome.OK
-        for chunk_id in event.metadata.get("chunk_ids", ())
-    }
-    return not found.isdisjoint(trajectory.task.evidence)
+    results = (event.metadata for event in trajectory.tool_events if event.outcome is ToolOutcome.OK)
+    return any({*found.get("chunk_ids", ())} & {*trajectory.task.evidence} for found in results)

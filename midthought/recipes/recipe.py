@@ -212,9 +212,8 @@ def _progress(run: Path) -> dict[str, Any]:
             raise ValueError("is_given is missing")
         return found
     except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{file} cannot be read ({error}); give one of the run's policies, copied to another folder"
-        ) from None
+        remedy = "give one of the run's policies, copied to another folder"
+        raise CheckpointError(f"{file} cannot be read ({error}); {remedy}") from None
 
 
 def require_no_programs(run: Path, words: Sequence[str] = (), *, remedy: str = "") -> None:

@@ -213,9 +213,8 @@ class RecipeRun(ABC):
         title = f"Evaluation {'of ' if when.startswith('arms.') else ''}{when.removeprefix('arms.')}"
         with self.console.stage(title, total=num_episodes, unit="episodes") as bar:
             for arm in arms:
-                done = source.evaluate(
-                    arm.tasks, executor=arm.executor, temperature=arm.temperature, on_finished=lambda _: bar.advance(1)
-                )
+                how: dict[str, Any] = {"executor": arm.executor, "temperature": arm.temperature}
+                done = source.evaluate(arm.tasks, on_finished=lambda _: bar.advance(1), **how)
                 found |= {f"{when}.{key}": value for key, value in metrics_of(arm, done).items()}
                 if not arm.name:
                     found[f"{when}.unfinished"] = unfinished(done)
@@ -330,10 +329,8 @@ class RecipeRun(ABC):
         Raises ModelPathError naming the path and the remedy."""
         model = self.config.model
         if source:
-            policy, tokenizer = (
-                load_model(source, model.weights_dtype, model.attn_implementation),
-                load_tokenizer(source),
-            )
+            policy = load_model(source, model.weights_dtype, model.attn_implementation)
+            tokenizer = load_tokenizer(source)
         else:
             policy, tokenizer = self.make_policy()
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")

@@ -121,9 +121,8 @@ def _registry(
         return ToolRegistry(map(_tool, tools))
     if run is None:
         if recipe:
-            raise SettingsError(
-                f"--recipe {recipe}: its tools need the folder of a run; give the run, not a model folder"
-            )
+            remedy = "give the run, not a model folder"
+            raise SettingsError(f"--recipe {recipe}: its tools need the folder of a run; {remedy}")
         return ToolRegistry()
     if record is None and not recipe:
         raise SettingsError(
@@ -167,7 +166,6 @@ def _tool(reference: str) -> Tool:
                 "that returns it"
             ) from None
     if not isinstance(found, Tool):
-        raise SettingsError(
-            f"--tools {reference} is no Tool but a {type(found).__name__}; @tool makes one from a function"
-        )
+        remedy = "@tool makes one from a function"
+        raise SettingsError(f"--tools {reference} is no Tool but a {type(found).__name__}; {remedy}")
     return found

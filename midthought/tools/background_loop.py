@@ -44,10 +44,8 @@ class BackgroundLoop:
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise EngineError(
-                "a coroutine cannot wait for the event loop that it runs on; call this from a plain function instead "
-                "(a tool's plain `execute` runs in its own thread)"
-            )
+            remedy = "call this from a plain function instead (a tool's plain `execute` runs in its own thread)"
+            raise EngineError(f"a coroutine cannot wait for the event loop that it runs on; {remedy}")
         future = self.start(coroutine)
         try:
             while check is not None and not concurrent.futures.wait([future], _CHECK_SECONDS).done:

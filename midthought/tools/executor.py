@@ -245,12 +245,8 @@ class ToolExecutor:
             output = await self._run_call(tool, valid, task, tools)
         except _CallFailure as failure:
             outcome, output = failure.outcome, ToolOutput(str(failure))
-        call = ToolCall(
-            tool_name=action.tool_name,
-            parameters=action.parameters,
-            success=outcome is ToolOutcome.OK,
-            result=output.text,
-        )
+        name, is_ok = action.tool_name, outcome is ToolOutcome.OK
+        call = ToolCall(tool_name=name, parameters=action.parameters, success=is_ok, result=output.text)
         seconds = time.perf_counter() - started
         return ToolEvent(call=call, outcome=outcome, seconds=seconds, metadata=output.metadata)
 

@@ -45,11 +45,9 @@ class FunctionTool(Tool, Generic[P, R]):
         max_concurrency: int | None = None,
     ) -> None:
         if not (inspect.isfunction(function) or inspect.ismethod(function) or hasattr(function, "__wrapped__")):
-            remedy = (
-                f"write @tool(name={function!r})"
-                if isinstance(function, str)
-                else "write one that calls it, or extend Tool"
-            )
+            remedy = "write one that calls it, or extend Tool"
+            if isinstance(function, str):
+                remedy = f"write @tool(name={function!r})"
             raise SettingsError(f"@tool takes a function, not {function!r}; {remedy}")
         name = function.__name__ if name is None else name
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -135,9 +133,8 @@ def _types(function: Callable[..., Any], name: str) -> dict[str, ParameterType]:
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception as error:
-        raise SettingsError(
-            f"tool {name!r}: its annotations cannot be read ({error}); use types that the function's module imports"
-        ) from None
+        remedy = "use types that the function's module imports"
+        raise SettingsError(f"tool {name!r}: its annotations cannot be read ({error}); {remedy}") from None
     types = {}
     for parameter in inspect.signature(function).parameters.values():
         where = f"tool {name!r}, parameter {parameter.name!r}"
@@ -150,9 +147,8 @@ def _types(function: Callable[..., Any], name: str) -> dict[str, ParameterType]:
             raise SettingsError(f"{where} has no type; {remedy}")
         hint = hints[parameter.name]
         if isinstance(parameter.default, FieldInfo):
-            raise SettingsError(
-                f"{where} has a Field as its default; write {parameter.name}: Annotated[type, Field(…)] = default"
-            )
+            remedy = f"write {parameter.name}: Annotated[type, Field(…)] = default"
+            raise SettingsError(f"{where} has a Field as its default; {remedy}")
         try:
             types[parameter.name] = ParameterType(hint)
         except ValueError as error:
@@ -172,9 +168,8 @@ def _definition(
     docstring = inspect.getdoc(function) or ""
     description = _purpose(docstring) if description is None else description
     if not description:
-        raise SettingsError(
-            f"tool {name!r}: the function has no docstring; write one (the model reads its first paragraph)"
-        )
+        remedy = "write one (the model reads its first paragraph)"
+        raise SettingsError(f"tool {name!r}: the function has no docstring; {remedy}")
     documented = _documented(docstring)
     properties, required = {}, []
     for parameter in inspect.signature(function).parameters.values():

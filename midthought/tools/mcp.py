@@ -83,9 +83,8 @@ class McpTools(list[Tool]):
         listed = {each.name: each for each in reversed(connection.listed or ())}  # the first of each name
         for name in allowed_tools or ():
             if name not in listed:
-                raise SettingsError(
-                    f"mcp_tools: the server has no tool {name!r} of allowed_tools. {near_names(name, listed)}"
-                )
+                problem = f"the server has no tool {name!r} of allowed_tools"
+                raise SettingsError(f"mcp_tools: {problem}. {near_names(name, listed)}")
         unusable = None
         for name, each in reversed(listed.items()):
             if allowed_tools is None or name in allowed_tools:

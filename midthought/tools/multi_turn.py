@@ -52,9 +52,8 @@ class MultiTurnManager:
         if not isinstance(tool_registry, ToolRegistry | ToolExecutor):
             raise SettingsError(f"tool_registry={tool_registry!r:.80}: give a ToolRegistry, or a ToolExecutor of one")
         if not isinstance(action_parser, ActionParser):
-            raise SettingsError(
-                f"action_parser={action_parser!r:.80}: give an ActionParser, for example HermesParser()"
-            )
+            remedy = "give an ActionParser, for example HermesParser()"
+            raise SettingsError(f"action_parser={action_parser!r:.80}: {remedy}")
         if max_turns < 1:
             raise SettingsError(f"max_turns={max_turns}: a conversation has at least one turn")
         self.executor = tool_registry if isinstance(tool_registry, ToolExecutor) else ToolExecutor(tool_registry)

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CALL_FORMAT = InThoughtFormat.name
 """Name of the call format that is used if none is given."""
-BUILT_IN: dict[str, Callable[[], ToolCallFormat]] = {
-    each.name: each for each in (InThoughtFormat, JSONFormat, ReActFormat, FunctionCallingFormat, HermesFormat)
-}
+_FORMATS = (InThoughtFormat, JSONFormat, ReActFormat, FunctionCallingFormat, HermesFormat)
+BUILT_IN: dict[str, Callable[[], ToolCallFormat]] = {each.name: each for each in _FORMATS}
 
 
 class _BuiltInParser(ToolCallFormat):
@@ -65,7 +64,6 @@ def call_format_names() -> list[str]:
 def find_call_format(name: str) -> ToolCallFormat:
     """Returns a new call format of that name. Raises `SettingsError`, with similar names, if there is none."""
     if name not in BUILT_IN:
-        raise SettingsError(
-            f"unknown call format {name!r}. {near_names(name, BUILT_IN)} Give your own as an object: call_format=MyParser()"
-        )
+        remedy = "Give your own as an object: call_format=MyParser()"
+        raise SettingsError(f"unknown call format {name!r}. {near_names(name, BUILT_IN)} {remedy}")
     return BUILT_IN[name]()

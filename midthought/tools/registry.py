@@ -150,9 +150,8 @@ def _as_text(result: Any) -> str:
     if isinstance(result, enum.Enum):
         return _as_text(result.value)
     with contextlib.suppress(TypeError, ValueError, RecursionError):  # not JSON
-        if isinstance(result, pydantic.BaseModel | dict | list | tuple | set | frozenset) or dataclasses.is_dataclass(
-            type(result)
-        ):
+        is_model = isinstance(result, pydantic.BaseModel) or dataclasses.is_dataclass(type(result))
+        if is_model or isinstance(result, dict | list | tuple | set | frozenset):
             with contextlib.suppress(TypeError):  # a key that JSON does not have, such as an enum member
                 return json.dumps(result, ensure_ascii=False, allow_nan=False, default=as_json)
             return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False, default=as_json)
@@ -174,9 +173,9 @@ def as_json(part: Any) -> Any:
         return as_json(part.value)
     if isinstance(part, set | frozenset):
         return sorted(map(as_json, part), key=json.dumps)  # in the same order in every process
-    if isinstance(part, pydantic.BaseModel):
-        part = part.model_dump()
-    elif dataclasses.is_dataclass(type(part)):
+    if serializer := getattr(type(part), "__pydantic_serializer__", None):  # of a model or a dataclass of pydantic
+        return _in_order(json.loads(serializer.to_json(part, fallback=as_json)), serializer.to_python(part))
+    if dataclasses.is_dataclass(type(part)):
         part = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
     if callable(getattr(part, "tolist", None)):
         return part.tolist()
@@ -186,6 +185,16 @@ def as_json(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return list(map(as_json, part))
     return pydantic_core.to_jsonable_python(part, by_alias=False)
+
+
+def _in_order(written: Any, value: Any) -> Any:
+    """Returns the JSON of a model with its sets in the same order in every process; `value` says what is a set."""
+    if isinstance(value, set | frozenset) and isinstance(written, list):
+        return sorted(written, key=json.dumps)
+    if isinstance(value, dict) and isinstance(written, dict) and len(written) == len(value):
+        return dict(zip(written, map(_in_order, written.values(), value.values()), strict=True))
+    are_lists = isinstance(value, list | tuple) and isinstance(written, list) and len(written) == len(value)
+    return list(map(_in_order, written, value)) if are_lists else written
 
 
 def _require_tool(tool: Any) -> None:
@@ -199,10 +208,8 @@ def _require_tool(tool: Any) -> None:
     if not isinstance(getattr(tool, "definition", None), ToolDefinition):
         raise SettingsError(f"{type(tool).__name__} has no `definition`; set it to a ToolDefinition")
     name = tool.definition.name
-    for limit, kind, wanted in (
-        ("timeout_seconds", int | float, "a number above 0"),
-        ("max_concurrency", int, "an integer of 1 or more"),
-    ):
+    limits = ("timeout_seconds", int | float, "a number above 0"), ("max_concurrency", int, "an integer of 1 or more")
+    for limit, kind, wanted in limits:
         value = getattr(tool, limit)
         if value is not None and not (isinstance(value, kind) and value > 0):
             raise SettingsError(f"tool {name!r}: {limit} must be {wanted}, or None, not {value!r}")

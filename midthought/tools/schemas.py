@@ -82,9 +82,7 @@ def template_schema(schema: Any, definitions: Definitions | None = None, inside:
     if not isinstance(schema, Mapping):
         return schema
     definitions = definitions or Definitions(schema)
-    shown = {
-        key: value for key, value in schema.items() if key not in _UNUSED and (value is not None or key != "default")
-    }
+    shown = {key: each for key, each in schema.items() if key not in _UNUSED and (each is not None or key != "default")}
     if isinstance(reference := shown.pop("$ref", None), str):
         target = template_schema(definitions.of(reference, inside), definitions, (*inside, reference))
         return {**target, **template_schema(shown, definitions, inside)}

@@ -78,6 +78,10 @@ def test_the_answer_of_a_problem_is_in_a_column_in_its_solution_or_at_its_end(da
             "A",
             ["x", "y"],
         ),
+        ("mmlu", {**MMLU, "choices": {"(A)": "x", "(B)": "y"}, "answer": "(B)"}, "B", ["x", "y"]),
+        ("mmlu", {**MMLU, "choices": {"a.": "x", "b.": "y"}, "answer": "b."}, "B", ["x", "y"]),
+        ("mmlu", {**MMLU, "answer": ["x"], "answerKey": "1"}, "B", MMLU["choices"]),
+        ("mmlu", {**ARC, "choices": {"text": ["x", "y"], "label": 5}}, "B", ["x", "y"]),
         ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
     ],
 )
@@ -89,9 +93,14 @@ def test_a_multiple_choice_problem_lists_its_options(dataset, row, letter, optio
 
 
 def test_columns_of_own_rows_that_are_not_read_are_named_once(caplog):
-    load_problems("mmlu", [{**MMLU, "id": number, "Article": "A text."} for number in (1, 2)])
+    load_problems("mmlu", [{**MMLU, "id": number, "Article": "A text.", None: 1} for number in (1, 2)])
     (warning,) = caplog.messages
-    assert warning.startswith("columns of the data set that are not used: Article; ")
+    assert warning.startswith("columns of the data set that are not used: Article, None; ")
+
+
+@pytest.mark.parametrize("answer", ["18 dollars", "\\boxed{18}", "18.", "1/2", "1e3", "½", "The answer is 18"])
+def test_the_answer_of_gsm8k_may_say_more_than_its_number(answer):
+    assert only("gsm8k", {"question": "?", "answer": answer}).answer == answer
 
 
 def test_a_context_is_part_of_the_question():
@@ -147,7 +156,11 @@ def test_made_products_follow_from_the_seed():
             {**MMLU, "choices": ["1", "2"], "answer": "1"},
             "names one and is the text of another; give one of A, B",
         ),
-        ("mmlu", {**ARC, "choices": {"text": ["x", "y"], "label": ["A", "A"]}}, "it has 0 options of `choices`"),
+        ("mmlu", {**ARC, "choices": {"text": ["x", "y"], "label": ["A", "A"]}}, "its 2 options have the names A, A;"),
+        ("mmlu", {**ARC, "choices": {"text": ["x", "y"], "label": ["A"]}}, "its 2 options have the names A;"),
+        ("mmlu", {**MMLU, "choices": [*"abcdefghijklmnopqrstuvwxyz!?"]}, "it has 28 options of `choices`"),
+        ("mmlu", {**MMLU, "choices": {"E": "x", "F": "y"}}, "'1' is none of its 2 options; give one of E, F"),
+        ("mmlu", {**MMLU, "choices": ["1", "2"], "answer": None, "answerKey": "1"}, "is the text of another"),
         (
             "mmlu",
             {**ARC, "answerKey": "1"} | {"choices": {"text": ["x", "y"], "label": ["2", "3"]}},

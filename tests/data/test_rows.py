@@ -154,6 +154,8 @@ def test_a_class_label_is_read_as_its_name(datasets: Any) -> None:
     rows = datasets.Dataset.from_list([{"question": "How?", "label": place} for place in (1, 0)], features=features)
     for each in (rows, rows.with_format("numpy"), rows.to_iterable_dataset()):
         assert [task.answer for task in load_tasks(each)] == ["good", "bad"]
+    changed = rows.with_transform(lambda batch: {**batch, "label": [place + 1 for place in batch["label"]]})
+    assert [task.answer for task in load_tasks(changed)] == ["2", "1"]
 
 
 def test_a_stream_is_read_up_to_a_limit(datasets: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,13 @@ WRONG = [
         {},
         "or one key of it: load_tasks(…, columns={'COLUMN.target': 'answer'})",
     ),
-    ([GOOD | {"answer": "so \\boxed 5"}], {}, "'so \\\\boxed 5' has a \\boxed without a closed pair of braces"),
+    (
+        [GOOD | {"answer": "so \\boxed 5"}],
+        {},
+        "'so \\\\boxed 5' has a \\boxed without an answer in a closed pair of braces",
+    ),
+    ([GOOD | {"answer": "so \\boxed{}"}], {}, "'so \\\\boxed{}' has a \\boxed without an answer"),
+    ([GOOD | {"id": {"$oid": "1"}}], {}, "or one key of it: load_tasks(…, columns={'COLUMN.$oid': 'id'})"),
     ([GOOD | {"aliases": "b"}], {}, "aliases is 'b'; it must be a list of texts"),
     ([GOOD | {"question": "\n"}], {}, "row 1: the prompt is empty"),
     ([""], {}, "row 1: the prompt is empty"),
@@ -169,6 +175,8 @@ WRONG_MESSAGES = [
     ([{"role": "user", "content": " "}], "the prompt is empty"),
     ([{"content": "q"}], "a list of messages"),
     (str([USER]), "is a list written as a text; give it in JSON lines or Parquet"),
+    (json.dumps([USER], indent=1) + "\n", "is a list written as a text"),
+    (str([{"name": "x", **USER}]), "is a list written as a text"),
 ]
 
 
@@ -298,3 +306,22 @@ def test_an_answer_that_is_the_place_of_an_option_is_refused():
     ):
         load_tasks([row])
     assert load_tasks([{"query": "2 - 1? 1 or 2", "choices": ["1", "2"], "gold": 1}])[0].answer == "1"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "What is 0 + 0?", "choices": [], "answer": 0},
+        {"question": "2 - 1? 1 or 2", "choices": [1.0, 2.0], "answer": 1},
+        {"question": "Which is hot? 1. ice 2. fire", "choices": ["ice", "fire"], "answer": 2},
+        {"question": "Which is hot? (0) ice (1) fire", "choices": ["(0) ice", "(1) fire"], "answer": 1},
+        {"prompt": '[{"role": "admin", "pay": 5}]', "answer": 0},
+    ],
+)
+def test_an_answer_that_the_question_can_ask_for_is_kept(row):
+    assert load_tasks([row])[0].answer == str(row["answer"])
+
+
+@pytest.mark.parametrize("last", ["1/2", "1,25", "12,34,567", "(1, 2)"])
+def test_a_last_line_without_words_is_the_truth_as_it_is_written(last):
+    assert load_tasks([{"question": "Q", "answer": f"So it is.\n#### {last}"}])[0].answer == last

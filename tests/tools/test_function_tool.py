@@ -9,6 +9,7 @@ import datetime
 import decimal
 import enum
 import functools
+import math
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ import numpy
 import pytest
 from calling import call
 from calling import run as run_calls
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, computed_field, field_serializer, field_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import ToolOutput, ToolParameter
@@ -284,6 +286,30 @@ class Letters(BaseModel):
     of: set[str]
 
 
+class Several(RootModel[set[str]]):
+    pass
+
+
+class Trip(BaseModel):
+    model_config = ConfigDict(ser_json_timedelta="float", arbitrary_types_allowed=True)
+    lasts: datetime.timedelta
+    cost: float
+    places: Any = None
+
+    @computed_field
+    def is_long(self) -> bool:
+        return self.lasts > datetime.timedelta(hours=1)
+
+
+@pydantic_dataclass
+class Price:
+    amount: float
+
+    @field_serializer("amount")
+    def _written(self, amount: float) -> str:
+        return f"{amount:.2f}"
+
+
 def test_a_union_takes_the_first_type_that_the_value_fits() -> None:
     @tool
     def alternatives(value: int | str, words: str | list[int], item: Book | Disc | None = None) -> str:
@@ -378,6 +404,12 @@ def test_limits_descriptions_and_aliases_of_fields_and_models_are_in_the_schema_
         ([{*"hgfedcba"}], '[["a", "b", "c", "d", "e", "f", "g", "h"]]'),
         ({*"hgfedcba"}, '["a", "b", "c", "d", "e", "f", "g", "h"]'),
         (Letters(of={*"edcba"}), '{"of": ["a", "b", "c", "d", "e"]}'),
+        ([Several({*"edcba"})], '[["a", "b", "c", "d", "e"]]'),
+        (
+            [Trip(lasts=datetime.timedelta(seconds=3), cost=math.nan, places=numpy.arange(2))],
+            '[{"lasts": 3.0, "cost": null, "places": [0, 1], "is_long": false}]',
+        ),
+        (Price(2.5), '{"amount": "2.50"}'),
         (
             [Letters(of={*"edcba"}), Disc({*"edcba"})],
             '[{"of": ["a", "b", "c", "d", "e"]}, {"minutes": ["a", "b", "c", "d", "e"]}]',

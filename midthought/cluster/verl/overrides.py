@@ -120,9 +120,7 @@ TABLE: tuple[Row, ...] = (
     Row(
         "reward.custom_reward_function.path",
         "the reward in the record of our loop",
-        lambda derived: (
-            "pkg://midthought.cluster.verl.record"
-        ),  # as a file it would have no name, which its records need
+        lambda derived: "pkg://midthought.cluster.verl.record",  # a file has no name, which its records need
     ),
     Row("reward.custom_reward_function.name", "our function", lambda derived: "compute_score"),
     # credit

@@ -151,9 +151,8 @@ def read_conversations(path: str | Path) -> list[list[Message]]:
                 check_message(f"message {number}", message)
             first, *rest = map(_without_gaps, said)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{row.where}: no conversation as `midthought feedback convert` writes them ({type(error).__name__}: {error})"
-            ) from None
+            problem = "no conversation as `midthought feedback convert` writes them"
+            raise DataError(f"{row.where}: {problem} ({type(error).__name__}: {error})") from None
         read.append([first, *rest])
     if not read:
         raise DataError(f"{path} holds no conversation; write it with `midthought feedback convert`")

@@ -49,12 +49,8 @@ _PRODUCT_SHARE = 0.65
 RETRY_ONLY = "none"
 """The critic of the retry-only arm."""
 _VALIDATION_METRICS = (
-    "exact_match",
-    "first_try",
-    "call_rate_needed",
-    "call_rate_needless",
-    "wrong_to_right",
-    "right_to_wrong",
+    *("exact_match", "first_try", "call_rate_needed", "call_rate_needless"),
+    *("wrong_to_right", "right_to_wrong"),
 )
 
 
@@ -71,9 +67,8 @@ def prepare_problems(config: FeedbackRecipeConfig) -> Parts:
     if settings.dataset == "arithmetic":
         draw, taken, made = random.Random(f"arithmetic-{seed}"), set[str](), Parts()
         for part, number in sizes.items():
-            made[part] = make_problems(
-                number, hard_share=settings.hard_share, draw=draw, name=f"{part}-{seed}", taken=taken
-            )
+            share, name = settings.hard_share, f"{part}-{seed}"
+            made[part] = make_problems(number, hard_share=share, draw=draw, name=name, taken=taken)
             taken.update(task.prompt for task in made[part])
         return made
     train = test = list(load_problems(settings.dataset, settings.source, split=settings.split, seed=seed))
@@ -164,10 +159,8 @@ class Columns:
     def answer(self, carries: Sequence[bool]) -> str:
         """Returns the result with these carries at the guessed places; all other carries are exact."""
         guesses = dict(zip(self.guessed, carries, strict=True))
-        values = (*self.values, 0)
-        return "".join(
-            str((value + guesses.get(place, values[place + 1] > 9)) % 10) for place, value in enumerate(self.values)
-        )
+        pairs = enumerate(zip(self.values, (*self.values[1:], 0), strict=True))
+        return "".join(str((value + guesses.get(place, after > 9)) % 10) for place, (value, after) in pairs)
 
 
 class FeedbackTasks(RecipeTasks):
@@ -221,22 +214,17 @@ def feedback_metrics(episodes: Sequence[Sequence[Round]], max_rounds: int) -> di
     | wrong_unasked | wrong at the end without a call |
     | accuracy_at.K | right if the episode had ended with round K |
     """
-    changes = Counter(
-        (any(r.num_asks for r in rounds), _is_right(rounds[:1]), _is_right(rounds)) for rounds in episodes
-    )
-    by_first = {
-        was_right: [
-            bool(rounds) and rounds[0].num_asks > 0 for rounds in episodes if _is_right(rounds[:1]) is was_right
-        ]
-        for was_right in (False, True)
-    }
+    first = [_is_right(rounds[:1]) for rounds in episodes]
+    by_first = list(zip(first, episodes, strict=True))
+    changes = Counter((any(r.num_asks for r in each), was, _is_right(each)) for was, each in by_first)
+    asked = [(was, bool(each) and each[0].num_asks > 0) for was, each in by_first]
     confirmed = [_calls_after_right(rounds) for rounds in episodes if any(each.told_right for each in rounds)]
     metrics = {
         "exact_match": _mean(map(_is_right, episodes)),
-        "first_try": _mean(_is_right(rounds[:1]) for rounds in episodes),
+        "first_try": _mean(first),
         "feedback_used": share_of(sum(n for (asked, *_), n in changes.items() if asked), len(episodes)),
-        "call_rate_needed": _mean(by_first[False]),
-        "call_rate_needless": _mean(by_first[True]),
+        "call_rate_needed": _mean(has_asked for was, has_asked in asked if not was),
+        "call_rate_needless": _mean(has_asked for was, has_asked in asked if was),
         "goes_on_after_right": _mean(calls > 0 for calls in confirmed),
         "calls_after_right": share_of(sum(confirmed), len(episodes)),
         "wrong_to_right": share_of(changes[True, False, True], len(episodes)),

@@ -17,11 +17,8 @@ from midthought.types import Task
 
 _LETTERS = [chr(code) for code in range(0xC0, 0x180) if chr(code).isalpha()]
 """Latin letters with diacritics: in byte-level tokens each is a pair of bytes that does not occur in plain English."""
-_ONSETS = [
-    *"bcdfghjklmnprstvwyz",
-    "",
-    *["br", "ch", "dr", "fr", "gr", "kl", "pr", "Sch", "sh", "st", "th", "tr", "ø", "ñ"],
-]
+_CLUSTERS = ["br", "ch", "dr", "fr", "gr", "kl", "pr", "Sch", "sh", "st", "th", "tr", "ø", "ñ"]
+_ONSETS = [*"bcdfghjklmnprstvwyz", "", *_CLUSTERS]
 _VOWELS = ["a", "e", "i", "o", "u", "ai", "ee", "ou", "ia", "é", "ö", "á", "ü"]
 _CODAS = ["", "", "n", "r", "l", "s", "ck", "t", "m", "sh", "ng", "y", "th", "nd", "ł"]
 

@@ -206,9 +206,8 @@ def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
     """Returns the tool over the memory of a finished run. Raises `MemoryStoreError` if it is gone or was changed."""
     store = _open_memory(config, run_path)
     if isinstance(store, MemoryStore) and not store.is_built:
-        raise MemoryStoreError(
-            f"{store.uri} holds no memory; restore the folder, or leave the tool out with --no-tools"
-        )
+        remedy = "restore the folder, or leave the tool out with --no-tools"
+        raise MemoryStoreError(f"{store.uri} holds no memory; {remedy}")
     return ToolRegistry([search_tool(config.memory, store)])
 
 
@@ -216,9 +215,8 @@ def _open_memory(config: PodcastConfig, run_path: Path) -> MemoryStore | RemoteM
     """Opens the memory. Raises `MemoryStoreError` if a file of the run's own memory is not as it was written."""
     memory, own = config.memory, run_path / "memory"
     if not memory.path and (found := damage_in(own)):
-        raise MemoryStoreError(
-            f"{own} {found}; restore it from a copy, or delete it: the run, resumed, builds it again"
-        )
+        remedy = "restore it from a copy, or delete it: the run, resumed, builds it again"
+        raise MemoryStoreError(f"{own} {found}; {remedy}")
     return open_memory(memory.path or own, embedding_model=memory.embedding_model, token_env=memory.token_env)
 
 
@@ -241,10 +239,8 @@ def _tasks(
         "test_no_memory": ("test", num_test_no_memory, 1.0),
     }
     tasks = {
-        name: make_questions(
-            parts[part], replace(plan, num_questions=number, needless_share=share), seed, memory=chunks
-        )
-        for name, (part, number, share) in sizes.items()
+        name: make_questions(parts[part], replace(plan, num_questions=num, needless_share=share), seed, memory=chunks)
+        for name, (part, num, share) in sizes.items()
     }
     if questions.path:
         tasks |= _split_own(read_questions(Path(questions.path)), seed)
@@ -263,9 +259,8 @@ def _split_own(tasks: list[Task], seed: int) -> dict[str, list[Task]]:
     random.Random(f"split-{seed}").shuffle(names)
     num_test, num_validation = max(1, len(names) // 5), max(1, len(names) // 10)
     if len(names) <= num_test + num_validation:
-        raise SettingsError(
-            f"questions.path holds {len(names)} questions or episodes; at least 3 are needed for a split"
-        )
+        needed = "at least 3 are needed for a split"
+        raise SettingsError(f"questions.path holds {len(names)} questions or episodes; {needed}")
     test, validation, train = names[:num_test], names[num_test:][:num_validation], names[num_test + num_validation :]
     parts = {"train": set(train), "validation": set(validation), "test": set(test)}
     return {part: [task for task, key in zip(tasks, keys, strict=True) if key in own] for part, own in parts.items()}

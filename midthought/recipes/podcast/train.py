@@ -174,10 +174,8 @@ def task_metrics(data: PodcastData) -> dict[str, float]:
     metrics: dict[str, float] = {"num_questions": len(tasks), "after.constant_guess": constant_guess(tasks)}
     quoted = [task for task in tasks if "quote" in task.labels and task.evidence]
     for mode in get_args(SearchMode) if quoted else ():
-        found = [
-            [hit.chunk_id for hit in data.store.search(str(task.labels["quote"]), max(RECALL_DEPTHS), mode)]
-            for task in quoted
-        ]
+        searches = (data.store.search(str(task.labels["quote"]), max(RECALL_DEPTHS), mode) for task in quoted)
+        found = [[hit.chunk_id for hit in hits] for hits in searches]
         for depth in RECALL_DEPTHS:
             hits = sum(not set(ids[:depth]).isdisjoint(task.evidence) for ids, task in zip(found, quoted, strict=True))
             metrics[f"retrieval.{mode}.recall@{depth}"] = hits / len(quoted)

@@ -51,9 +51,8 @@ def memory_tool(**options: Any) -> Tool:
     Raises `MemoryStoreError` if there is none.
     """
     memory = MemorySection(**options)
-    return search_tool(
-        memory, open_memory(memory.path, embedding_model=memory.embedding_model, token_env=memory.token_env)
-    )
+    store = open_memory(memory.path, embedding_model=memory.embedding_model, token_env=memory.token_env)
+    return search_tool(memory, store)
 
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:

@@ -83,10 +83,8 @@ class QueryTool(Tool):
         description: str = "Looks up what is known about a question, a name or a subject.",
     ) -> None:
         if not callable(source):
-            raise SettingsError(
-                f"QueryTool takes a function of the query, not a {type(source).__name__}; for an environment use "
-                "EnvironmentStepTool(env)"
-            )
+            remedy = "for an environment use EnvironmentStepTool(env)"
+            raise SettingsError(f"QueryTool takes a function of the query, not a {type(source).__name__}; {remedy}")
         self.definition = ToolDefinition(name, description, [ToolParameter("query", "string", "What to look up.")])
         self._answer = source
 

@@ -73,9 +73,8 @@ class ActionParser:
         """
         action: Any = self.parse(text)
         if not isinstance(action, ParsedAction | None):
-            raise TypeError(
-                f"{type(self).__name__}.parse returned {action!r:.80}; return ParsedAction(tool_name=…, …) or None"
-            )
+            remedy = "return ParsedAction(tool_name=…, …) or None"
+            raise TypeError(f"{type(self).__name__}.parse returned {action!r:.80}; {remedy}")
         return [action] if action is not None and (action.success or action.tool_name is not None) else []
 
     @property
@@ -85,9 +84,8 @@ class ActionParser:
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         """Returns a call as the policy should write it, for demonstrations. NotImplementedError unless you define it."""
-        raise NotImplementedError(
-            f"{type(self).__name__} only reads calls; define its render_call(tool_name, parameters)"
-        )
+        remedy = "define its render_call(tool_name, parameters)"
+        raise NotImplementedError(f"{type(self).__name__} only reads calls; {remedy}")
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """Returns the system prompt's list of the tools. Extend it with the syntax of a call that your parser reads."""
@@ -148,9 +146,8 @@ class ToolCallFormat(ActionParser):
     def render_results(self, events: Sequence[ToolEvent]) -> str:
         """Returns the text that follows the calls if the format `stops_at_call`; otherwise the content of the chat message
         for one event (then it is called once per event), with the prefix `error: ` if the call failed."""
-        return "\n".join(
-            ("" if event.outcome is ToolOutcome.OK else "error: ") + (event.call.result or "") for event in events
-        )
+        texts = ((event.outcome is ToolOutcome.OK, event.call.result or "") for event in events)
+        return "\n".join(text if is_ok else f"error: {text}" for is_ok, text in texts)
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """Returns the system prompt's description of the tools and of the syntax of a call; empty without tools."""

@@ -206,9 +206,8 @@ class CallSyntax:
 
     def _read_named_object(self, block: str, raw: str) -> list[ParsedAction]:
         last = _LAST_TAG.search(self.before_arguments) or _LAST_WORD.search(self.before_arguments)
-        head, found, rest = (
-            block.partition(last[1]) if last else (block[: block.find("{")], "{" in block, block[block.find("{") :])
-        )
+        head, found, rest = block.partition(last[1] if last else "{")
+        rest = rest if last else found + rest
         if not found:
             # Without a tag the marker may be prose.
             return [malformed(self._remedy(), raw)] if self.opening[0] in "<[" else []
@@ -224,9 +223,8 @@ class CallSyntax:
         except BadObjectError as bad:
             return [malformed(str(bad), raw, name)]
         rest = rest[start + length :]
-        between = (
-            re.match(_flexible(self.after_call + self.between_calls), rest) if self.between_calls.strip() else None
-        )
+        separator = _flexible(self.after_call + self.between_calls)
+        between = re.match(separator, rest) if self.between_calls.strip() else None
         more = self._read_named_object(rest[between.end() :], raw) if between and rest[between.end() :].strip() else []
         return [ParsedAction(tool_name=name, parameters=arguments, raw_text=raw, call_id=call_id), *more]
 

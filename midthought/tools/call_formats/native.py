@@ -57,11 +57,8 @@ class NativeCallFormat(ToolCallFormat):
     def answer_message(self, text: str, calls: Sequence[ParsedAction], first_index: int) -> Message:
         """Returns a turn with calls as a message for the chat template. A call that cannot be read has no arguments there."""
         content = "" if self.syntax.around_answer[0] else text[: self.syntax.first_marker(text)].strip()
-        return {
-            "role": "assistant",
-            "content": content,
-            "tool_calls": as_tool_calls(self._identified(calls, first_index)),
-        }
+        written = as_tool_calls(self._identified(calls, first_index))
+        return {"role": "assistant", "content": content, "tool_calls": written}
 
     def result_messages(
         self, calls: Sequence[ParsedAction], events: Sequence[ToolEvent], first_index: int
