@@ -41,7 +41,6 @@ ID_KEYS = ("task_id", "id")
 _OF_RECORDS = ("aliases", "before", "evidence", "data_source")
 _OPTIONS = ("choices", "options")
 _MESSAGES = re.compile(r"""\[\s*+\{(?=.*["']role["']\s*+:)(?=.*["']content["']\s*+:).*\}\s*+\]""", re.DOTALL)
-_NUMBERED = re.compile(r"^\W*+\d++\W*\s")
 _WORDS = re.compile(r"[^\W\d_]|\n")
 _OTHERS = (*_OF_RECORDS, "context", "system", "labels")
 
@@ -246,7 +245,7 @@ class _TaskReader:
 
 def _require_shown(name: str, options: Any, prompt: str, answer: str) -> None:
     """Raises RowError if the prompt of a question with options (a list, ARC's mapping, or one of letters) does not show them, or
-    if the answer is the place of one in a list, from 0 or 1, and the prompt does not show this number before it."""
+    if the answer is the place of one in a list, from 0 or 1, and the prompt does not have this number."""
     listed = plain(options.get("text", [*options.values()])) if isinstance(options, Mapping) else options
     listed = listed if isinstance(listed, list | tuple) else ()
     texts = [str(as_text(each) or each) for each in listed if each is not None]
@@ -255,9 +254,8 @@ def _require_shown(name: str, options: Any, prompt: str, answer: str) -> None:
             f"the question does not show the options in {name!r}: write them into it, or load the rows with "
             f"load_problems('mmlu', rows); if they are no options, name them: load_tasks(…, label_keys=[{name!r}])"
         )
-    meant = {str(place): texts[max(0, place - 1) : place + 1] for place in range(len(texts) + 1)}.get(answer, [])
-    shown = (re.search(rf"\b{answer}\W+{re.escape(_NUMBERED.sub('', text))}", prompt) for text in meant)
-    if meant and answer not in texts and not isinstance(options, Mapping) and not any(shown):
+    is_place = not isinstance(options, Mapping) and answer in {*map(str, range(len(texts) + 1))} - {*texts}
+    if texts and is_place and not re.search(rf"\b{answer}\b", prompt):
         remedy = f"give its letter or text, or name them: load_tasks(…, label_keys=[{name!r}])"
         raise RowError(f"its answer {answer!r} is the place of an option in {name!r}: {remedy}")
 
