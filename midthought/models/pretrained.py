@@ -206,10 +206,10 @@ def load_tokenizer(path: str | Path) -> Any:
         _remedy_for(folder, str(path))
         raise ModelPathError(f"{path} holds a model but no tokenizer; save one beside it with `save_pretrained`")
     require_regular_files(folder)
+    remedy = "save one beside it" if folder.is_dir() else _remedy_for(folder, str(path))
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder if folder.is_dir() else path), trust_remote_code=False)
     except Exception as error:  # a damaged tokenizer.json can cause any error
-        remedy = "save one beside it" if folder.is_dir() else _remedy_for(folder, str(path))
         raise ModelPathError(f"{path} has no tokenizer that loads ({why_not_loaded(error)}); {remedy}") from None
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
