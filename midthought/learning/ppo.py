@@ -1,7 +1,4 @@
-"""One iteration of PPO: score, credit, update, and send the new weights to the source. `Trainer.fit` repeats it.
-
-Does not depend on a particular engine, tool or task.
-"""
+"""One iteration of PPO: score, credit, update, and send the new weights to the source (an engine). `Trainer.fit` repeats it."""
 
 from __future__ import annotations
 

@@ -385,8 +385,9 @@ class Trainer:
                         bar.advance(1, reward=metrics.get("reward/mean", 0.0), calls=metrics.get("episode/calls", 0.0))
                         if max_seconds is not None:
                             self._last = bar.total = self._end_schedule(self._last, max_seconds)
-                        is_needed = self._validation_is_due() and self._is_best(self.evaluate())
-                        is_needed |= stop.requested or self.iteration == self._last or workers.needs_checkpoint
+                        is_best = self._validation_is_due() and self._is_best(self.evaluate())
+                        is_needed = is_best or stop.requested or self.iteration == self._last
+                        is_needed |= workers.needs_checkpoint
                         if self._run.checkpoints.is_due(self.iteration, is_needed=is_needed):
                             self.save_checkpoint()
                     except LearnerLostError as lost:
