@@ -119,7 +119,7 @@ class Recipe:
         except SettingsError as error:
             if not is_recorded:
                 raise
-            raise SettingsError(f"{config} and the command are not of a {self.name} run: {error}") from None
+            raise SettingsError(f"{config} with the command's settings, read as a {self.name} run: {error}") from None
         return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 
     def make_run(self, path: Path, console: Console, *, allow_changes: bool = False, **given: Any) -> Any:

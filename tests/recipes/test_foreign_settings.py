@@ -46,9 +46,9 @@ def test_what_the_command_repeats_is_permitted(tmp_path):
     require_no_programs(run_of_a_stranger(tmp_path / "own", "checkpoint: {trackers: [tensorboard, wandb]}"))
 
 
-def test_a_recipe_says_that_the_run_to_resume_is_not_its_own(tmp_path):
+def test_a_recipe_says_as_what_it_reads_the_run_to_resume(tmp_path):
     (tmp_path / "config.yaml").write_text("environment: {max_steps: 2}\n")
-    with pytest.raises(SettingsError, match="are not of a podcast run: unknown key 'environment'"):
+    with pytest.raises(SettingsError, match="read as a podcast run: unknown key 'environment'"):
         find_recipe("podcast").begin(tmp_path, words=[], resume=True)
 
 
