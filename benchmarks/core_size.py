@@ -59,8 +59,7 @@ def main() -> None:
     from midthought import Trainer
 
     figures = {"modules after importing Trainer": num_modules()}
-    from midthought.algo.policy_loss import policy_loss
-    from midthought.algo.policy_losses import ppo
+    from midthought.algo.policy_losses import policy_loss, ppo
     from midthought.config import TrainingConfig, create_default_config
 
     frames: list[str] = []

@@ -37,7 +37,7 @@ from midthought.learning.learner import Learner
 from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.parsers import find_call_format
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 LETTERS = "ABCDEFGH"

@@ -20,7 +20,7 @@ from benchmarks.timing import System, compare
 from benchmarks.work import EchoTool, Shape, Work
 from midthought.config import RayConfig
 from midthought.engines.local.engine import LocalEngine
-from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
+from midthought.rollout.episode_source import EpisodeSource, LocalEpisodeSource
 from midthought.types import Trajectory
 
 PART = "ray"
@@ -74,7 +74,7 @@ def one_actor(options: Options, size: str, shape: Shape) -> Iterator[Row]:
 class Episodes:
     """Whole episodes with tools from a source, as the training loop asks for them."""
 
-    def __init__(self, source: Rollouts, reciter: Reciter) -> None:
+    def __init__(self, source: EpisodeSource, reciter: Reciter) -> None:
         self._source = source
         self._reciter = reciter
         self.trajectories: list[Trajectory] = []
@@ -185,16 +185,16 @@ def _engine(model: Any, *, eos_token_ids: Sequence[int], shape: Shape, determini
     )
 
 
-def _in_process(reciter: Reciter, shape: Shape, *, deterministic: bool = False) -> LocalRollouts:
+def _in_process(reciter: Reciter, shape: Shape, *, deterministic: bool = False) -> LocalEpisodeSource:
     engine = _engine(
         reciter.model, eos_token_ids=reciter.renderer.eos_token_ids, shape=shape, deterministic=deterministic
     )
     parts = make_parts(reciter, engine, EchoTool(reciter, shape.num_result), shape)
-    return LocalRollouts(parts, engine, seed=SEED)
+    return LocalEpisodeSource(parts, engine, seed=SEED)
 
 
-def _on_ray(reciter: Reciter, shape: Shape, *, num_actors: int, deterministic: bool = False) -> Rollouts:
-    from midthought.cluster.ray.ray_rollouts import RayRollouts, RolloutWorkerGroup
+def _on_ray(reciter: Reciter, shape: Shape, *, num_actors: int, deterministic: bool = False) -> EpisodeSource:
+    from midthought.cluster.ray.ray_rollouts import RayEpisodeSource, RolloutWorkerGroup
 
     make_engine = functools.partial(
         _engine, eos_token_ids=reciter.renderer.eos_token_ids, shape=shape, deterministic=deterministic
@@ -203,7 +203,7 @@ def _on_ray(reciter: Reciter, shape: Shape, *, num_actors: int, deterministic: b
     worker_group = RolloutWorkerGroup(settings, reciter.model, make_engine, is_deterministic=deterministic)
     engine = make_engine(reciter.model)
     parts = make_parts(reciter, engine, EchoTool(reciter, shape.num_result), shape)
-    return RayRollouts(parts, engine, worker_group, seed=SEED)
+    return RayEpisodeSource(parts, engine, worker_group, seed=SEED)
 
 
 def _content(trajectories: Sequence[Trajectory]) -> list[Any]:

@@ -67,11 +67,8 @@ from .algo.advantages import (
     compute_gae_advantage_return as compute_gae_advantage_return,
     compute_grpo_advantage as compute_grpo_advantage,
 )
-from .algo.losses import (
-    compute_policy_loss as compute_policy_loss,
-    compute_value_loss as compute_value_loss,
-    policy_loss as policy_loss,
-)
+from .algo.losses import compute_policy_loss as compute_policy_loss, compute_value_loss as compute_value_loss
+from .algo.policy_losses import policy_loss as policy_loss
 from .algo.shaping import (
     KLController as KLController,
     apply_kl_penalty as apply_kl_penalty,

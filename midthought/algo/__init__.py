@@ -1,7 +1,7 @@
 """Advantages, losses and KL divergence as pure functions on tensors.
 
 The names are in `__init__.pyi`; each is loaded on first use. Decorators of your own parts: `algo.advantage_estimator`,
-`algo.policy_loss`.
+`algo.policy_losses`.
 """
 
 import lazy_loader

@@ -259,7 +259,7 @@ def keep_best(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
     Source: RAFT, Dong et al. 2023 (arXiv 2304.06767), algorithm 1, which keeps one of equal scores. With rewards of 0 and 1 these
     are the correct answers to the tasks that are neither always nor never solved. A run does not score the others at all: it
-    trains on what `rollout_batch.select` kept. With `policy_loss=nll` this is rejection-sampling fine-tuning.
+    trains on what `rollout.selection.select` kept. With `policy_loss=nll` this is rejection-sampling fine-tuning.
     """
     assert inputs.groups is not None
     lowest, highest = group_extremes(inputs.scores, inputs.groups, inputs.present)

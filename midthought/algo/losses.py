@@ -12,11 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from midthought.algo import policy_losses as policy_losses
-from midthought.algo.policy_loss import POLICY_LOSSES as POLICY_LOSSES
-from midthought.algo.policy_loss import PolicyLossInputs as PolicyLossInputs
-from midthought.algo.policy_loss import TokenLosses as TokenLosses
-from midthought.algo.policy_loss import policy_loss as policy_loss
+from midthought.algo.policy_losses import POLICY_LOSSES, PolicyLossInputs
 from midthought.algo.tensors import as_mask, require_one_shape
 
 

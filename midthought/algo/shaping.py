@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from midthought.algo.losses import masked_average
-from midthought.algo.policy_loss import MAX_LOG_RATIO
+from midthought.algo.policy_losses import MAX_LOG_RATIO
 from midthought.algo.tensors import as_mask, require_one_shape, require_tensors
 from midthought.errors import near_names
 

@@ -15,7 +15,7 @@ from midthought.checks.registry import CHECKS, Check, Finding, Policy, When, req
 from midthought.config import RecipeConfig
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.plan.choices import Choice
-from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.episode_source import EpisodeSource
 from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats.unread import UnreadCalls
 from midthought.types import Task
@@ -53,7 +53,7 @@ class Setup:
     has_replies: bool = False
     """Whether the environment or a user may reply to an answer."""
     policy: PolicyParts | None = None
-    source: Rollouts | None = None
+    source: EpisodeSource | None = None
     """Runs training episodes with the policy."""
     why_no_policy: str = "there is no policy"
     why_not_sampled: str = ""

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from cloudpickle import CloudPickler
 
-from midthought.algo.losses import POLICY_LOSSES
+from midthought.algo.policy_losses import POLICY_LOSSES
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.learning.learner_worker import LearnerWorker

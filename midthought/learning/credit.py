@@ -71,7 +71,7 @@ def _taught(batch: TokenBatch) -> tuple[TokenBatch, float]:
 
 def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> TokenBatch:
     """Fills in the estimator's `advantages` and `returns`; `rewards` [N]. Of an estimator that selects, the batch holds only the
-    episodes that were kept (`rollout_batch.select`): their advantages are 1."""
+    episodes that were kept (`rollout.selection.select`): their advantages are 1."""
     if training.adv_estimator in training.selecting:
         kept = batch.loss_mask.float()
         return batch.with_fields(advantages=kept, returns=kept)

@@ -28,7 +28,7 @@ from midthought.learning.loss import ppo_losses, value_losses
 from midthought.learning.model import Critic
 from midthought.learning.older_weights import OlderWeights
 from midthought.learning.optimizer import NO_END, Optimizer, TrainingSchedule
-from midthought.learning.passes import ForwardPasses, fill
+from midthought.learning.passes import LearnerPasses, fill
 from midthought.learning.ranks import ProcessGroup
 
 Forward = Callable[[TokenBatch], Any]
@@ -68,7 +68,7 @@ class Learner:
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
         self.process_group = process_group or ProcessGroup()
-        self._passes = ForwardPasses(policy, critic, (reference, teacher), training, self.process_group)
+        self._passes = LearnerPasses(policy, critic, (reference, teacher), training, self.process_group)
         self.older = OlderWeights(policy, training)
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""

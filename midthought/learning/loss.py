@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
+from midthought.algo.losses import compute_value_loss
+from midthought.algo.policy_losses import POLICY_LOSSES, PolicyLossInputs
 from midthought.algo.shaping import kl_divergence
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch

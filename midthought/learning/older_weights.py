@@ -15,7 +15,7 @@ from torch import Tensor
 
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.passes import ForwardPasses
+from midthought.learning.passes import LearnerPasses
 
 MAX_TOKENS = 512
 """Number of older tokens after which no further row is computed again."""
@@ -49,7 +49,7 @@ class OlderWeights:
         self._copies.clear()
 
     @torch.no_grad()
-    def differences(self, policy: Any, batch: TokenBatch, passes: ForwardPasses) -> Tensor:
+    def differences(self, policy: Any, batch: TokenBatch, passes: LearnerPasses) -> Tensor:
         """Returns |recomputed − sampled| log-probabilities of older tokens under their own versions, of whole rows until there
         are `MAX_TOKENS`: [K], K = 0 if there is none. Call it before `keep`."""
         found = [torch.zeros(0)]
@@ -68,7 +68,7 @@ class OlderWeights:
             found.append((recomputed - part.sampled_logprobs)[mask].abs())
         return torch.cat(found)
 
-    def _under(self, weights: dict[str, Tensor], policy: Any, batch: TokenBatch, passes: ForwardPasses) -> Tensor:
+    def _under(self, weights: dict[str, Tensor], policy: Any, batch: TokenBatch, passes: LearnerPasses) -> Tensor:
         """Returns the log-probabilities with other weights in the policy."""
         current = {name: value.data for name, value in self._weights.items()}
         try:

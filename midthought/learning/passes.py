@@ -32,7 +32,7 @@ _REMEDY = (
 """What saves memory besides smaller micro-batches."""
 
 
-class ForwardPasses:
+class LearnerPasses:
     """Runs models over this rank's micro-batches of a batch.
 
     Args:

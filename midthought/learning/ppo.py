@@ -15,7 +15,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import without_truncated
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.remote_learner import AnyLearner
-from midthought.types import RolloutBatch, Trajectory
+from midthought.types import Selection, Trajectory
 
 BeforeUpdate = Callable[[Mapping[str, float]], None]
 """Called with the metrics of scoring, before any weight changes. An exception ends the run."""
@@ -37,7 +37,7 @@ def learn(
     source: Source,
     learner: AnyLearner,
     config: RecipeConfig,
-    rollouts: RolloutBatch,
+    selection: Selection,
     iteration: int,
     before_update: BeforeUpdate | None = None,
     learned: LearnedTokens | None = None,
@@ -46,10 +46,10 @@ def learn(
 
     If there is nothing to train on, no weight changes: `batch/num_episodes` is 0, and the other metrics show why.
     """
-    metrics = {**rollouts.metrics, "time/rollout_seconds": rollouts.data.seconds}
-    metrics["batch/num_episodes"] = len(rollouts.usable)
-    if rollouts.usable:
-        batch = _batch(rollouts, config, learned)
+    metrics = {**selection.metrics, "time/rollout_seconds": selection.data.seconds}
+    metrics["batch/num_episodes"] = len(selection.usable)
+    if selection.usable:
+        batch = _batch(selection, config, learned)
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
         source.sleep()
         seconds: dict[str, float] = {}
@@ -57,7 +57,7 @@ def learn(
         metrics |= improve(
             learner,
             batch,
-            rollouts.usable,
+            selection.usable,
             critic_only=critic_only,
             before_update=before_update,
             seconds=seconds,
@@ -79,17 +79,17 @@ def _phase(name: str, device: torch.device, seconds: dict[str, float]) -> Iterat
     seconds[f"time/{name}_seconds"] = time.perf_counter() - began
 
 
-def _batch(rollouts: RolloutBatch, config: RecipeConfig, learned: LearnedTokens | None) -> TokenBatch:
+def _batch(selection: Selection, config: RecipeConfig, learned: LearnedTokens | None) -> TokenBatch:
     """Recorded episodes may be demonstrations, if the loss allows it; their sampled log-probabilities are not checked."""
-    version = rollouts.data.policy_version if config.training.max_staleness else None
-    demonstrations = rollouts.is_recorded and config.training.policy_loss in config.training.supervised
+    version = selection.data.policy_version if config.training.max_staleness else None
+    demonstrations = selection.is_recorded and config.training.policy_loss in config.training.supervised
     batch = TokenBatch.from_trajectories(
-        rollouts.usable,
+        selection.usable,
         policy_version=version,
         demonstrations=demonstrations,
-        slots=None if learned is None else learned.slots(rollouts.usable),
+        slots=None if learned is None else learned.slots(selection.usable),
     )
-    return batch.with_fields(ages=-batch.loss_mask.long()) if rollouts.is_recorded else batch
+    return batch.with_fields(ages=-batch.loss_mask.long()) if selection.is_recorded else batch
 
 
 def improve(

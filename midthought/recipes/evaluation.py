@@ -17,12 +17,12 @@ from typing import Any
 from midthought.config import RecipeConfig
 from midthought.data.final_answers import is_answerable
 from midthought.rollout.episode import EpisodeEnvironment
-from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.episode_source import EpisodeSource
 from midthought.tokenization import Renderer
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.rollouts import PromptBuilder, open_sources
+from midthought.trainer.sources import PromptBuilder, open_sources
 from midthought.trainer.tasks import ListedTasks
 from midthought.types import ParsedAction, Task, ToolOutcome, Trajectory
 
@@ -52,7 +52,7 @@ class RecipeTasks(ListedTasks):
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
         return max(num_tokens(task) for tasks in self.parts.values() for task in tasks)
 
-    def rollouts(self, policy: Any) -> Rollouts:
+    def rollouts(self, policy: Any) -> EpisodeSource:
         """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""
         config = self.config.copied({"inference": {"backend": "local"}, "ray": {"use_ray": False}})
         _, source, _ = open_sources(policy, None, self.renderer, self.prompts, self, config)

@@ -20,7 +20,7 @@ from midthought.checks.examination import examine_before_start
 from midthought.config import RecipeConfig, SupervisedSection
 from midthought.errors import SettingsError
 from midthought.files.regular import THEN_RESUME, storage_errors
-from midthought.learning.checkpoint import latest, step_of
+from midthought.learning.checkpoint_folder import latest, step_of
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder, require_finite
 from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import Hardware, find_hardware, require_device
@@ -30,13 +30,13 @@ from midthought.recipes.recipe import run_of
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
-from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.episode_source import EpisodeSource
 from midthought.tokenization import Renderer
 from midthought.trainer.checkpoint import SFT, RunProgress
 from midthought.trainer.demonstrations import ShuffledDemonstrations, StepDemonstrations
 from midthought.trainer.prompt_record import PromptRecord, learned_from
-from midthought.trainer.rollouts import check_source
 from midthought.trainer.run import Run
+from midthought.trainer.sources import check_source
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
@@ -98,7 +98,7 @@ class RecipeRun(ABC):
         """Returns the demonstrations of each supervised step, with the run's settings or those of a control arm."""
 
     @abstractmethod
-    def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
+    def evaluate(self, when: str, source: EpisodeSource) -> dict[str, Any]:
         """Returns the metrics of the policy whose episodes `source` runs, with the prefix `when`: `before` or `after`
         reinforcement learning, or `arms.NAME` of a control arm, which is evaluated as `after`."""
 
@@ -205,7 +205,7 @@ class RecipeRun(ABC):
         return {**{f"{arm.key}.{key}": value for key, value in own.items()}, **self._evaluated(arm.key, policy)}
 
     def run_arms(
-        self, when: str, source: Rollouts, arms: Sequence[EvaluationArm], metrics_of: MetricsOf
+        self, when: str, source: EpisodeSource, arms: Sequence[EvaluationArm], metrics_of: MetricsOf
     ) -> dict[str, float]:
         """Runs the episodes of every arm. Returns the arms' metrics, with the prefix `when`."""
         found: dict[str, float] = {}

@@ -26,7 +26,7 @@ from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import call_format_names, find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.prompt_record import FILE, NATIVE, PromptRecord, run_folder_of
-from midthought.trainer.rollouts import as_call_format
+from midthought.trainer.sources import as_call_format
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,8 +18,8 @@ from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.initial_policy import choose_preset
-from midthought.trainer.rollouts import AUTO_CALL_FORMAT, PromptBuilder, as_call_format, check_source
 from midthought.trainer.run import Run
+from midthought.trainer.sources import AUTO_CALL_FORMAT, PromptBuilder, as_call_format, check_source
 from midthought.trainer.tasks import TrainingTasks
 
 

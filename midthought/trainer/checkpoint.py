@@ -18,7 +18,7 @@ from midthought.config import CheckpointConfig
 from midthought.errors import CheckpointError, SettingsError
 from midthought.files.output_folder import MANIFEST, kind_of, recover, remove
 from midthought.files.regular import read_json_object
-from midthought.learning.checkpoint import (
+from midthought.learning.checkpoint_folder import (
     Checkpoint,
     keep_last,
     load_checkpoint,

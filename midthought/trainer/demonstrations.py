@@ -17,13 +17,13 @@ from midthought.data.tasks import text_of, with_system
 from midthought.errors import DataError, MidthoughtError, SettingsError, near_names
 from midthought.rollout.demonstration import demonstration
 from midthought.rollout.openai_messages import calls_of, check_message, first_answer, in_one_form
-from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
+from midthought.rollout.selection import ShuffledTasks, TaskStream
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.arguments import ArgumentsError
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schemas import allowed_types
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 from midthought.types import Task, Trajectory
 
 _log = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from midthought.plan.choices import Choice, resolve
 from midthought.plan.hardware import GIB, find_hardware, require_device
 from midthought.tokenization import Renderer
 from midthought.trainer.demonstrations import demonstrated_words
-from midthought.trainer.rollouts import MAX_LENGTH, PromptBuilder, in_model_format
 from midthought.trainer.run import Run
+from midthought.trainer.sources import MAX_LENGTH, PromptBuilder, in_model_format
 from midthought.trainer.tasks import TrainingTasks
 
 _log = logging.getLogger(__name__)

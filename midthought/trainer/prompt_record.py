@@ -22,12 +22,12 @@ from midthought.errors import CheckpointError
 from midthought.files.output_folder import kind_of
 from midthought.files.regular import read_json_object
 from midthought.report.run_folder import PROGRESS, RunFolder
-from midthought.rollout.rollout_batch import ShuffledTasks
+from midthought.rollout.selection import ShuffledTasks
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import Tool, ToolDefinition
 from midthought.tools.parsers import call_format_names, find_call_format
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 from midthought.trainer.tasks import TrainingTasks
 
 FILE = "conversation.json"

@@ -28,7 +28,7 @@ from midthought.tokenization import Renderer
 from midthought.tools.call_formats.unread import UnreadCallReader
 from midthought.trainer.checkpoint import SFT, CheckpointManager, RunProgress, what_is_saved
 from midthought.trainer.prompt_record import PromptRecord
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 from midthought.types import StopReason, Trajectory
 
 NUM_SHOWN = 8

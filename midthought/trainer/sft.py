@@ -20,7 +20,7 @@ from midthought.learning.optimizer import TrainingSchedule
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import require_finite, save_model
 from midthought.plan.choices import ADAPTER_RATES, supervised_rate
-from midthought.rollout.rollout_batch import TaskStream
+from midthought.rollout.selection import TaskStream
 from midthought.trainer.checkpoint import SFT
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, StepDemonstrations
 from midthought.trainer.initial_policy import TrainedPolicy, generation_values

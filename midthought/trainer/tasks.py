@@ -22,8 +22,8 @@ from midthought.env.reward_functions import REWARD_FN, WeightedReward
 from midthought.env.rewards import answer_reward, combine_rewards, correct, needs_answers, weighted
 from midthought.errors import MissingExtraError, SettingsError, near_names
 from midthought.rollout.episode import EpisodeEnvironment
-from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.rollout.selection import ShuffledTasks, TaskStream
 from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200

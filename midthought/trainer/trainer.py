@@ -32,25 +32,25 @@ from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
-from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import RolloutStopped, ShuffledTasks, collect, select
+from midthought.rollout.episode_source import EpisodeSource
 from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.rollout.selection import RolloutStopped, ShuffledTasks, as_rollout, collect, select, tell_failures
 from midthought.rollout.written import PolicyParts
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, check_seconds, make_prompts, settle
-from midthought.trainer.episodes import ToolAnswers, as_rollout, evaluated, evaluation_stage, tell_failures
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row
-from midthought.trainer.rollouts import AUTO_CALL_FORMAT
 from midthought.trainer.run import Run, RunChecks
 from midthought.trainer.sft import read_demonstrations, supervised_settings, train_supervised
+from midthought.trainer.sources import AUTO_CALL_FORMAT
 from midthought.trainer.stages import beside_engine
 from midthought.trainer.tasks import EnvironmentTasks, make_tasks, named_tasks
+from midthought.trainer.validation import ToolAnswers, evaluated, evaluation_stage
 from midthought.trainer.workers import Workers
-from midthought.types import RolloutBatch, RolloutData, Task, Trajectory
+from midthought.types import RolloutData, Selection, Task, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class Trainer:
         self._is_fitting = self._is_open_iteration = False
         self._raised: list[BaseException] = []
         """What callbacks have raised in this iteration."""
-        self._rollouts: RolloutBatch | None = None
+        self._selection: Selection | None = None
         """The last rollout, if it was not trained on yet."""
         if not self._run.is_shared or self._run.has_sft:  # a recipe begins with `sft`, which needs neither
             self._opened()
@@ -242,12 +242,12 @@ class Trainer:
         return self._opened().learner
 
     @property
-    def source(self) -> Rollouts:
+    def source(self) -> EpisodeSource:
         """Runs training episodes."""
         return self._opened().source
 
     @property
-    def held_out(self) -> Rollouts:
+    def held_out(self) -> EpisodeSource:
         """Runs episodes on held-out tasks."""
         return self._opened().held_out
 
@@ -323,7 +323,7 @@ class Trainer:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
-        self._policy, self._rollouts = replace(self._policy, path=""), None
+        self._policy, self._selection = replace(self._policy, path=""), None
         with run.disk():
             train_supervised(self._policy, config, run, section, given, max_seconds)
         if not run.is_shared:
@@ -441,7 +441,7 @@ class Trainer:
         self.iteration += 1
         self._is_open_iteration = False
         self.metrics_history.append(history_row(self.iteration, metrics, self.num_iters(1)))
-        self._rollouts = None
+        self._selection = None
         self._log(ITERATION, metrics, episodes.trajectories)
         self._tell("on_step", metrics)
 
@@ -484,12 +484,12 @@ class Trainer:
                 f"rollout() outside fit() with training.max_staleness={staleness}: episodes would go on between your calls; "
                 "set it to 0, or call fit()"
             )
-        if self._rollouts is not None and staleness:  # the stream no longer has these episodes
-            return self._rollouts.data
+        if self._selection is not None and staleness:  # the stream no longer has these episodes
+            return self._selection.data
         num_left = self._last - self.iteration - 1
-        self._rollouts = collect(self.source, self._tasks.stream, self._settings, self.iteration, num_left)
-        tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
-        return self._rollouts.data
+        self._selection = collect(self.source, self._tasks.stream, self._settings, self.iteration, num_left)
+        tell_failures(f"iteration {self.iteration + 1}", self._selection.data)
+        return self._selection.data
 
     def train_step(self, data: RolloutData | Iterable[Trajectory] | None = None) -> dict[str, float]:
         """Trains on episodes: from the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
@@ -501,9 +501,9 @@ class Trainer:
         """
         self._require_open()
         if data is None:
-            if self._rollouts is None:
+            if self._selection is None:
                 raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
-            data = self._rollouts.data
+            data = self._selection.data
         episodes = as_rollout(data, self.source.policy_version)
         iteration = self.iteration + 1
         learned = self._run.learned_tokens(episodes.trajectories, iteration)
@@ -520,8 +520,8 @@ class Trainer:
     def _learn(self, episodes: RolloutData, learned: LearnedTokens | None) -> dict[str, float]:
         """Trains on episodes, sends the new weights to the engine, and returns the metrics. `learned` gets values of tokens."""
         began = time.perf_counter()
-        batch = select(episodes, self._settings.training, self._rollouts)
-        is_own = self._rollouts is not None and episodes is self._rollouts.data
+        batch = select(episodes, self._settings.training, self._selection)
+        is_own = self._selection is not None and episodes is self._selection.data
         before_update = functools.partial(self._checks.before_update, self.iteration + 1) if is_own else None
         metrics = rollout_metrics(episodes.trajectories) | learn(
             self.source, self.learner, self._settings, batch, self.iteration, before_update, learned
@@ -590,7 +590,7 @@ class Trainer:
             )
         workers, checkpoints, best = self._opened(), self._run.checkpoints, self._best[1]
         state: dict[str, Any] = {"iteration": self.iteration, "metrics_history": self.metrics_history}
-        state |= {"best": self._best, **workers.state(with_taken=self._rollouts is not None, in_run=path is None)}
+        state |= {"best": self._best, **workers.state(with_taken=self._selection is not None, in_run=path is None)}
         target = checkpoints.save(self.learner, self.tokenizer, self.iteration, json_value(state), path=path, best=best)
         workers.keep(state)
         self._tell("on_save", target)
@@ -608,7 +608,7 @@ class Trainer:
             self.metrics_history = [history_row(int(row["iteration"]), row, self.num_iters(1)) for row in rows]
             value, iteration = state["best"]
             self._best = -math.inf if value is None else value, iteration
-            self._rollouts = None
+            self._selection = None
 
     def save_model(self, path: str | Path) -> None:
         """Writes the policy and its tokenizer to a folder that any Hugging Face tool can load.
@@ -629,7 +629,7 @@ class Trainer:
         `metrics_history` stays available; methods that need a model then raise TrainerClosedError. A second call does nothing.
         """
         workers, self._is_closed = self._workers, True
-        self._workers = self.model = self._policy = self._rollouts = self._checks = None  # type: ignore
+        self._workers = self.model = self._policy = self._selection = self._checks = None  # type: ignore
         with contextlib.ExitStack() as ended:  # the last one first, and the others also if it raises
             if workers is not None:
                 ended.callback(workers.learner.close)

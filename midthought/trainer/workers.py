@@ -26,11 +26,11 @@ from midthought.models.pretrained import load_model, load_tokenizer, policy_fold
 from midthought.plan.choices import word
 from midthought.rollout.groups import Pace
 from midthought.rollout.in_flight import NOTHING_OPEN
-from midthought.rollout.rollout_batch import task_of_group
+from midthought.rollout.selection import task_of_group
 from midthought.trainer.checkpoint import CheckpointManager, vocabulary_digest
 from midthought.trainer.initial_policy import TrainedPolicy
-from midthought.trainer.rollouts import open_sources
 from midthought.trainer.run import Run
+from midthought.trainer.sources import open_sources
 from midthought.trainer.stages import Stages, beside_engine
 from midthought.trainer.tasks import TrainingTasks
 

@@ -3,8 +3,8 @@
 Does not depend on tokenizers, models or tools: token ids are integers, log-probabilities are floats.
 """
 
-from midthought.types.rollout import RolloutBatch as RolloutBatch
 from midthought.types.rollout import RolloutData as RolloutData
+from midthought.types.rollout import Selection as Selection
 from midthought.types.segment import Completion as Completion
 from midthought.types.segment import Finish as Finish
 from midthought.types.segment import Segment as Segment

@@ -26,7 +26,7 @@ class RolloutData:
 
 
 @dataclass(kw_only=True, slots=True)
-class RolloutBatch:
+class Selection:
     """The episodes of one iteration, and which of them to train on."""
 
     data: RolloutData = field(default_factory=RolloutData)

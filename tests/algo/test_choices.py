@@ -8,7 +8,8 @@ import torch
 
 from midthought.algo.advantage_estimator import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.advantages import AdvantageEstimator, compute_advantage
-from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
+from midthought.algo.losses import compute_policy_loss
+from midthought.algo.policy_losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, policy_loss
 from midthought.algo.shaping import KLKind
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError

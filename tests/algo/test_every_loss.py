@@ -10,7 +10,8 @@ from test_choices import shipped
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from midthought.algo.losses import POLICY_LOSSES, compute_policy_loss
+from midthought.algo.losses import compute_policy_loss
+from midthought.algo.policy_losses import POLICY_LOSSES
 
 WORKED: dict[str, tuple[float, list[float], dict[str, Any]]] = {
     "ppo": (-1.28 - 0.75, [0.0, -0.75], {}),

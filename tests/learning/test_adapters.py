@@ -10,7 +10,7 @@ from training_settings import training
 
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError
-from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, has_adapters
 from midthought.learning.ppo import improve

@@ -12,7 +12,14 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from midthought.errors import CheckpointError
 from midthought.files.output_folder import write_manifest
 from midthought.learning.batch import TokenBatch
-from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
+from midthought.learning.checkpoint_folder import (
+    keep_last,
+    latest,
+    load_checkpoint,
+    save_checkpoint,
+    step_path,
+    step_paths,
+)
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy
 from midthought.learning.ppo import improve

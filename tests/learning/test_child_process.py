@@ -14,13 +14,13 @@ import pytest
 import torch
 from training_settings import training
 
-from midthought.algo.losses import POLICY_LOSSES
+from midthought.algo.policy_losses import POLICY_LOSSES
 from midthought.cluster import child
 from midthought.cluster.child import ChildGroup
 from midthought.engines.shared_tensors import read_shared_tensors
 from midthought.errors import LearnerLostError, SettingsError
 from midthought.learning.batch import TokenBatch
-from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, Models, add_adapters, frozen_copy
 from midthought.learning.optimizer import NO_END

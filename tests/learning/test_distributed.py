@@ -15,7 +15,7 @@ from training_settings import CRITICS, changed, prepared, training
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.batch import TokenBatch
-from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoint
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, frozen_copy

@@ -15,7 +15,7 @@ from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, Models, frozen_copy, token_logprobs
 from midthought.learning.optimizer import NO_END, TrainingSchedule
 from midthought.learning.remote_learner import RemoteLearner
-from midthought.rollout.rollout_batch import select
+from midthought.rollout.selection import select
 from midthought.types import Completion, Finish, RolloutData, Trajectory
 
 LOSSES = tuple(TrainingConfig.policy_losses)

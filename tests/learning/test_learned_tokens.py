@@ -10,7 +10,7 @@ import torch
 from training_settings import training, weights_of
 
 from midthought import policy_loss
-from midthought.algo.losses import POLICY_LOSSES
+from midthought.algo.policy_losses import POLICY_LOSSES
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner

@@ -17,7 +17,7 @@ from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy, token_logprobs
 from midthought.learning.optimizer import TrainingSchedule, learning_rate_factor
 from midthought.learning.ppo import improve
-from midthought.rollout.rollout_batch import select
+from midthought.rollout.selection import select
 from midthought.types import RolloutData, StopReason
 
 SETTINGS = training(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)

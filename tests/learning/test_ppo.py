@@ -8,8 +8,8 @@ from test_batch import trajectory_of
 
 from midthought.config import RecipeConfig, TrainingConfig
 from midthought.learning.ppo import learn
-from midthought.rollout.rollout_batch import ShuffledTasks, collect
 from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.rollout.selection import ShuffledTasks, collect
 from midthought.types import Reward, RolloutData, StopReason, Task
 
 TASKS = [Task(task_id=f"t{number}", prompt="?", answer="!") for number in range(7)]

@@ -18,7 +18,7 @@ from midthought.config import RecipeConfig
 from midthought.errors import EngineError, SettingsError
 from midthought.rollout.groups import Pace
 from midthought.rollout.in_flight import InFlightEpisodes
-from midthought.rollout.rollout_batch import collect
+from midthought.rollout.selection import collect
 from midthought.rollout.trajectory_json import trajectory_to_json
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.call_formats.in_thought import InThoughtFormat

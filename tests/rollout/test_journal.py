@@ -16,7 +16,7 @@ from midthought.config import RecipeConfig
 from midthought.rollout.groups import Pace
 from midthought.rollout.in_flight import NOTHING_OPEN
 from midthought.rollout.resuming import Journal
-from midthought.rollout.rollout_batch import collect
+from midthought.rollout.selection import collect
 from midthought.types import Reward
 
 NUM_ITERS, SAVE_EVERY = 8, 3

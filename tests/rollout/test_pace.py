@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from midthought.config import RecipeConfig, create_default_config
 from midthought.errors import SettingsError
 from midthought.rollout.groups import Pace
-from midthought.rollout.rollout_batch import ShuffledTasks, collect, staleness
+from midthought.rollout.selection import ShuffledTasks, collect, staleness
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
 TASKS = [Task(task_id=f"t{number}", prompt="?", answer="!") for number in range(7)]

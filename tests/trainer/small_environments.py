@@ -16,7 +16,7 @@ from midthought.models.small_model import make_policy
 from midthought.tokenization import Renderer
 from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 
 COLOURS = ("red", "blue", "green")
 PAID = {"red": 1.0, "blue": 0.25}

@@ -15,7 +15,7 @@ from midthought.learning.model import token_logprobs
 from midthought.models.pretrained import load_model, save_model
 from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.rollout.trajectory_json import trajectory_to_json
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 
 RFT = {"policy_loss": "nll", "group_size": 4, "batch_size": 16, "mini_batch_size": 16, "learning_rate": 3e-3}
 RFT |= {"kl_coef": 0.0, "entropy_coef": 0.0}

@@ -14,7 +14,7 @@ from small_environments import COLOURS, Colours, OnStep, lines, settings, withou
 
 from midthought import BaseEnvironment, RayPPOTrainer
 from midthought.errors import CheckpointError
-from midthought.learning.checkpoint import save_checkpoint, step_paths
+from midthought.learning.checkpoint_folder import save_checkpoint, step_paths
 from midthought.models.small_model import make_policy
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import CheckpointError, ModelPathError, UserError
-from midthought.learning.checkpoint import step_paths
+from midthought.learning.checkpoint_folder import step_paths
 from midthought.models.pretrained import load_model
 
 

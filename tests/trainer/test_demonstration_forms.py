@@ -11,14 +11,14 @@ from pydantic import BaseModel
 
 from midthought import Task, ToolRegistry, Trajectory, tool
 from midthought.errors import DataError
-from midthought.rollout.rollout_batch import ShuffledTasks
+from midthought.rollout.selection import ShuffledTasks
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.parsers import find_call_format
 from midthought.trainer.demonstrations import DemonstrationReader
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 
 BY_NAME = {published.name: published for published in PUBLISHED}
 STREAM: ShuffledTasks[Task] = ShuffledTasks([Task(task_id="t", prompt="Why?", answer="A")], 0)

@@ -9,7 +9,7 @@ from small_environments import QUESTIONS, settings, twice
 from midthought import SettingsError, Trainer, tool
 from midthought.data.tasks import load_tasks
 from midthought.report.run_record import read_run
-from midthought.trainer.episodes import evaluated
+from midthought.trainer.validation import evaluated
 from midthought.types import ToolOutcome
 
 TASKS = [{"question": row["question"], "answer": f"red {number}"} for number, row in enumerate(QUESTIONS)]

@@ -4,7 +4,7 @@ from small_environments import QUESTIONS
 
 from midthought import RayPPOTrainer, create_default_config
 from midthought.data.tasks import load_tasks
-from midthought.rollout.rollout_batch import ShuffledTasks, collect
+from midthought.rollout.selection import ShuffledTasks, collect
 
 
 def test_the_journal_holds_training_episodes_only_whatever_is_done_with_the_held_out_source(untaught, tmp_path):

@@ -11,7 +11,7 @@ from small_environments import QUESTIONS, Colours, Hanging, lines, settings
 
 from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
 from midthought.report.run_lock import RunLock
-from midthought.rollout.local_rollouts import LocalRollouts
+from midthought.rollout.episode_source import LocalEpisodeSource
 from midthought.rollout.trajectory_json import load_trajectories
 
 LOGGER = "midthought.checks"
@@ -184,9 +184,11 @@ def test_wrong_policies_are_named_and_what_was_started_before_is_ended(
     talker, policies, message, tmp_path, monkeypatch
 ):
     started, ended = [], []
-    init, close = LocalRollouts.__init__, LocalRollouts.close
-    monkeypatch.setattr(LocalRollouts, "__init__", lambda *given, **more: started.append(1) or init(*given, **more))
-    monkeypatch.setattr(LocalRollouts, "close", lambda source: ended.append(1) or close(source))
+    init, close = LocalEpisodeSource.__init__, LocalEpisodeSource.close
+    monkeypatch.setattr(
+        LocalEpisodeSource, "__init__", lambda *given, **more: started.append(1) or init(*given, **more)
+    )
+    monkeypatch.setattr(LocalEpisodeSource, "close", lambda source: ended.append(1) or close(source))
     with pytest.raises(SettingsError, match=message):
         fit(talker, policies=policies, run_path=tmp_path)
     assert not RunLock.is_held(tmp_path)

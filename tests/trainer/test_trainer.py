@@ -28,7 +28,7 @@ from midthought.config import InferenceConfig
 from midthought.env.rewards import weighted
 from midthought.errors import MidthoughtError, SettingsError
 from midthought.learning.batch import TokenBatch
-from midthought.trainer.rollouts import longest_sequence
+from midthought.trainer.sources import longest_sequence
 from midthought.trainer.tasks import EnvironmentTasks
 from midthought.types import ParsedAction, Reward, RolloutData, SpanKind, StopReason
 

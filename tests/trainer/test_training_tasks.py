@@ -11,7 +11,7 @@ from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
 from midthought.trainer import tasks
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks, make_tasks
 from midthought.types import Task, Trajectory, Turn
 

@@ -22,7 +22,7 @@ from midthought.cluster.ray.worker import Job
 from midthought.config import RayConfig
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts
-from midthought.rollout.local_rollouts import OnFinished, Rollouts
+from midthought.rollout.episode_source import EpisodeSource, OnFinished
 from midthought.types import StopReason, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class RolloutWorkerGroup:
         return next((name for name, (known, _) in self._shared_objects.items() if known is thing), None)
 
 
-class RayRollouts(Rollouts):
+class RayEpisodeSource(EpisodeSource):
     """Runs episodes on a group of Ray workers; one worker runs a whole group of episodes. Sources may share the workers.
 
     The renderer and the tool executor are sent to each worker once; environments, rewards and messages are sent with each

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from midthought.engines.engine import Sampling, Stopper
-from midthought.engines.local.forward_pass import ForwardPasses
+from midthought.engines.local.forward_pass import EnginePasses
 from midthought.engines.local.kv_cache_manager import KVCacheManager
 from midthought.engines.local.scheduler import EngineStats, Request, Scheduler
 from midthought.errors import EngineError
@@ -80,7 +80,7 @@ class LocalEngine:
             records_steps=cuda_graphs and not deterministic,
             merge_adapters=merge_adapters,
         )
-        self._forward_passes = ForwardPasses(
+        self._forward_passes = EnginePasses(
             self._scheduler,
             self._cache_manager,
             self.stats,

@@ -60,7 +60,7 @@ class _Batch:
         return self._uniforms.pop()
 
 
-class ForwardPasses:
+class EnginePasses:
     """Computes and samples tokens of the scheduler's requests, in the slots of the cache manager.
 
     Args:

@@ -27,7 +27,7 @@ from midthought.recipes.feedback.reward import CALL_FORMAT, FeedbackEnvironment,
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 from midthought.types import Task, Trajectory
 
 Parts = dict[str, list[Task]]

@@ -25,7 +25,7 @@ from midthought.recipes.feedback.tasks import (
 )
 from midthought.recipes.recipe import run_of
 from midthought.recipes.run import RecipeRun
-from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.episode_source import EpisodeSource
 from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, StepDemonstrations
 from midthought.types import Trajectory
 
@@ -96,7 +96,7 @@ class FeedbackRun(RecipeRun):
             seed=seed,
         )
 
-    def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
+    def evaluate(self, when: str, source: EpisodeSource) -> dict[str, Any]:
         tasks, evaluation = self.tasks.parts["test"], self.config.evaluation
         arms = [EvaluationArm("", tasks)]
         if evaluation.sampled:

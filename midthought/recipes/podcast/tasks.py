@@ -36,7 +36,7 @@ from midthought.recipes.evaluation import RecipeTasks, balanced_accuracy, call_r
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 from midthought.types import Task, Trajectory
 
 _log = logging.getLogger(__name__)

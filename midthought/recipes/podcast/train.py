@@ -33,8 +33,8 @@ from midthought.recipes.podcast.tasks import (
     read_recipe_transcripts,
 )
 from midthought.recipes.run import RecipeRun
-from midthought.rollout.local_rollouts import Rollouts
-from midthought.trainer.episodes import ToolOff
+from midthought.rollout.episode_source import EpisodeSource
+from midthought.trainer.validation import ToolOff
 from midthought.types import Trajectory
 
 AFTER_ONLY = ("tool_off", "shuffled")
@@ -110,7 +110,7 @@ class PodcastRun(RecipeRun):
             **shares,
         )
 
-    def evaluate(self, when: str, source: Rollouts) -> dict[str, Any]:
+    def evaluate(self, when: str, source: EpisodeSource) -> dict[str, Any]:
         chosen = [arm for arm in self.arms if when != "before" or arm.name not in AFTER_ONLY]
         is_first = when == "before" or self.stage == "evaluate"
         return self.run_arms(when, source, chosen, arm_metrics) | (task_metrics(self.data) if is_first else {})

@@ -27,7 +27,7 @@ from midthought.engines.policy_engine import policy_engine
 from midthought.errors import EngineError, SettingsError
 from midthought.learning.model import add_adapters
 from midthought.rollout.episode import RolloutParts
-from midthought.rollout.local_rollouts import LocalRollouts
+from midthought.rollout.episode_source import LocalEpisodeSource
 from midthought.tokenization import Renderer
 from midthought.types import StopReason, Trajectory
 
@@ -42,13 +42,13 @@ def worker_group(policy: Any, engine: Any, *, is_deterministic: bool = False, **
 
 
 def on_ray(parts: RolloutParts, group: Any) -> Any:
-    from midthought.cluster.ray.ray_rollouts import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayEpisodeSource
 
-    return RayRollouts(parts, parts.engine, group, seed=3)
+    return RayEpisodeSource(parts, parts.engine, group, seed=3)
 
 
-def here(parts: RolloutParts) -> LocalRollouts:
-    return LocalRollouts(parts, parts.engine, seed=3)
+def here(parts: RolloutParts) -> LocalEpisodeSource:
+    return LocalEpisodeSource(parts, parts.engine, seed=3)
 
 
 def computed(policy: Any, renderer: Renderer, environment: Any, *, num_actors: int) -> tuple[RolloutParts, Any]:

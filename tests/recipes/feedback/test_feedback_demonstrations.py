@@ -16,7 +16,7 @@ from midthought.recipes.feedback.tasks import Columns
 from midthought.tokenization import Renderer
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.demonstrations import DemonstrationReader
-from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.sources import PromptBuilder
 from midthought.types import SpanKind, Task
 
 

@@ -1,49 +1,18 @@
-"""Episodes that a trainer is given: it checks them, restores them from a checkpoint, and logs those that failed. Also its
-evaluation on held-out tasks: greedy or sampled; with tools as in training, without, or with the results of other tasks."""
+"""Evaluation on held-out tasks: greedy or sampled; with tools as in training, without, or with the results of other tasks."""
 
 from __future__ import annotations
 
-import logging
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from midthought.errors import SettingsError
-from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.episode_source import EpisodeSource
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ParsedAction, RolloutData, StopReason, Task, ToolOutcome, Trajectory
-
-_log = logging.getLogger(__name__)
-
-
-def as_rollout(data: RolloutData | Iterable[Trajectory], policy_version: int = 0) -> RolloutData:
-    """Returns a trainer's episodes, given as a rollout, or one by one (then trained on from this version).
-
-    Raises SettingsError for anything else and if there is no episode, RecordError for one without tokens.
-    """
-    if not isinstance(data, RolloutData):
-        given = list(data) if isinstance(data, Iterable) else [data]
-        data = RolloutData(trajectories=given, policy_version=policy_version)
-    for trajectory in data:
-        if not isinstance(trajectory, Trajectory):
-            raise SettingsError(
-                f"data: {trajectory!r:.80} is no Trajectory; give what rollout() gives, or a list of trajectories"
-            )
-        trajectory.require_tokens()
-    if not len(data):
-        raise SettingsError("there is nothing to learn from: the data holds no episode")
-    return data
-
-
-def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:
-    """Logs how many episodes failed, and the error of the first one."""
-    failed = [trajectory for trajectory in data if trajectory.stop_reason is StopReason.FAILED]
-    if failed:
-        _log.warning("%s: %d of %d episodes failed; the first: %s", where, len(failed), len(data), failed[0].error)
-
+from midthought.types import ParsedAction, Task, ToolOutcome, Trajectory
 
 ToolAnswers = Literal["on", "off", "shuffled"]
 
@@ -89,7 +58,7 @@ def evaluation_stage(tools: str, *, sampled: bool) -> str:
     return f"validation{how}{'.sampled' if sampled else ''}"
 
 
-def evaluated(source: Rollouts, tasks: Sequence[Task], tools: ToolAnswers, *, sampled: bool) -> list[Trajectory]:
+def evaluated(source: EpisodeSource, tasks: Sequence[Task], tools: ToolAnswers, *, sampled: bool) -> list[Trajectory]:
     """Runs one episode per task. `shuffled` runs them twice: first with the tools on, for the results."""
     temperature = source.parts.inference.temperature if sampled else 0.0
     registry = source.parts.executor.registry

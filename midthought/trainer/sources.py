@@ -18,9 +18,9 @@ from midthought.engines.policy_engine import check_backend, policy_engine
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
+from midthought.rollout.episode_source import EpisodeSource, LocalEpisodeSource
 from midthought.rollout.groups import Pace
 from midthought.rollout.in_flight import InFlightEpisodes
-from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.rollout.resuming import Journal
 from midthought.tokenization import Renderer
 from midthought.tools.background_loop import BackgroundLoop
@@ -167,7 +167,7 @@ def open_sources(
     model_path: str = "",
     longest_prompt: int | None = None,
     journal: Journal | None = None,
-) -> tuple[TrainedEngine, Rollouts, Rollouts]:
+) -> tuple[TrainedEngine, EpisodeSource, EpisodeSource]:
     """Creates an engine, and the sources of training and of held-out episodes, which share it. Close one of them after use.
 
     `learned`: what the learner trains, the policy itself or the policy with adapters; None: the policy is not trained here.
@@ -181,7 +181,7 @@ def open_sources(
     engine = policy_engine(policy, learned, renderer, sampling, model_path=model_path, max_seq_len=max_seq_len)
     workers = None
     if ray.use_ray:
-        from midthought.cluster.ray.ray_rollouts import RayRollouts, RolloutWorkerGroup
+        from midthought.cluster.ray.ray_rollouts import RayEpisodeSource, RolloutWorkerGroup
 
         given: dict[str, Any] = {"renderer": renderer, "inference": inference, "max_seq_len": max_seq_len}
         of_worker = functools.partial(policy_engine, trained=None, model_path="", **given)
@@ -190,7 +190,7 @@ def open_sources(
     # servers have own limits
     silence_seconds = ray.silence_timeout_seconds if inference.engine == "local" else math.inf
 
-    def source(episode: Callable[[Task], EpisodeEnvironment], *, is_stream: bool) -> Rollouts:
+    def source(episode: Callable[[Task], EpisodeEnvironment], *, is_stream: bool) -> EpisodeSource:
         parts = RolloutParts(
             engine=engine,
             renderer=renderer,
@@ -201,13 +201,13 @@ def open_sources(
             inference=inference.changed(max_seq_len=engine.max_seq_len),
         )
         if workers is not None:
-            return RayRollouts(parts, engine, workers, seed=seed)
+            return RayEpisodeSource(parts, engine, workers, seed=seed)
         stream = None
         if is_stream:
             options: dict[str, Any] = {"deterministic": inference.deterministic, "journal": journal}
             options |= {"checksum": functools.partial(_checksum, learned), "silence_seconds": silence_seconds}
             stream = InFlightEpisodes(parts, loop, Pace.of(config), seed=seed, **options)
-        return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop, silence_seconds=silence_seconds)
+        return LocalEpisodeSource(parts, engine, seed=seed, stream=stream, loop=loop, silence_seconds=silence_seconds)
 
     is_stream = learned is not None and config.training.max_staleness > 0
     # held-out episodes end with their evaluation; the journal holds training episodes only

@@ -12,10 +12,10 @@ from transformers import Qwen3Config
 
 from midthought.config import InferenceConfig
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.local.forward_pass import ForwardPasses
+from midthought.engines.local.forward_pass import EnginePasses
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
-from midthought.rollout.local_rollouts import LocalRollouts
+from midthought.rollout.episode_source import LocalEpisodeSource
 from midthought.tools.background_loop import BackgroundLoop
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -30,7 +30,9 @@ def make_source(renderer):
 
     def make(seed=0, deterministic=False, parts=None, **options):
         engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=200, deterministic=deterministic)
-        return LocalRollouts(parts_of(engine, renderer, max_tokens=8, **(parts or {})), engine, seed=seed, **options)
+        return LocalEpisodeSource(
+            parts_of(engine, renderer, max_tokens=8, **(parts or {})), engine, seed=seed, **options
+        )
 
     return make
 
@@ -102,7 +104,7 @@ def test_an_evaluation_may_use_another_executor_and_leaves_the_sources_own(make_
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_an_engine_that_hangs_is_named_within_its_limit(deterministic, make_source, loop, monkeypatch):
     source, released = make_source(deterministic=deterministic, loop=loop, silence_seconds=0.5), threading.Event()
-    monkeypatch.setattr(ForwardPasses, "step", lambda passes: released.wait() and pytest.fail("too late"))
+    monkeypatch.setattr(EnginePasses, "step", lambda passes: released.wait() and pytest.fail("too late"))
     words = r"sampled no token for 0.5 s, and episodes wait for one; raise ray.silence_timeout_seconds"
     for wait in (functools.partial(source.rollout, iteration=0), source.evaluate):
         with pytest.raises(EngineError, match=words):

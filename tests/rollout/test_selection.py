@@ -1,6 +1,6 @@
 from midthought import Reward, RolloutData, Task, TrainingConfig, Trajectory
-from midthought.rollout.rollout_batch import select
-from midthought.types import RolloutBatch
+from midthought.rollout.selection import select
+from midthought.types import Selection
 
 
 def episode(group, total):
@@ -34,7 +34,7 @@ def test_rewards_that_differ_only_by_rounding_are_equal():
 
 def test_the_surplus_of_ones_own_rollout_is_left_out_but_not_of_what_is_brought():
     six = data((0, 0.0), (0, 1.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))
-    rolled_out = RolloutBatch(data=six, metrics={"batch/num_surplus_groups": 1})
+    rolled_out = Selection(data=six, metrics={"batch/num_surplus_groups": 1})
     batch = select(six, training(), rolled_out)
     assert totals(batch) == totals(select(six, training(), None))[:4]
     assert batch.metrics == {"batch/num_surplus_groups": 1}
@@ -42,6 +42,6 @@ def test_the_surplus_of_ones_own_rollout_is_left_out_but_not_of_what_is_brought(
 
 def test_some_of_the_rollouts_episodes_may_be_chosen():
     own = data((0, 0.0), (0, 1.0), (1, 0.0))
-    rolled_out = RolloutBatch(data=own, usable=own.trajectories)
+    rolled_out = Selection(data=own, usable=own.trajectories)
     chosen = RolloutData(trajectories=own.trajectories[1:])
     assert select(chosen, training(), rolled_out).usable == own.trajectories[1:]

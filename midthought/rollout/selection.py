@@ -1,27 +1,30 @@
-"""Collects one iteration's episodes and selects the ones to train on.
+"""Collects one iteration's episodes, or takes those that a trainer is given, and selects the ones to train on.
 
 Drops zero-variance groups, resamples (DAPO's dynamic sampling), and takes what is ready from a stream of episodes. Does not
-depend on a particular engine or task: tasks come from a `TaskStream`, episodes from `Rollouts`.
+depend on a particular engine or task: tasks come from a `TaskStream`, episodes from `EpisodeSource`.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from midthought.algo.shaping import overlong_penalty
 from midthought.algo.tensors import TIE
 from midthought.config import RecipeConfig, TrainingConfig
+from midthought.errors import SettingsError
+from midthought.rollout.episode_source import EpisodeSource
 from midthought.rollout.in_flight import InFlightEpisodes
-from midthought.rollout.local_rollouts import Rollouts
-from midthought.types import RolloutBatch, RolloutData, Task, Trajectory
+from midthought.types import RolloutData, Selection, StopReason, Task, Trajectory
 
+_log = logging.getLogger(__name__)
 Drawn = TypeVar("Drawn")
 
 
@@ -34,8 +37,8 @@ class TaskStream(Protocol):
 
 
 def collect(
-    source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int, num_left: int | None = None
-) -> RolloutBatch:
+    source: EpisodeSource, tasks: TaskStream, config: RecipeConfig, iteration: int, num_left: int | None = None
+) -> Selection:
     """Plays the episodes of an iteration, and selects those to train on: from the source's stream if there is one
     (`training.max_staleness`), else in batches. `num_left`: iterations that follow; None: unlimited."""
     if source.stream is not None:
@@ -43,10 +46,39 @@ def collect(
     return _in_batches(source, tasks, config, iteration)
 
 
+# -- episodes that are given -----------------------------------------------------------------------------------
+
+
+def as_rollout(data: RolloutData | Iterable[Trajectory], policy_version: int = 0) -> RolloutData:
+    """Returns a trainer's episodes, given as a rollout, or one by one (then trained on from this version).
+
+    Raises SettingsError for anything else and if there is no episode, RecordError for one without tokens.
+    """
+    if not isinstance(data, RolloutData):
+        given = list(data) if isinstance(data, Iterable) else [data]
+        data = RolloutData(trajectories=given, policy_version=policy_version)
+    for trajectory in data:
+        if not isinstance(trajectory, Trajectory):
+            raise SettingsError(
+                f"data: {trajectory!r:.80} is no Trajectory; give what rollout() gives, or a list of trajectories"
+            )
+        trajectory.require_tokens()
+    if not len(data):
+        raise SettingsError("there is nothing to learn from: the data holds no episode")
+    return data
+
+
+def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:
+    """Logs how many episodes failed, and the error of the first one."""
+    failed = [trajectory for trajectory in data if trajectory.stop_reason is StopReason.FAILED]
+    if failed:
+        _log.warning("%s: %d of %d episodes failed; the first: %s", where, len(failed), len(data), failed[0].error)
+
+
 # -- selection ---------------------------------------------------------------------------------------------------
 
 
-def select(data: RolloutData, training: TrainingConfig, played: RolloutBatch | None) -> RolloutBatch:
+def select(data: RolloutData, training: TrainingConfig, played: Selection | None) -> Selection:
     """Selects the episodes to train on by their current rewards. `played`: the last rollout, if there is one.
 
     Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), with `keep_best` all but the
@@ -67,7 +99,7 @@ def select(data: RolloutData, training: TrainingConfig, played: RolloutBatch | N
         metrics["batch/kept_fraction"] = len(best) / max(len(usable), 1)
         usable = best
     is_recorded = known is None or known.is_recorded
-    return RolloutBatch(data=data, usable=usable, is_recorded=is_recorded, metrics=metrics)
+    return Selection(data=data, usable=usable, is_recorded=is_recorded, metrics=metrics)
 
 
 def trained_groups(trajectories: Sequence[Trajectory], training: TrainingConfig) -> tuple[list[list[Trajectory]], int]:
@@ -116,7 +148,7 @@ def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> N
 # -- batches -----------------------------------------------------------------------------------------------------
 
 
-def _in_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
+def _in_batches(source: EpisodeSource, tasks: TaskStream, config: RecipeConfig, iteration: int) -> Selection:
     """Runs whole batches until enough groups can be trained on, at most `training.max_dynamic_batches`.
 
     Source of dynamic sampling: DAPO, arXiv 2503.14476, eq. 11. Metrics with dynamic sampling: `batch/num_rollouts`,
@@ -141,7 +173,7 @@ def _in_batches(source: Rollouts, tasks: TaskStream, config: RecipeConfig, itera
         data.policy_version = played.policy_version
     if training.max_dynamic_batches > 1:
         metrics = {"batch/num_rollouts": num_rollouts, "batch/num_surplus_groups": max(num_kept - num_groups, 0)}
-    return select(data, training, RolloutBatch(data=data, metrics=metrics))
+    return select(data, training, Selection(data=data, metrics=metrics))
 
 
 # -- from the stream ----------------------------------------------------------------------------------------------
@@ -153,7 +185,7 @@ class RolloutStopped(KeyboardInterrupt):
 
 def _from_stream(
     stream: InFlightEpisodes, tasks: TaskStream, config: RecipeConfig, iteration: int, num_left: int | None
-) -> RolloutBatch:
+) -> Selection:
     """Takes finished groups until the batch is complete (`Pace`); others go on in later iterations. Each is taken whole and once.
 
     A zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section 2.6.2),
@@ -193,7 +225,7 @@ def _from_stream(
     metrics: dict[str, float] = {"staleness/num_open": stream.num_open, "staleness/num_dropped": stream.num_dropped}
     metrics["time/waiting"] = max(0.0, data.seconds - (stream.engine.busy_seconds - busy_before))
     stream.num_dropped = 0
-    chosen = select(data, config.training, RolloutBatch(data=data, metrics=metrics))
+    chosen = select(data, config.training, Selection(data=data, metrics=metrics))
     return replace(chosen, metrics=chosen.metrics | staleness(chosen.usable, batch))
 
 

@@ -21,7 +21,7 @@ OnFinished = Callable[[Trajectory], None] | None
 """Called when an episode ends."""
 
 
-class Rollouts(ABC):
+class EpisodeSource(ABC):
     """Source of a training run's trajectories: this process or a cluster.
 
     An episode's seed depends only on `seed`, the purpose, and the episode's number.
@@ -93,7 +93,7 @@ class Rollouts(ABC):
         ]
 
 
-class LocalRollouts(Rollouts):
+class LocalEpisodeSource(EpisodeSource):
     """Runs episodes with one engine of this process.
 
     `loop`: the event loop on which the `stream` and everything else samples. Sources that share an engine must share the
