@@ -69,6 +69,16 @@ class WeightedReward:
         is_later = any(map(inspect.isawaitable, values.values()))
         return self._awaited(values, trajectory) if is_later else self._weighted(values, trajectory)
 
+    def require_no_environment(self) -> None:
+        """Raises `RewardError` for a second parameter that is not the environment: with rows, it would be None."""
+        for name in (name for name, wants in self._wants_environment.items() if wants):
+            signature = inspect.signature(self.parts[name][1])
+            if [*signature.parameters][1].lstrip("_") not in ("", "environment", "env"):
+                raise RewardError(
+                    f"reward function {name!r} takes {signature}, and would be called with the trajectory and None: write it "
+                    "as f(trajectory) (trajectory.task.answer is the truth), or use matched(f) for f(answer, truth)"
+                )
+
     async def score(self, trajectory: Trajectory, environment: Any = None) -> Reward:
         """Computes the reward; asynchronous parts run concurrently."""
         reward = self(trajectory, environment)

@@ -138,6 +138,8 @@ class DatasetTasks(ListedTasks):
         """`reward` None: uses the settings' `reward` section. Then, and if a named reward compares with it, every task needs an
         answer."""
         functions = [] if reward is None else [function for _, function in reward.parts.values()]
+        if reward is not None:
+            reward.require_no_environment()
         is_compared = reward is None or needs_answers(functions)
         tasks = _load(dataset, "dataset", needs_answer=is_compared)
         held_out = [] if validation is None else _load(validation, "validation", needs_answer=is_compared)

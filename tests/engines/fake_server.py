@@ -143,6 +143,11 @@ class FakeServer:
         self._http.shutdown()
         self._http.server_close()
 
+    def count_out(self) -> None:
+        """One request less is running."""
+        with self.lock:
+            self.num_running -= 1
+
     def next_fault(self) -> Fault | None:
         with self.lock:
             return self.faults.pop(0) if self.faults else self.always
@@ -210,13 +215,12 @@ class _Handler(BaseHTTPRequestHandler):
                 fake.requests.append(body)
                 fake.num_running += 1
                 fake.max_running = max(fake.max_running, fake.num_running)
-            try:
-                self._complete(body, fake.next_fault())
-            except (BrokenPipeError, ConnectionResetError):
-                fake.num_broken_off += 1
-            finally:
-                with fake.lock:
-                    fake.num_running -= 1
+            with contextlib.ExitStack() as running:
+                running.callback(fake.count_out)
+                try:
+                    self._complete(body, fake.next_fault(), running)
+                except (BrokenPipeError, ConnectionResetError):
+                    fake.num_broken_off += 1
         elif fake.load is not None and (ordered := _ordered(fake, self.path, body)) is not None:
             fake.orders += [self.path] if ordered[0] == 200 else []
             self._answer(*ordered)
@@ -230,7 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _complete(self, body: dict[str, Any], fault: Fault | None) -> None:
+    def _complete(self, body: dict[str, Any], fault: Fault | None, running: contextlib.ExitStack) -> None:
+        """`running` is closed before the last event is sent: its reader may begin the next request at once."""
         fake = self.server_of_ours
         if fault is not None and fault.kind == "status":
             self._answer(fault.status, {"error": {"message": fault.message}}, fault.headers)
@@ -251,6 +256,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._fail(fault, event)
                 return
             fake.released.wait(fake.token_seconds * num_tokens)
+            if event["choices"][0]["finish_reason"] if fake.kind == "vllm" else event["meta_info"]["finish_reason"]:
+                running.close()
             self._send(_line(fake.alter(event)))
             num_sent += num_tokens
         self._send(b"data: [DONE]\n\n")

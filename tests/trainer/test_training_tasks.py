@@ -9,6 +9,7 @@ from small_environments import QUESTIONS, Colours, settings, twice
 from midthought import SettingsError, SimpleGameEnvironment, ToolRegistry, find_call_format, load_tasks
 from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
+from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import combine_rewards
 from midthought.trainer import tasks
 from midthought.trainer.sources import PromptBuilder
@@ -127,6 +128,16 @@ def test_a_reward_function_has_the_deadline_of_the_settings(renderer):
     ground = make_tasks(config, None, QUESTIONS, None, lambda trajectory: time.sleep(0.5), [])
     with pytest.raises(EpisodeError, match=r"0\.05 seconds"):
         score(ground, renderer, "red")
+
+
+def test_a_reward_function_that_expects_the_answer_is_refused_because_rows_have_no_environment():
+    def equal(completion, answer):
+        return float(completion == answer)
+
+    with pytest.raises(RewardError, match=r"'equal' takes \(completion, answer\).*None.*task\.answer.*matched\(f\)"):
+        DatasetTasks(QUESTIONS, combine_rewards([equal]), settings())
+    for shared in (lambda trajectory, env: 1.0, lambda trajectory, _: 1.0, lambda trajectory, environment=None: 1.0):
+        assert DatasetTasks(QUESTIONS, combine_rewards([("shared", 1.0, shared)]), settings()).num_tasks
 
 
 def test_held_out_tasks_are_the_first_of_validation():
