@@ -100,8 +100,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Enum members are shown and passed by value.
 
     Options: `name`, `description`, and `timeout_seconds`, `max_concurrency` as on `Tool`.
-    Raises `SettingsError` if the function has no docstring (and there is no `description`), if it yields, or if a parameter has
-    no type or a type that JSON Schema cannot express.
+    Raises `SettingsError` if the function has no docstring (and there is no `description`) or one that describes other
+    parameters, if it yields, or if a parameter has no type or a type that JSON Schema cannot express.
 
     Examples:
         >>> @tool
@@ -171,6 +171,11 @@ def _definition(
         remedy = "write one (the model reads its first paragraph)"
         raise SettingsError(f"tool {name!r}: the function has no docstring; {remedy}")
     documented = _documented(docstring)
+    if unknown := documented.keys() - types.keys():
+        remedy = f"its parameters: {', '.join(types)}" if types else "it has none"
+        raise SettingsError(
+            f"tool {name!r}: the docstring describes {sorted(unknown)[0]!r}, which is no parameter; {remedy}"
+        )
     properties, required = {}, []
     for parameter in inspect.signature(function).parameters.values():
         kind, default = types[parameter.name], parameter.default

@@ -228,6 +228,16 @@ def variable(*queries: str) -> None:
     """Variable."""
 
 
+def misspelled(query: str, limit: int = 3) -> str:
+    """Looks for words.
+
+    Args:
+        querry: What to look for.
+        limit: How many results.
+    """
+    return query * limit
+
+
 def silent(value: str) -> None:
     """
     Args:
@@ -248,6 +258,7 @@ def test_a_function_that_cannot_be_told_to_a_model_is_refused_by_name() -> None:
         *[(of_type(list[Old]), "use `typing_extensions.TypedDict`")] * (sys.version_info < (3, 12)),
         (defaulted, r"has a Field as its default; write value: Annotated\[type, Field"),
         (silent, "tool 'silent': the function has no docstring; write one"),
+        (misspelled, "the docstring describes 'querry', which is no parameter; its parameters: query, limit"),
         (Corner.method, "parameter 'self' has no type; of a method, make the tool from the object: tool.object.method"),
         (Color, "takes a function, not <enum 'Color'>"),
         (functools.partial(copy.copy, 1), r"takes a function, not functools.partial.*write one that calls it"),
