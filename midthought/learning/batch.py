@@ -94,7 +94,7 @@ class TokenBatch:
         num_unscored = 0
         for number, trajectory in enumerate(trajectories):
             trajectory.require_tokens()
-            learned = [(segment, _learned(segment, demonstrations)) for segment in trajectory.segments]
+            learned = [(segment, _finite_mask(segment, demonstrations)) for segment in trajectory.segments]
             num_unscored += sum(sum(segment.loss_mask) - sum(mask) for segment, mask in learned)
             rows += [_Row(number, place, *pair) for place, pair in enumerate(learned) if any(pair[1])]
         if not rows and num_unscored:
@@ -281,7 +281,7 @@ def _within_rows(cu_seqlens: Tensor) -> Tensor:
     return torch.arange(len(starts), device=starts.device) - starts
 
 
-def _learned(segment: Segment, demonstration: bool) -> list[bool]:
+def _finite_mask(segment: Segment, demonstration: bool) -> list[bool]:
     """Returns the segment's mask without the tokens whose sampled log-probability is not finite."""
     if demonstration:
         return segment.loss_mask

@@ -27,7 +27,7 @@ from midthought.errors import LearnerLostError, SettingsError, TrainerClosedErro
 from midthought.files.regular import value_errors
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.optimizer import TrainingSchedule
-from midthought.learning.ppo import learn
+from midthought.learning.iteration import learn
 from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console

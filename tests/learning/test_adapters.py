@@ -13,7 +13,7 @@ from midthought.errors import CheckpointError
 from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, has_adapters
-from midthought.learning.ppo import improve
+from midthought.learning.iteration import improve
 from midthought.models.pretrained import load_model
 
 IDS = torch.tensor([[3, 4, 5, 6]])

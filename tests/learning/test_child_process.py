@@ -24,7 +24,7 @@ from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoi
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, Models, add_adapters, frozen_copy
 from midthought.learning.optimizer import NO_END
-from midthought.learning.ppo import improve
+from midthought.learning.iteration import improve
 from midthought.learning.remote_learner import RemoteLearner
 
 SETTINGS = training(

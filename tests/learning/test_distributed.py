@@ -20,7 +20,7 @@ from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, frozen_copy
 from midthought.learning.optimizer import NO_END
-from midthought.learning.ppo import improve
+from midthought.learning.iteration import improve
 from midthought.learning.ranks import DistributedGroup
 from midthought.learning.remote_learner import RemoteLearner
 

@@ -15,7 +15,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
-from midthought.learning.ppo import improve
+from midthought.learning.iteration import improve
 
 SEEN: list[tuple[float, float, float]] = []
 """(old log-probability, advantage, log-probability of the current policy) of every policy token in the last step."""

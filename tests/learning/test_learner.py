@@ -16,7 +16,7 @@ from midthought.learning.credit import without_truncated
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy, token_logprobs
 from midthought.learning.optimizer import TrainingSchedule, learning_rate_factor
-from midthought.learning.ppo import improve
+from midthought.learning.iteration import improve
 from midthought.rollout.selection import select
 from midthought.types import RolloutData, StopReason
 

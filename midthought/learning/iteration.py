@@ -1,4 +1,8 @@
-"""One iteration of PPO: score, credit, update, and send the new weights to the source (an engine). `Trainer.fit` repeats it."""
+"""One iteration of any algorithm: score, credit, update, and send the new weights to the source of episodes.
+
+The policy's log-probabilities before the update are computed again (`Learner.score`); those that the engine recorded are compared
+with them, and used for corrections.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ BeforeUpdate = Callable[[Mapping[str, float]], None]
 """Called with the metrics of scoring, before any weight changes. An exception ends the run."""
 
 
-class Source(Protocol):
+class WeightReceiver(Protocol):
     """What samples with the policy."""
 
     def sleep(self) -> None:
@@ -34,7 +38,7 @@ class Source(Protocol):
 
 
 def learn(
-    source: Source,
+    source: WeightReceiver,
     learner: AnyLearner,
     config: RecipeConfig,
     selection: Selection,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_batch import trajectory_of
 
 from midthought.config import RecipeConfig, TrainingConfig
-from midthought.learning.ppo import learn
+from midthought.learning.iteration import learn
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.rollout.selection import ShuffledTasks, collect
 from midthought.types import Reward, RolloutData, StopReason, Task
