@@ -25,9 +25,9 @@ from midthought.env.environment import BaseEnvironment
 from midthought.env.rewards import named_rewards
 from midthought.errors import LearnerLostError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.files.regular import value_errors
+from midthought.learning.iteration import learn
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.optimizer import TrainingSchedule
-from midthought.learning.iteration import learn
 from midthought.learning.remote_learner import AnyLearner, RemoteLearner
 from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console

@@ -11,9 +11,9 @@ from training_settings import training
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError
 from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoint
+from midthought.learning.iteration import improve
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, has_adapters
-from midthought.learning.iteration import improve
 from midthought.models.pretrained import load_model
 
 IDS = torch.tensor([[3, 4, 5, 6]])

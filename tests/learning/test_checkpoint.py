@@ -20,9 +20,9 @@ from midthought.learning.checkpoint_folder import (
     step_path,
     step_paths,
 )
+from midthought.learning.iteration import improve
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy
-from midthought.learning.iteration import improve
 
 SETTINGS = training(
     learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=3, kl_coef=0.1, target_kl=0.1, warmup_steps=3

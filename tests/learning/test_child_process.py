@@ -21,10 +21,10 @@ from midthought.engines.shared_tensors import read_shared_tensors
 from midthought.errors import LearnerLostError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoint
+from midthought.learning.iteration import improve
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, Models, add_adapters, frozen_copy
 from midthought.learning.optimizer import NO_END
-from midthought.learning.iteration import improve
 from midthought.learning.remote_learner import RemoteLearner
 
 SETTINGS = training(

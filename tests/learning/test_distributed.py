@@ -16,11 +16,11 @@ from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoint
+from midthought.learning.iteration import improve
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, frozen_copy
 from midthought.learning.optimizer import NO_END
-from midthought.learning.iteration import improve
 from midthought.learning.ranks import DistributedGroup
 from midthought.learning.remote_learner import RemoteLearner
 

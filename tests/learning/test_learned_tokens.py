@@ -12,10 +12,10 @@ from training_settings import training, weights_of
 from midthought import policy_loss
 from midthought.algo.policy_losses import POLICY_LOSSES
 from midthought.learning.batch import TokenBatch
+from midthought.learning.iteration import improve
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
-from midthought.learning.iteration import improve
 
 SEEN: list[tuple[float, float, float]] = []
 """(old log-probability, advantage, log-probability of the current policy) of every policy token in the last step."""

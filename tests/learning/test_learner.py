@@ -13,10 +13,10 @@ from midthought.algo.shaping import rollout_weights
 from midthought.errors import CheckpointError, SettingsError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import without_truncated
+from midthought.learning.iteration import improve
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy, token_logprobs
 from midthought.learning.optimizer import TrainingSchedule, learning_rate_factor
-from midthought.learning.iteration import improve
 from midthought.rollout.selection import select
 from midthought.types import RolloutData, StopReason
 

@@ -7,9 +7,9 @@ from precision import logit_tolerance
 from training_settings import training
 
 from midthought.learning.batch import TokenBatch
+from midthought.learning.iteration import improve
 from midthought.learning.learner import Learner
 from midthought.learning.model import add_adapters, frozen_copy, token_logprobs
-from midthought.learning.iteration import improve
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
 TAUGHT = training(
