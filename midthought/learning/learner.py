@@ -1,7 +1,8 @@
 """Takes optimizer steps on batches: scoring, credit, updates of any policy loss and SFT steps.
 
 Does not depend on the source of trajectories or on a stopping rule: see `trainer/sft.py` and `learning/iteration.py`. Losses are
-averaged over the policy tokens of the whole optimizer step, so micro-batches do not change them. Settings name estimator and loss.
+averaged over the policy tokens of the whole optimizer step, so micro-batches do not change them. Settings name estimator and
+loss.
 """
 
 from __future__ import annotations
