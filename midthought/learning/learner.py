@@ -179,7 +179,7 @@ class Learner:
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
-        Returns the metrics of `credit_batch`. Truncated episodes are still in the batch: `ppo.improve`, which has the episodes,
+        Returns the metrics of `credit_batch`. Truncated episodes are still in the batch: `iteration.improve`, which has the episodes,
         leaves them out (`training.mask_truncated_episodes`).
         """
         return credit_batch(batch, self.training, self.kl_controller)
@@ -187,7 +187,7 @@ class Learner:
     # -- updates -----------------------------------------------------------------------------------------------
 
     def update(self, batch: TokenBatch, *, critic_only: bool = False) -> dict[str, float]:
-        """Runs PPO on a scored and credited batch: `ppo_epochs` passes in mini-batches. Metrics are means over the steps.
+        """Trains on a scored and credited batch: `ppo_epochs` passes in mini-batches. Metrics are means over the steps.
 
         With `critic_only` (critic warm-up) only the critic learns, to fit the values of this policy. The policy computes no
         gradient and takes no step, and its learning-rate schedule does not advance. A critic with its own trunk needs no pass

@@ -36,10 +36,10 @@ def _by_turn(compute: Callable[[Any], list[Any]]) -> property:
 
 
 class Trajectory:
-    """Record of one episode's tokens, filled only by `add_sampled`, `add_results` and `add_reply`.
+    """Record of one episode's tokens. Only the method that appended a token determines whether it is trained on.
 
-    Only the method that appended a token determines whether it is trained on. The same record is used for SFT
-    demonstrations (`add_demonstrated` appends tokens that were written for the policy).
+    Trained on: `add_sampled`, and `add_demonstrated` (written for the policy, for SFT). Context: `begin_segment` (a prompt),
+    `add_results`, `add_reply`.
 
     Examples:
         >>> from midthought.types import Completion, Finish, Task, ToolCall, ToolEvent, ToolOutcome
