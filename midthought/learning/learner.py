@@ -179,8 +179,8 @@ class Learner:
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
-        Returns the metrics of `credit_batch`. Truncated episodes are still in the batch: `iteration.improve`, which has the episodes,
-        leaves them out (`training.mask_truncated_episodes`).
+        Returns the metrics of `credit_batch`. Truncated episodes are still in the batch: `iteration.improve`, which has the
+        episodes, leaves them out (`training.mask_truncated_episodes`).
         """
         return credit_batch(batch, self.training, self.kl_controller)
 
