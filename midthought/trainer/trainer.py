@@ -41,12 +41,12 @@ from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, check_seconds, make_prompts, settle
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
+from midthought.trainer.overlap import beside_engine
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row
 from midthought.trainer.run import Run, RunChecks
 from midthought.trainer.sft import read_demonstrations, supervised_settings, train_supervised
 from midthought.trainer.sources import AUTO_CALL_FORMAT
-from midthought.trainer.stages import beside_engine
 from midthought.trainer.tasks import EnvironmentTasks, make_tasks, named_tasks
 from midthought.trainer.validation import ToolAnswers, evaluated, evaluation_stage
 from midthought.trainer.workers import Workers

@@ -51,7 +51,7 @@ def test_odd_series_still_give_a_chart_inside_its_frame(points: list[tuple[int, 
     assert all(-1e6 < place < 1e6 for place in places)
 
 
-def test_stages_are_told_apart_and_charts_numbered_through() -> None:
+def test_overlap_are_told_apart_and_charts_numbered_through() -> None:
     html, data = curves({"sft": {"loss": [(1, 2.0), (2, 1.0)]}, "ppo": {"reward/mean": [(1, 0.2)], "lr": [(1, 0.1)]}})
     assert re.findall(r"<h3>(.*?) <small>(.*?)</small>", html) == [
         ("Warm-up (SFT)", "up to step 2"),

@@ -11,8 +11,7 @@ from small_environments import QUESTIONS
 from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
 
 from midthought import RayPPOTrainer, TrainerCallback
-from midthought.trainer import stages
-from midthought.trainer.stages import Stages, forecast
+from midthought.trainer.overlap import Stages, forecast
 
 
 def batch(*, sampling=2.0, num_sampled=100, num_trained=100, learning=1.0, rest=0.0, waiting=0.0):
