@@ -11,6 +11,7 @@ from small_environments import QUESTIONS
 from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
 
 from midthought import RayPPOTrainer, TrainerCallback
+from midthought.trainer import overlap
 from midthought.trainer.overlap import Stages, forecast
 
 
@@ -86,8 +87,8 @@ class Modes(TrainerCallback):
 
 @pytest.mark.parametrize(("least", "last"), [(0.0, (True, 1)), (1e9, (False, 2))], ids=["it gains", "it does not"])
 def test_two_batches_are_in_turn_three_overlap_and_then_the_gain_decides(least, last, untaught, monkeypatch, capsys):
-    monkeypatch.setattr(stages, "MIN_GAIN", least)
-    monkeypatch.setattr(stages, "num_cores", lambda: 2)
+    monkeypatch.setattr(overlap, "MIN_GAIN", least)
+    monkeypatch.setattr(overlap, "num_cores", lambda: 2)
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     config, modes = settings(num_iters=12, deterministic=False, overlap="auto"), Modes()
     options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "validation": QUESTIONS, "callbacks": modes}
