@@ -41,7 +41,7 @@ from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.arguments import check_length, check_seconds, make_prompts, settle
 from midthought.trainer.initial_policy import choose_settings, generation_values, longest_prompt, open_policy
-from midthought.trainer.overlap import beside_engine
+from midthought.trainer.overlapping import beside_engine
 from midthought.trainer.prompt_record import PromptRecord, learned_from
 from midthought.trainer.result import SupervisedResult, TrainerCallback, TrainingResult, checked_callbacks, history_row
 from midthought.trainer.run import Run, RunChecks

@@ -29,7 +29,7 @@ from midthought.rollout.in_flight import NOTHING_OPEN
 from midthought.rollout.selection import task_of_group
 from midthought.trainer.checkpoint import CheckpointManager, vocabulary_digest
 from midthought.trainer.initial_policy import TrainedPolicy
-from midthought.trainer.overlap import Stages, beside_engine
+from midthought.trainer.overlapping import Stages, beside_engine
 from midthought.trainer.run import Run
 from midthought.trainer.sources import open_sources
 from midthought.trainer.tasks import TrainingTasks

@@ -21,7 +21,7 @@ def _forget_what_a_test_registers(monkeypatch):
     monkeypatch.setattr(TrainingConfig, "policy_losses", list(TrainingConfig.policy_losses))
     monkeypatch.setattr("midthought.algo.advantage_estimator.ESTIMATORS", copy.deepcopy(ESTIMATORS))
     losses = copy.deepcopy(POLICY_LOSSES)
-    for module in ("policy_loss", "losses"):
+    for module in ("policy_losses", "losses"):
         monkeypatch.setattr(f"midthought.algo.{module}.POLICY_LOSSES", losses)
 
 

@@ -14,14 +14,14 @@ from midthought.models.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.parsers import find_call_format
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer import stages
+from midthought.trainer import overlapping
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampling and learning overlap also if the tests may use one core only."""
-    num_cores = max(2, stages.num_cores())
-    monkeypatch.setattr(stages, "num_cores", lambda: num_cores)
+    num_cores = max(2, overlapping.num_cores())
+    monkeypatch.setattr(overlapping, "num_cores", lambda: num_cores)
 
 
 @pytest.fixture(scope="session")

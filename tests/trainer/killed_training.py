@@ -13,7 +13,7 @@ import torch
 
 from midthought import Trainer, create_default_config, save_trajectories
 from midthought.models.small_model import make_policy, make_tokenizer
-from midthought.trainer import stages
+from midthought.trainer import overlapping
 
 QUESTIONS = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
 MAX_STALENESS, GROUP_SIZE = 2, 2
@@ -63,7 +63,7 @@ class Agent:
 def train(folder: str, num_iters: int, overlap: bool, max_staleness: int, agents: bool, started: Any) -> None:
     """Trains in `folder/run`, or continues there. Every scored episode is a line of `folder/scored`."""
     torch.set_num_threads(1)
-    stages.num_cores = lambda: 2  # they overlap also if the tests may use one core only
+    overlapping.num_cores = lambda: 2  # they overlap also if the tests may use one core only
     tokenizer = make_tokenizer(["Say red blue green 0 1 2 3 4."] * 20, 300)
     policy = make_policy(tokenizer, hidden_size=32, num_layers=1, num_heads=2, max_length=256, seed=0)
     scored = os.open(Path(folder, "scored"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -27,7 +27,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import token_outputs
 from midthought.learning.remote_learner import RemoteLearner
-from midthought.trainer import stages, workers
+from midthought.trainer import overlapping, workers
 from midthought.trainer.checkpoint import CheckpointManager
 
 QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
@@ -184,7 +184,7 @@ def test_a_rollout_by_hand_is_refused_because_episodes_would_go_on_between_two_c
 def test_overlap_that_is_not_possible_is_refused_before_the_start(make, monkeypatch):
     with pytest.raises(SettingsError, match=r"overlap=true with inference.deterministic"):
         make(settings(overlap=True))
-    monkeypatch.setattr(stages, "num_cores", lambda: 1)
+    monkeypatch.setattr(overlapping, "num_cores", lambda: 1)
     with pytest.raises(SettingsError, match=r"overlap=true with 1 CPU core.*set inference.overlap to false"):
         make(settings(overlap=True, deterministic=False))
 

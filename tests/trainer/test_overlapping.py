@@ -11,8 +11,8 @@ from small_environments import QUESTIONS
 from test_staleness import QUESTIONS_OF_ONE_KIND, by_length, settings
 
 from midthought import RayPPOTrainer, TrainerCallback
-from midthought.trainer import overlap
-from midthought.trainer.overlap import Stages, forecast
+from midthought.trainer import overlapping
+from midthought.trainer.overlapping import Stages, forecast
 
 
 def batch(*, sampling=2.0, num_sampled=100, num_trained=100, learning=1.0, rest=0.0, waiting=0.0):
@@ -30,12 +30,12 @@ def batch(*, sampling=2.0, num_sampled=100, num_trained=100, learning=1.0, rest=
     }
 
 
-def overlapping(*seconds, **values):
+def at_once(*seconds, **values):
     return [{**batch(**values), "time/seconds": each} for each in seconds]
 
 
 def test_the_gain_is_the_time_in_turn_by_that_of_batches_that_overlapped():
-    gain, sentence = forecast([batch(), batch()], overlapping(2.2, 2.4, 2.6, sampling=2.3, learning=1.3))
+    gain, sentence = forecast([batch(), batch()], at_once(2.2, 2.4, 2.6, sampling=2.3, learning=1.3))
     assert gain == pytest.approx(3.0 / 2.4)
     assert sentence == (
         "a batch takes 3 s if sampling (2 s), learning (1 s) and waiting (0 s) are in turn, 2.4 s if they overlap "
@@ -45,20 +45,20 @@ def test_the_gain_is_the_time_in_turn_by_that_of_batches_that_overlapped():
 
 def test_what_is_waited_for_in_turn_and_what_neither_samples_nor_learns_counts():
     in_turn = [batch(waiting=1.0, rest=9.0), batch(waiting=2.0, rest=0.25)]
-    assert forecast(in_turn, overlapping(4.0))[0] == pytest.approx((2 + 1 + 1.5 + 0.25) / 4)
+    assert forecast(in_turn, at_once(4.0))[0] == pytest.approx((2 + 1 + 1.5 + 0.25) / 4)
 
 
 def test_neither_what_is_sampled_ahead_nor_the_learners_start_nor_a_longer_batch_counts():
-    expected = pytest.approx(forecast([batch(), batch()], overlapping(3.0))[0])
+    expected = pytest.approx(forecast([batch(), batch()], at_once(3.0))[0])
     first = batch(sampling=6.0, num_sampled=300, learning=30.0)
-    assert forecast([first, batch()], overlapping(3.0))[0] == expected
+    assert forecast([first, batch()], at_once(3.0))[0] == expected
     longer = {"sampling": 4.0, "num_sampled": 200, "num_trained": 200, "learning": 2.0}
-    assert forecast([batch(), batch(**longer)], overlapping(6.0, **longer))[0] == expected
+    assert forecast([batch(), batch(**longer)], at_once(6.0, **longer))[0] == expected
 
 
 def test_batches_of_given_episodes_have_no_waiting():
     given = [{name: value for name, value in batch().items() if name != "time/waiting"}] * 2
-    assert forecast(given, overlapping(2.0)) == forecast([batch(), batch()], overlapping(2.0))
+    assert forecast(given, at_once(2.0)) == forecast([batch(), batch()], at_once(2.0))
 
 
 def test_batches_with_episodes_from_before_a_restart_are_not_measured():
@@ -87,8 +87,8 @@ class Modes(TrainerCallback):
 
 @pytest.mark.parametrize(("least", "last"), [(0.0, (True, 1)), (1e9, (False, 2))], ids=["it gains", "it does not"])
 def test_two_batches_are_in_turn_three_overlap_and_then_the_gain_decides(least, last, untaught, monkeypatch, capsys):
-    monkeypatch.setattr(overlap, "MIN_GAIN", least)
-    monkeypatch.setattr(overlap, "num_cores", lambda: 2)
+    monkeypatch.setattr(overlapping, "MIN_GAIN", least)
+    monkeypatch.setattr(overlapping, "num_cores", lambda: 2)
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
     config, modes = settings(num_iters=12, deterministic=False, overlap="auto"), Modes()
     options = {"dataset": QUESTIONS_OF_ONE_KIND, "reward_fn": by_length, "validation": QUESTIONS, "callbacks": modes}
