@@ -84,12 +84,15 @@ def select(data: RolloutData, training: TrainingConfig, played: Selection | None
     Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), with `keep_best` all but the
     best of a group, and the groups of `played` beyond `training.batch_size`. Metrics are copied from `played` if all episodes
     are from it. Added, if they apply: `batch/num_flat_groups` (zero-variance groups), `batch/kept_fraction` (of `keep_best`).
+    Raises SettingsError if other episodes of one group have different prompts, and the estimator compares them.
     """
     own = {id(trajectory) for trajectory in played.data} if played is not None else set()
     known = played if all(id(trajectory) in own for trajectory in data) else None
     groups, num_flat = trained_groups(data.trajectories, training)
     if known is not None:
         groups = groups[: training.num_groups]
+    elif "groups" in training.needs:
+        _require_one_task(groups, training.adv_estimator)
     usable = [trajectory for group in groups for trajectory in group]
     metrics = dict(known.metrics) if known is not None else {}
     if "groups" in training.needs:
@@ -100,6 +103,16 @@ def select(data: RolloutData, training: TrainingConfig, played: Selection | None
         usable = best
     is_recorded = known is None or known.is_recorded
     return Selection(data=data, usable=usable, is_recorded=is_recorded, metrics=metrics)
+
+
+def _require_one_task(groups: Sequence[Sequence[Trajectory]], estimator: str) -> None:
+    for first, *others in groups:
+        if other := next((each for each in others if each.task.messages() != first.task.messages()), None):
+            raise SettingsError(
+                f"group {first.group} has episodes of different prompts, {first.task.prompt[:40]!r} and "
+                f"{other.task.prompt[:40]!r}, and {estimator} compares the episodes of a group: give each task's a "
+                "trajectory.group of their own"
+            )
 
 
 def trained_groups(trajectories: Sequence[Trajectory], training: TrainingConfig) -> tuple[list[list[Trajectory]], int]:
