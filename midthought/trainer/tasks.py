@@ -169,6 +169,12 @@ class EnvironmentTasks(TrainingTasks):
                 f"validation={validation!r:.80}: beside an environment it is another BaseEnvironment, or a function that "
                 "returns one; None: other starts of environment, training.num_validation_questions of them"
             )
+        for name, (_, function) in () if reward is None else reward.parts.items():
+            if needs_answers([function]):
+                raise SettingsError(
+                    f"the reward {name!r} compares with task.answer, which is empty in an environment: give a function "
+                    "f(trajectory, environment), or no reward, so that the environment's own count"
+                )
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)
         make = functools.partial(EnvironmentTaskSampler, seed=seed, config=config.environment)
