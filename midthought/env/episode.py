@@ -18,7 +18,7 @@ from midthought.env.reward_functions import WeightedReward, with_remedy
 from midthought.env.rewards import last_answer
 from midthought.errors import EpisodeError
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.concurrency import DaemonThreads, TooLateError, settled, within
+from midthought.tools.concurrency import DaemonThreads, TooLateError, environments_loop, settled, within
 from midthought.types import Reward, Trajectory
 from midthought.types.turn import as_recorded
 
@@ -170,8 +170,8 @@ def episode_statistics(trajectories: Iterable[Trajectory]) -> dict[str, float]:
 # -- calling user code ------------------------------------------------------------------------------------------
 
 _threads = DaemonThreads("midthought-environment")
-_loop, _waiting = BackgroundLoop("midthought-environments"), BackgroundLoop("midthought-environment-deadlines")
-"""The loop of the environments' coroutines, which these may block, and the one on which synchronous code waits for them."""
+_waiting = BackgroundLoop("midthought-environment-deadlines")
+"""Synchronous code waits on it for the environments' coroutines, which may block their own loop."""
 
 
 async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -181,7 +181,7 @@ async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
     caller's loop. Raises `EpisodeError` with the name `what` if it raises or takes longer than `seconds`.
     """
     try:
-        return await within(seconds, settled(function, _threads, _loop))
+        return await within(seconds, settled(function, _threads, environments_loop))
     except TooLateError:
         remedy = "make it faster or raise environment.step_timeout_seconds"
         raise EpisodeError(f"{what} did not finish within {seconds:g} seconds; {remedy}") from None

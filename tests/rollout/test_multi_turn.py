@@ -284,6 +284,22 @@ def test_without_an_environment_of_the_episode_tools_have_that_of_the_manager():
     assert env.get_step_count() == 2
 
 
+def test_a_tool_steps_an_async_environment_on_the_loop_of_its_reset():
+    class Looped(Guess):
+        async def reset(self) -> str:
+            self.loops = [asyncio.get_running_loop()]
+            return super().reset()
+
+        async def step(self, action: str) -> tuple[str, float, bool, dict]:
+            self.loops.append(asyncio.get_running_loop())
+            return super().step(action)
+
+    env, step = Looped(), HermesParser().render_call("environment_step", {"action": "3"})
+    talk = with_tools(engine_of([step, "7"]), None, EnvironmentStepTool())
+    assert talk.run_episode(env, "")["total_reward"] == 1.25
+    assert len(env.loops) == 3 and len(set(env.loops)) == 1
+
+
 def test_a_call_beyond_the_limit_is_no_use_of_its_tool():
     talk = with_tools(
         engine_of([HermesParser().render_call("add", {"a": 1, "b": 2}), "Done."]), max_tool_calls_per_cot=0

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from midthought.errors import EpisodeError, SettingsError
+from midthought.tools.concurrency import environments_loop, on_loop
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
 
 
@@ -56,7 +57,7 @@ class EnvironmentStepTool(Tool):
 
 
 async def _output_later(result: Awaitable[Any]) -> ToolOutput:
-    return _output(await result)
+    return _output(await on_loop(environments_loop, lambda: result))
 
 
 def _output(result: Any) -> ToolOutput:
