@@ -233,9 +233,8 @@ def _require_own(starts: Sequence[_Start]) -> None:
     """Raises SettingsError if two starts have the same environment: each reset would change the others."""
     made = [start.environment for start in starts if start.environment is not None]
     if len(set(map(id, made))) < len(made):
-        raise SettingsError(
-            f"the environment's factory returned the same {type(made[-1]).__name__} twice; return a new one at every call"
-        )
+        problem = f"the environment's factory returned the same {type(made[-1]).__name__} twice"
+        raise SettingsError(f"{problem}; return a new one at every call")
 
 
 def _reset_all(starts: Sequence[_Start]) -> None:

@@ -129,10 +129,9 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
         product = _times(weight, value, f"{what}; it must return a finite number, named numbers or a Reward")
         return Reward(parts={name: product})
     by_turn, by_call = tuple(value.turns), tuple(value.calls)  # also of an array
-    turns, calls = ("turn", by_turn, trajectory.turns), ("call", by_call, trajectory.tool_events)
-    for (noun, amounts, its_own), attribute in ((turns, "turns"), (calls, "tool_events")):
-        if amounts and len(amounts) != len(its_own):
-            remedy = f"the episode has {len(its_own)}: give one per {noun} of trajectory.{attribute}, or none"
+    for noun, amounts, attribute in (("turn", by_turn, "turns"), ("call", by_call, "tool_events")):
+        if amounts and len(amounts) != (number := len(getattr(trajectory, attribute))):
+            remedy = f"the episode has {number}: give one per {noun} of trajectory.{attribute}, or none"
             raise RewardError(f"reward function {name!r} returned rewards for {len(amounts)} {noun}s {task}; {remedy}")
 
     def amount(number: Any, where: str) -> float:

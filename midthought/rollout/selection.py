@@ -91,8 +91,13 @@ def select(data: RolloutData, training: TrainingConfig, played: Selection | None
     groups, num_flat = trained_groups(data.trajectories, training)
     if known is not None:
         groups = groups[: training.num_groups]
-    elif "groups" in training.needs:
-        _require_one_task(groups, training.adv_estimator)
+    for first, *others in groups if known is None and "groups" in training.needs else ():
+        if other := next((each for each in others if each.task.messages() != first.task.messages()), None):
+            two = f"{first.task.prompt[:40]!r} and {other.task.prompt[:40]!r}"
+            raise SettingsError(
+                f"group {first.group} has episodes of different prompts, {two}, and {training.adv_estimator} compares the "
+                "episodes of a group: set trajectory.group to another number for each task"
+            )
     usable = [trajectory for group in groups for trajectory in group]
     metrics = dict(known.metrics) if known is not None else {}
     if "groups" in training.needs:
@@ -103,16 +108,6 @@ def select(data: RolloutData, training: TrainingConfig, played: Selection | None
         usable = best
     is_recorded = known is None or known.is_recorded
     return Selection(data=data, usable=usable, is_recorded=is_recorded, metrics=metrics)
-
-
-def _require_one_task(groups: Sequence[Sequence[Trajectory]], estimator: str) -> None:
-    for first, *others in groups:
-        if other := next((each for each in others if each.task.messages() != first.task.messages()), None):
-            raise SettingsError(
-                f"group {first.group} has episodes of different prompts, {first.task.prompt[:40]!r} and "
-                f"{other.task.prompt[:40]!r}, and {estimator} compares the episodes of a group: give each task's a "
-                "trajectory.group of their own"
-            )
 
 
 def trained_groups(trajectories: Sequence[Trajectory], training: TrainingConfig) -> tuple[list[list[Trajectory]], int]:

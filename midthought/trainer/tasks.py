@@ -171,10 +171,8 @@ class EnvironmentTasks(TrainingTasks):
             )
         for name, (_, function) in () if reward is None else reward.parts.items():
             if needs_answers([function]):
-                raise SettingsError(
-                    f"the reward {name!r} compares with task.answer, which is empty in an environment: give a function "
-                    "f(trajectory, environment), or no reward, so that the environment's own count"
-                )
+                problem = f"the reward {name!r} compares with task.answer, which is empty in an environment"
+                raise SettingsError(f"{problem}; give f(trajectory, environment), or leave it out: the steps pay")
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)
         make = functools.partial(EnvironmentTaskSampler, seed=seed, config=config.environment)

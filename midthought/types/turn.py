@@ -21,8 +21,7 @@ def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = T
 
 
 def as_recorded(value: Any) -> Any:
-    """Returns a deep copy for a record, because the code that gave the value may change it later. What cannot be copied is
-    shared."""
+    """Returns a deep copy, which whoever gave the value cannot change later; what cannot be copied is shared."""
     try:
         return copy.deepcopy(value)
     except Exception:
