@@ -37,6 +37,8 @@ class _Progress:
     num_steps: int = 0
     reward: float = 0.0
     observation: str = ""
+    info: Mapping[str, Any] | None = None
+    """Of the last step."""
 
 
 class BaseEnvironment(ABC):
@@ -247,7 +249,7 @@ def _after_step(environment: BaseEnvironment, outcome: Any) -> StepResult:
     max_steps = environment.config.max_steps
     if not done and max_steps is not None and progress.num_steps >= max_steps:
         done, info = True, {**info, "truncated": True}
-    progress.is_done, progress.observation = done, observation
+    progress.is_done, progress.observation, progress.info = done, observation, info
     progress.is_truncated = done and bool(info.get("truncated"))
     return observation, reward, done, info
 

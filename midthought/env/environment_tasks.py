@@ -8,6 +8,7 @@ import copy
 import functools
 import inspect
 import logging
+import pickle
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -98,13 +99,16 @@ class EnvironmentTaskSampler:
         self._config = config
         self._drawn_from = (seed, purpose)
         self._starts: dict[str, _Start] = {}
+        self._is_compared = purpose != "train"
+        """Whether the starts of a draw were compared."""
 
     def draw(self, iteration: int, num_groups: int, attempt: int = 0) -> list[Task]:
         """Returns one task per group. `attempt` is the batch within the iteration; 0 starts a new iteration.
 
         The prompt is `get_prompt_prefix()` and the first observation. An environment that cannot be created or reset is logged;
         its task has the label `FAILED_RESET` and its episodes fail. If all fail, they are repeated with other seeds. Raises
-        `EpisodeError` if all fail `MAX_TRIES` times, and at least `MIN_RESETS` have.
+        `EpisodeError` if all fail `MAX_TRIES` times, and at least `MIN_RESETS` have, `SettingsError` if a factory returns one
+        environment twice.
         """
         if attempt == 0:
             self.close()
@@ -113,6 +117,7 @@ class EnvironmentTaskSampler:
             seed = number_of((*self._drawn_from, iteration, attempt, *([number] if number else [])), 6)
             seeds = [random.Random(f"environment-{seed}-{group}").getrandbits(31) for group in range(num_groups)]
             starts = [self._made_for(own_seed) for own_seed in seeds]
+            _require_own([*self._starts.values(), *starts])
             _reset_all([start for start in starts if not start.error])
             errors = [start.error for start in starts if start.error]
             if errors:
@@ -123,6 +128,15 @@ class EnvironmentTaskSampler:
                 _close(start)
         else:
             raise EpisodeError(f"{errors[0]} ({num_tries * len(starts)} resets in a row failed)")
+        if len(starts) > 1 and not self._is_compared:
+            self._is_compared = True
+            if _have_one_state(starts):
+                _log.warning(
+                    "all %d environments %s start in the same state. If they should differ, give reset a parameter `seed` and "
+                    "draw all random numbers from it: a generator made in __init__ begins again in every copy",
+                    len(starts),
+                    starts[0].name,
+                )
         made = {f"{start.name}-{seed}-{group}": start for group, start in enumerate(starts)}
         self._starts |= made
         return [start.task(task_id) for task_id, start in made.items()]
@@ -192,6 +206,7 @@ class EnvironmentTaskSampler:
                 "give reset a parameter `seed`, or use group_size=1"
             )
         made = _Start(start.seed, self._new())
+        _require_own([start, made])
         _reset_all([made])
         if not made.error and made.observation != start.observation:
             made.error = (
@@ -202,6 +217,24 @@ class EnvironmentTaskSampler:
             _close(made)
             raise EpisodeError(made.error)
         return made.environment
+
+
+def _have_one_state(starts: Sequence[_Start]) -> bool:
+    """Whether the attributes of all environments are equal; False if some cannot be pickled."""
+    states = (pickle.dumps(vars(start.environment)) for start in starts)
+    try:
+        first = next(states)
+        return all(state == first for state in states)
+    except Exception:
+        return False
+
+
+def _require_own(starts: Sequence[_Start]) -> None:
+    """Raises SettingsError if two starts have the same environment: each reset would change the others."""
+    made = [start.environment for start in starts if start.environment is not None]
+    if len(set(map(id, made))) < len(made):
+        problem = f"the environment's factory returned the same {type(made[-1]).__name__} twice"
+        raise SettingsError(f"{problem}; return a new one at every call")
 
 
 def _reset_all(starts: Sequence[_Start]) -> None:

@@ -18,8 +18,9 @@ from midthought.env.reward_functions import WeightedReward, with_remedy
 from midthought.env.rewards import last_answer
 from midthought.errors import EpisodeError
 from midthought.tools.background_loop import BackgroundLoop
-from midthought.tools.concurrency import DaemonThreads, TooLateError, settled, within
+from midthought.tools.concurrency import DaemonThreads, TooLateError, environments_loop, settled, within
 from midthought.types import Reward, Trajectory
+from midthought.types.turn import as_recorded
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class EnvironmentEpisode:
         """`reward` replaces the environment's rewards."""
         self.environment = environment
         self._name = type(environment).__name__
-        self._num_replies = 0
+        self._num_replies = self._num_recorded = 0
         self._reward = reward
 
     @property
@@ -61,17 +62,21 @@ class EnvironmentEpisode:
         step = functools.partial(self.environment.step, last_answer(trajectory) or "")
         seconds = self.environment.config.step_timeout_seconds
         observation, reward, done, info = await call(step, seconds, f"{self._name}.step")
-        turn.observation, turn.reward, turn.done, turn.info = observation, reward, done, info
+        turn.observation, turn.reward, turn.done, turn.info = observation, reward, done, as_recorded(info)
+        self._num_recorded = self.environment._episode_so_far.num_steps
         return None if done else observation
 
     async def score(self, trajectory: Trajectory) -> Reward:
         """Returns the rewards of the turns, or what `reward` computes. Rewards of steps that tools took are the part
-        `steps_by_tools`, credited to the end."""
+        `steps_by_tools`, credited to the end. If a tool took the last step, the last turn gets the `info` of that step."""
+        progress = self.environment._episode_so_far
+        if progress.num_steps > self._num_recorded and trajectory.turns:
+            trajectory.turns[-1].info = as_recorded(progress.info)
         if self._reward is None:
             turns = tuple(turn.reward for turn in trajectory.turns)
-            if self.environment.get_step_count() == self._num_replies:
+            if progress.num_steps == self._num_replies:
                 return Reward(turns=turns)
-            return Reward(parts={"steps_by_tools": self.environment.get_episode_reward() - sum(turns)}, turns=turns)
+            return Reward(parts={"steps_by_tools": progress.reward - sum(turns)}, turns=turns)
         judge = functools.partial(self._reward, trajectory, self.environment)
         scored: Reward = await call(judge, self.environment.config.step_timeout_seconds, "the reward")
         return scored
@@ -112,6 +117,8 @@ class QuestionEnvironment:
     timeout_seconds: float | None = None
     """Time limit of the reward functions, which then run in a thread (`async` ones on the environments' event loop), so that
     they do not block other episodes. None: no limit, and they are called directly."""
+    environment: Any = None
+    """What stateful tools may use; nothing else does."""
     follows_from_record: ClassVar[bool] = True
     """It has no state: an interrupted episode can continue from its trajectory, also in another process."""
 
@@ -136,26 +143,23 @@ class QuestionEnvironment:
 def episode_statistics(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """Returns statistics of the scored episodes; failed ones are ignored.
 
-    `num_episodes`, `return_mean`, `return_min`, `return_max`, `steps_mean` (steps of the environment), `truncated_share` (by a
-    limit of the loop or of the environment), and `success_share` if any `info["success"]` exists: the last value of an episode
-    counts, an episode without one is not a success.
+    `num_episodes`, `return_mean`, `return_min`, `return_max`, `steps_mean` (turns with a step of the environment),
+    `truncated_share` (by a limit of the loop or of the environment), and `success_share` if any `info["success"]` exists: the
+    last value of an episode counts, an episode without one is not a success.
     """
     scored = [(t, t.reward.total) for t in trajectories if t.reward is not None]
     if not scored:
         return {"num_episodes": 0.0}
     returns = [total for _, total in scored]
     infos = [[turn.info for turn in t.turns if turn.info is not None] for t, _ in scored]
-    truncated = [
-        (t.stop_reason is not None and t.stop_reason.is_truncated) or any(info.get("truncated") for info in said)
-        for (t, _), said in zip(scored, infos, strict=True)
-    ]
+    num_truncated = sum(t.stop_reason is not None and t.stop_reason.is_truncated for t, _ in scored)
     statistics = {
         "num_episodes": float(len(scored)),
         "return_mean": math.fsum(returns) / len(scored),
         "return_min": min(returns),
         "return_max": max(returns),
         "steps_mean": sum(map(len, infos)) / len(scored),
-        "truncated_share": sum(truncated) / len(scored),
+        "truncated_share": num_truncated / len(scored),
     }
     successes = [[info["success"] for info in said if "success" in info] for said in infos]
     if any(successes):
@@ -166,8 +170,8 @@ def episode_statistics(trajectories: Iterable[Trajectory]) -> dict[str, float]:
 # -- calling user code ------------------------------------------------------------------------------------------
 
 _threads = DaemonThreads("midthought-environment")
-_loop, _waiting = BackgroundLoop("midthought-environments"), BackgroundLoop("midthought-environment-deadlines")
-"""The loop of the environments' coroutines, which these may block, and the one on which synchronous code waits for them."""
+_waiting = BackgroundLoop("midthought-environment-deadlines")
+"""Synchronous code waits on it for the environments' coroutines, which may block their own loop."""
 
 
 async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -177,7 +181,7 @@ async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
     caller's loop. Raises `EpisodeError` with the name `what` if it raises or takes longer than `seconds`.
     """
     try:
-        return await within(seconds, settled(function, _threads, _loop))
+        return await within(seconds, settled(function, _threads, environments_loop))
     except TooLateError:
         remedy = "make it faster or raise environment.step_timeout_seconds"
         raise EpisodeError(f"{what} did not finish within {seconds:g} seconds; {remedy}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,16 +24,17 @@ class GymnasiumEnvironment(BaseEnvironment):
     """Adapter for a `gymnasium.Env`. Observations become text, the policy's text becomes an action.
 
     An observation is its text, or JSON with 4 significant digits. An action of a Text space is the text, of a Discrete space the
-    last integer of the text; the prompt states the form. An action for which `text_to_action` raises ValueError or KeyError, or
-    one outside the space, is not executed: the observation is the reason, the reward is 0, and it counts as a step. `done` is
-    `terminated or truncated`; `info["truncated"]` says which. Besides the limits of `gym_env`, `config.max_steps` holds.
+    last integer of the text; the prompt states the form. An action for which `text_to_action` raises ValueError, KeyError or
+    IndexError, or one outside the space, is not executed: the observation is the reason, the reward is 0, and it counts as a
+    step. Actions of Dict and Tuple spaces are not checked. `done` is `terminated or truncated`; `info["truncated"]` is true if
+    only a limit ended the episode. Besides the limits of `gym_env`, `config.max_steps` holds.
 
     Args:
         gym_env: a single environment. It is deep-copied for every episode; if that fails, give the trainer a factory.
         observation_to_text: converts an observation; required for images and for more than `MAX_NUMBERS` numbers.
         text_to_action: converts the policy's text to an action; required for other spaces.
-        action_names: names of the actions of a Discrete space, such as `["left", "down", "right", "up"]`, in order. The last name
-            in the policy's text counts, as a whole word.
+        action_names: different names of the actions of a Discrete space, such as `["left", "down", "right", "up"]`, in order. The
+            last name in the policy's text counts, as a whole word; case does not matter.
 
     Raises `SettingsError` for a space that needs a function, an environment of another package or of many copies
     (`gymnasium.vector`), and names that do not fit; `MissingExtraError` without Gymnasium.
@@ -55,10 +57,13 @@ class GymnasiumEnvironment(BaseEnvironment):
         self._observation_to_text = observation_to_text or as_text
         if text_to_action is not None and action_names is not None:
             raise SettingsError("text_to_action and action_names say the same thing twice; give one of them")
-        self._instructions, self._text_to_action = "", text_to_action
-        if text_to_action is None:
-            form, self._text_to_action = _action_reader(gym_env.action_space, action_names)
-            self._instructions = form and f"Answer with {form}."
+        space, self._instructions = gym_env.action_space, ""
+        if text_to_action is not None:
+            self._form, self._text_to_action = f"an action of {space}", text_to_action
+        else:
+            self._form, self._text_to_action = _action_reader(space, action_names)
+            is_text = isinstance(space, optional("gymnasium", "gym").spaces.Text)
+            self._instructions = "" if is_text else f"Answer with {self._form}."
 
     def get_prompt_prefix(self) -> str:
         """Returns the form of an action; empty with a `text_to_action` function, whose form is not known here."""
@@ -71,14 +76,13 @@ class GymnasiumEnvironment(BaseEnvironment):
 
     def step(self, action: str) -> StepResult:
         """Runs one step of the wrapped environment and adds `truncated` to its `info`."""
-        assert self._text_to_action is not None
         try:
-            gym_action = self._text_to_action(action)
-        except (ValueError, KeyError) as error:
+            gym_action = _contained(self.gym_env.action_space, self._text_to_action(action), self._form)
+        except (ValueError, LookupError) as error:
             return f"Not an action: {error}", 0.0, False, {"truncated": False}
         observation, reward, terminated, truncated, info = self.gym_env.step(gym_action)
-        done = bool(terminated or truncated)
-        return self._observation_to_text(observation), reward, done, {**(info or {}), "truncated": bool(truncated)}
+        done, is_cut = bool(terminated or truncated), bool(truncated and not terminated)
+        return self._observation_to_text(observation), reward, done, {**(info or {}), "truncated": is_cut}
 
     def close(self) -> None:
         """Closes the wrapped environment."""
@@ -123,37 +127,38 @@ def _check_size(space: Any) -> None:
 
 
 def _action_reader(space: Any, names: Sequence[str] | None) -> tuple[str, Callable[[str], Any]]:
-    """Returns the form of an action for the prompt, and a function from text to an action. The function raises ValueError, with
-    the form, for any other text."""
+    """Returns the form of an action for the prompt, and a function from text to an action: None if the text has none."""
     spaces = optional("gymnasium", "gym").spaces
     is_discrete = isinstance(space, spaces.Discrete)
     if names is not None:
-        if not is_discrete or len(names) != space.n:
-            wanted = f"the action space is {space}, one name per action"
+        if not is_discrete or not len(names) == len({name.lower() for name in names}) == space.n:
+            wanted = f"the action space is {space}, one name per action, all different"
             raise SettingsError(f"action_names has {len(names)} names; {wanted}")
         form = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-        return form, lambda text: _named_action(space, names, form, text)
+        return form, functools.partial(_named_action, space, names)
     if isinstance(space, spaces.Text):
         expected = f"{space.min_length} to {space.max_length} of these characters: {space.characters}"
-        return "", lambda text: _contained(space, text if space.contains(text) else text.strip(), expected)
+        return expected, lambda text: text if space.contains(text) else text.strip()
     if not is_discrete:
         raise SettingsError(f"an action of {space} has no form as text here; give text_to_action=…")
-    form = f"an integer from {space.start} to {space.start + space.n - 1}"
-    return form, lambda text: _contained(space, _last_integer(text), form)
+    return f"an integer from {space.start} to {space.start + space.n - 1}", _last_integer
 
 
 def _contained(space: Any, action: Any, form: str) -> Any:
+    """Returns the action, of a Box with its dtype. Raises ValueError if it is outside the space."""
+    if getattr(space, "spaces", None):  # parts may have other dtypes
+        return action
+    if space.shape and space.dtype.kind == "f":
+        action = np.asarray(action, dtype=space.dtype)
     if action is None or not space.contains(action):
         raise ValueError(f"answer with {form}")
     return action
 
 
-def _named_action(space: Any, names: Sequence[str], form: str, text: str) -> int:
+def _named_action(space: Any, names: Sequence[str], text: str) -> int | None:
     pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     found = re.findall(rf"(?<!\w)(?:{pattern})(?!\w)", text, re.IGNORECASE)
-    if not found:
-        raise ValueError(f"answer with {form}")
-    return int(space.start) + [name.lower() for name in names].index(found[-1].lower())
+    return int(space.start) + [name.lower() for name in names].index(found[-1].lower()) if found else None
 
 
 def _last_integer(text: str) -> int | None:

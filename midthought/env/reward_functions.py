@@ -128,10 +128,10 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
         what = f"reward function {name!r} returned {value!r:.80} ({type(value).__name__}) {task}"
         product = _times(weight, value, f"{what}; it must return a finite number, named numbers or a Reward")
         return Reward(parts={name: product})
-    turns, calls = ("turn", value.turns, trajectory.turns), ("call", value.calls, trajectory.tool_events)
-    for (noun, amounts, its_own), attribute in ((turns, "turns"), (calls, "tool_events")):
-        if amounts and len(amounts) != len(its_own):
-            remedy = f"the episode has {len(its_own)}: give one per {noun} of trajectory.{attribute}, or none"
+    by_turn, by_call = tuple(value.turns), tuple(value.calls)  # also of an array
+    for noun, amounts, attribute in (("turn", by_turn, "turns"), ("call", by_call, "tool_events")):
+        if amounts and len(amounts) != (number := len(getattr(trajectory, attribute))):
+            remedy = f"the episode has {number}: give one per {noun} of trajectory.{attribute}, or none"
             raise RewardError(f"reward function {name!r} returned rewards for {len(amounts)} {noun}s {task}; {remedy}")
 
     def amount(number: Any, where: str) -> float:
@@ -141,8 +141,8 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
     prefix = "" if name == REWARD_FN else f"{name}/"
     return Reward(
         parts={f"{prefix}{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()},
-        turns=tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns)),
-        calls=tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls)),
+        turns=tuple(amount(number, f"turn {turn}") for turn, number in enumerate(by_turn)),
+        calls=tuple(amount(number, f"call {call}") for call, number in enumerate(by_call)),
     )
 
 

@@ -35,7 +35,8 @@ class MultiTurnInferenceEngine:
         max_turns: maximum answers of the policy in one conversation. Replies are limited by the environment (`max_steps`).
         system_prompt: first message, followed by the tool descriptions if tools are enabled. If the chat template takes no
             system message, both are put at the start of the first user message.
-        tool_manager: provides the parser, the tools and their deadlines; it follows the turns of `step` and `run_episode`.
+        tool_manager: provides the parser, the tools and their deadlines; it follows the turns of `step` and `run_episode`. Its
+            environment is that of the tools, except in an episode with an environment.
         enable_tools: whether calls are parsed and run.
         max_tool_calls_per_cot: maximum calls between two user messages; further ones are answered with an error message.
         max_result_tokens: maximum tokens of a result; longer ones are cut.
@@ -102,7 +103,7 @@ class MultiTurnInferenceEngine:
         """Starts a new conversation with this user message."""
         opening = _first_message(None, prompt)
         self._close_conversation()
-        environment = QuestionEnvironment()
+        environment = QuestionEnvironment(environment=getattr(self._tools, "environment", None))
         parts, trajectory, number = self._new(opening, environment, self.engine.sampling(), self.max_turns)
         tools = open_tools(parts, trajectory, environment)
         self._conversation, self._awaits_policy = Episode(parts, trajectory, number, tools), True
@@ -208,9 +209,9 @@ class MultiTurnInferenceEngine:
         """Runs one episode to its end; `trajectory` is its record, with the rewards.
 
         The prompt is the environment's `get_prompt_prefix()`, `initial_prompt` and the first observation, without parts that
-        `initial_prompt` contains already. The environment itself is used, not a copy, so tools may step it, too; the rewards
-        of such steps are credited to the end. It is reset first, unless it was just reset. Without an environment the
-        episode is the answer to `initial_prompt`, including all its calls.
+        `initial_prompt` already has on lines of their own. The environment itself is used, not a copy, so tools may step it,
+        too; the rewards of such steps are credited to the end. It is reset first, unless it was just reset. Without an
+        environment the episode is the answer to `initial_prompt`, including all its calls.
 
         Returns:
             `num_turns`, `total_reward`, `turns` (a list of `Turn`), `tools` (see `tool_metrics`) and `stop_reason`.
@@ -225,7 +226,8 @@ class MultiTurnInferenceEngine:
         how = self.engine.sampling(**sampling)
         opening = _first_message(environment, initial_prompt)
         self._close_conversation()
-        played = QuestionEnvironment() if environment is None else _PlayedEnvironment(environment)
+        played: EpisodeEnvironment = QuestionEnvironment(environment=getattr(self._tools, "environment", None))
+        played = played if environment is None else _PlayedEnvironment(environment)
         parts, trajectory, number = self._new(opening, played, how, limit)
         self._trajectory = trajectory
         self.engine.run(_play(parts, trajectory, number))
@@ -305,9 +307,9 @@ def _first_message(environment: BaseEnvironment | None, initial_prompt: str) -> 
     if not progress.has_started or progress.num_steps:
         seconds = environment.config.step_timeout_seconds
         observation = call_blocking(environment.reset, seconds, f"{type(environment).__name__}.reset")
-    prefix = environment.get_prompt_prefix()
-    words = ["" if prefix in initial_prompt else prefix, initial_prompt]
-    return "\n".join(filter(None, [*words, "" if observation in initial_prompt else observation]))
+    prefix, lines = environment.get_prompt_prefix(), f"\n{initial_prompt.strip()}\n"
+    before, after = ("" if f"\n{part.strip()}\n" in lines else part for part in (prefix, observation))
+    return "\n".join(filter(None, [before, initial_prompt, after]))
 
 
 def _positive(max_turns: int) -> int:

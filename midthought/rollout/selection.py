@@ -84,12 +84,20 @@ def select(data: RolloutData, training: TrainingConfig, played: Selection | None
     Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), with `keep_best` all but the
     best of a group, and the groups of `played` beyond `training.batch_size`. Metrics are copied from `played` if all episodes
     are from it. Added, if they apply: `batch/num_flat_groups` (zero-variance groups), `batch/kept_fraction` (of `keep_best`).
+    Raises SettingsError if other episodes of one group have different prompts, and the estimator compares them.
     """
     own = {id(trajectory) for trajectory in played.data} if played is not None else set()
     known = played if all(id(trajectory) in own for trajectory in data) else None
     groups, num_flat = trained_groups(data.trajectories, training)
     if known is not None:
         groups = groups[: training.num_groups]
+    for first, *others in groups if known is None and "groups" in training.needs else ():
+        if other := next((each for each in others if each.task.messages() != first.task.messages()), None):
+            two = f"{first.task.prompt[:40]!r} and {other.task.prompt[:40]!r}"
+            raise SettingsError(
+                f"group {first.group} has episodes of different prompts, {two}, and {training.adv_estimator} compares the "
+                "episodes of a group: set trajectory.group to another number for each task"
+            )
     usable = [trajectory for group in groups for trajectory in group]
     metrics = dict(known.metrics) if known is not None else {}
     if "groups" in training.needs:

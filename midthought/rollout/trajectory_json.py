@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,9 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     row = vars(trajectory) | {
         "task": trajectory.task.to_dict(),
         "segments": [_segment_to_json(segment) for segment in trajectory.segments],
-        "tool_events": [asdict(event) for event in trajectory.tool_events],
+        "tool_events": [
+            {**asdict(replace(each, metadata={})), "metadata": each.metadata} for each in trajectory.tool_events
+        ],
         "reward": None if trajectory.reward is None else trajectory.reward.to_dict(),
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
     }
@@ -116,10 +118,9 @@ def _event_from_json(row: Mapping[str, Any]) -> ToolEvent:
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
     """Returns a turn as JSON values, with the environment's `info` if it has one."""
-    row = asdict(turn)
-    if (info := row.pop("info")) is not None:
-        row["info"] = json_value(info, str)
-    return row
+    row = asdict(replace(turn, info=None))  # which copies, and an info may hold what cannot be copied
+    del row["info"]
+    return row if turn.info is None else {**row, "info": json_value(turn.info, str)}
 
 
 def turn_from_json(row: Mapping[str, Any]) -> Turn:

@@ -26,8 +26,8 @@ _CANCEL_SECONDS = 0.5
 """Time for a cancelled coroutine to end. A tool's own coroutine has half of it."""
 _numbers = itertools.count()
 _Future = concurrent.futures.Future[tuple[Any, Exception | None]]
-_loop = BackgroundLoop("midthought-tools")
-"""It outlives rollouts, so that a tool may keep a client open."""
+_loop, environments_loop = BackgroundLoop("midthought-tools"), BackgroundLoop("midthought-environments")
+"""They outlive rollouts, so that a tool or an environment may keep a client open, which belongs to one loop."""
 
 
 class DaemonThreads:
@@ -86,9 +86,9 @@ async def settled(method: Callable[[], Any], threads: DaemonThreads, loop: Backg
     Cancelling cancels a coroutine and waits 0.25 s for its end.
     """
     if inspect.iscoroutinefunction(method):
-        return await _on_loop(loop, method)
+        return await on_loop(loop, method)
     result = await threads.run(method)
-    return await _on_loop(loop, lambda: result) if inspect.isawaitable(result) else result
+    return await on_loop(loop, lambda: result) if inspect.isawaitable(result) else result
 
 
 def result_of(awaitable: Awaitable[Any]) -> Any:
@@ -102,7 +102,8 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
         raise
 
 
-async def _on_loop(loop: BackgroundLoop, start_call: Callable[[], Awaitable[Any]]) -> Any:
+async def on_loop(loop: BackgroundLoop, start_call: Callable[[], Awaitable[Any]]) -> Any:
+    """Returns the result of the awaitable that `start_call` returns, which runs on `loop`."""
     is_cancelled = False
     has_ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 

@@ -23,6 +23,7 @@ from midthought.tools.concurrency import DaemonThreads, TooLateError, contained,
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
 from midthought.tools.registry import ToolRegistry, as_output, encodable, short_error_text, shortened
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
+from midthought.types.turn import as_recorded
 
 _log = logging.getLogger(__name__)
 
@@ -232,8 +233,8 @@ class ToolExecutor:
         tool, tools = self.registry.get(str(action.tool_name)), _tools.get()
         assert tool is not None
         bound = tool.for_task(task)
-        if tool.is_stateful and tools is not None:
-            bound = await tools.opened(tool)
+        if bound.is_stateful and tools is not None:
+            bound = await tools.opened(bound)
         execute = functools.partial(bound.execute, **copy.deepcopy(action.parameters))
         return as_output(await settled(execute, self._threads))
 
@@ -285,7 +286,7 @@ class ToolExecutor:
         text = output.text
         if len(text) > MAX_RESULT_CHARS:
             text = text[:MAX_RESULT_CHARS] + _CUT
-        return replace(output, text=encodable(text))
+        return replace(output, text=encodable(text), metadata=as_recorded(output.metadata))
 
     def _places(self) -> _Places:
         loop = asyncio.get_running_loop()

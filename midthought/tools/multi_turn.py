@@ -18,7 +18,7 @@ from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcom
 
 _loop = BackgroundLoop("midthought-turns")
 """Runs the calls of all conversations: not the tools' event loop, which a tool may block."""
-_NOT_A_TOOL = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
+_NOT_CALLED = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL, ToolOutcome.NO_CALLS_LEFT)
 
 
 class MultiTurnManager:
@@ -86,7 +86,7 @@ class MultiTurnManager:
         `environment_obs`. Never refuses a turn: ask `should_continue` when to stop. Works inside running event loops; blocks
         until the last call has ended.
         """
-        actions = self.action_parser.parse_all(model_output)
+        actions = list(self.action_parser.parse_all(model_output))
         events = self._run(actions, environment_obs or "") if actions else []
         turn = Turn(
             turn_number=len(self.turns) + 1,
@@ -139,7 +139,7 @@ class MultiTurnManager:
 def tool_metrics(events: Sequence[ToolEvent]) -> dict[str, Any]:
     """Returns `num_tool_calls` (with any outcome), `successful_tool_calls`, and `tools_used`: the names of the tools that
     were called, each once, in order."""
-    used = dict.fromkeys(event.call.tool_name for event in events if event.outcome not in _NOT_A_TOOL)
+    used = dict.fromkeys(event.call.tool_name for event in events if event.outcome not in _NOT_CALLED)
     return {
         "num_tool_calls": len(events),
         "successful_tool_calls": sum(event.outcome is ToolOutcome.OK for event in events),

@@ -169,6 +169,10 @@ class EnvironmentTasks(TrainingTasks):
                 f"validation={validation!r:.80}: beside an environment it is another BaseEnvironment, or a function that "
                 "returns one; None: other starts of environment, training.num_validation_questions of them"
             )
+        for name, (_, function) in () if reward is None else reward.parts.items():
+            if needs_answers([function]):
+                problem = f"the reward {name!r} compares with task.answer, which is empty in an environment"
+                raise SettingsError(f"{problem}; give f(trajectory, environment), or leave it out: the steps pay")
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)
         make = functools.partial(EnvironmentTaskSampler, seed=seed, config=config.environment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 
@@ -40,7 +40,7 @@ class Task:
         return with_system([*self.before, {"role": "user", "content": self.prompt}], *system)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "labels": dict(self.labels)}
+        return {**asdict(replace(self, labels={})), "labels": dict(self.labels)}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Task:

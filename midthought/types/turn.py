@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,14 @@ def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = T
     """Returns a turn's text after its last closed thought, or all of it; None in an open thought (`in_thought`: at first)."""
     _, closed, after = text.rpartition(tags[1])
     return None if tags[0] in after or (in_thought and not closed) else after.strip()
+
+
+def as_recorded(value: Any) -> Any:
+    """Returns a deep copy, which whoever gave the value cannot change later; what cannot be copied is shared."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return {name: as_recorded(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 class StopReason(enum.StrEnum):

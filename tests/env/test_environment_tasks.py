@@ -4,6 +4,7 @@ import asyncio
 import functools
 import gc
 import logging
+import random
 import threading
 import weakref
 
@@ -68,6 +69,24 @@ def test_an_environment_without_a_seed_is_copied_as_it_was_reset():
     assert starts[0] == starts[1] != starts[2] == starts[3]
 
 
+def test_a_generator_that_begins_again_in_every_copy_is_warned_of_once(caplog):
+    class Own(Echo):
+        def __init__(self):
+            super().__init__()
+            self.random = random.Random(7)
+
+        def reset(self):
+            self.number = self.random.random()
+            return "Guess my number."
+
+    sampler = EnvironmentTaskSampler(Own(), seed=0)
+    for iteration in range(2):
+        sampler.draw(iteration, 3)
+    EnvironmentTaskSampler(Echo, seed=0).draw(0, 3)
+    (warning,) = caplog.messages
+    assert warning.startswith("all 3 environments Own start in the same state.") and "parameter `seed`" in warning
+
+
 def test_asynchronous_resets_run_side_by_side():
     waiting = []
 
@@ -122,6 +141,22 @@ def test_what_is_no_environment_is_refused_a_class_before_a_model_is_loaded():
             EnvironmentTaskSampler(environment, seed=0)
         with pytest.raises(SettingsError, match=r"write class Alike\(BaseEnvironment\)"):
             Trainer(model="/no/such/model", environment=environment)
+
+
+def test_a_factory_that_returns_the_same_object_twice_is_refused():
+    world, locked = Echo(), Locked()
+    with pytest.raises(SettingsError, match="factory returned the same Echo twice; return a new one at every call"):
+        EnvironmentTaskSampler(lambda: world, seed=0).draw(0, 2)
+    sampler = EnvironmentTaskSampler(lambda: world, seed=0)
+    sampler.draw(0, 1)
+    sampler.draw(1, 1)  # the first one was closed
+    with pytest.raises(SettingsError, match="the same Echo twice"):
+        sampler.draw(1, 1, attempt=1)
+    sampler = EnvironmentTaskSampler(lambda: locked, seed=0)
+    (task,) = sampler.draw(0, 1)
+    sampler.episode(task)
+    with pytest.raises(SettingsError, match="the same Locked twice"):
+        sampler.episode(task)
 
 
 def test_environments_of_older_iterations_are_let_go():

@@ -175,6 +175,47 @@ def test_steps_that_a_tool_took_are_counted_and_may_end_the_episode():
     assert played.score() == Reward(parts={"steps_by_tools": 12.0}, turns=(2.0, 0.0))
 
 
+def test_an_environment_with_counts_of_its_own_is_paid_what_its_steps_returned():
+    class Own(Echo):
+        def get_step_count(self) -> int:
+            return 7
+
+        def get_episode_reward(self) -> float:
+            return 100.0
+
+    played = Played(Own())
+    played.say("go", "end")
+    assert played.score() == Reward(turns=(2.0, 3.0))
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_the_info_of_a_last_step_that_a_tool_took_is_in_the_record(is_cut):
+    environment = Echo()
+    played = Played(environment)
+    played.say("go")
+    environment.step("end")
+    if is_cut:
+        played.write("an answer without an end")
+    else:
+        played.say("done")
+    played.trajectory.reward = played.score()
+    assert [turn.info for turn in played.trajectory.turns] == [{"success": False}, {"success": True}]
+    assert episode_statistics([played.trajectory])["success_share"] == 1.0
+
+
+def test_an_info_in_the_record_does_not_change_with_the_environments_objects():
+    board, lock = [], threading.Lock()
+
+    def move() -> Any:
+        board.append("x")
+        return "moved", 0.0, False, {"board": board, "lock": lock}
+
+    played = Played(Doing(move))
+    played.say("a", "b")
+    assert [turn.info["board"] for turn in played.trajectory.turns] == [["x"], ["x", "x"]]
+    assert played.trajectory.turns[0].info["lock"] is lock, "what cannot be copied is shared"
+
+
 def finished(*turns: tuple[float, dict], stop: StopReason = StopReason.ANSWERED) -> Trajectory:
     played = Played(Echo())
     for paid, info in turns:
@@ -186,9 +227,9 @@ def finished(*turns: tuple[float, dict], stop: StopReason = StopReason.ANSWERED)
 
 def test_statistics_worked_by_hand():
     trajectories = [
-        finished((1.0, {}), (2.0, {"success": True})),
+        finished((1.0, {"truncated": True}), (2.0, {"success": True})),  # something else that is cut, not the episode
         finished((0.0, {"success": True}), (-1.0, {"success": False})),
-        finished((0.5, {"truncated": True})),
+        finished((0.5, {"truncated": True}), stop=StopReason.MAX_STEPS),
         finished(*[(0.0, {})] * 3, stop=StopReason.MAX_TURNS),
     ]
     returns = {"return_mean": 0.625, "return_min": -1.0, "return_max": 3.0}
@@ -216,8 +257,6 @@ def test_an_episode_that_the_environment_cuts_by_itself_or_at_the_limit_of_the_s
     played = Played(world)
     assert played.say("a", "b")[1] is None
     assert played.episode.is_truncated and played.trajectory.dones == [False, True]
-    played.trajectory.reward = played.score()
-    assert episode_statistics([played.trajectory])["truncated_share"] == 1.0
 
 
 class Closing(Echo):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 
 import numpy as np
@@ -40,6 +41,9 @@ def test_an_environment_of_text_plays_as_it_is():
     assert world.is_done() and world.get_episode_reward() == 2.0
     world.reset()
     assert [world.step(word)[2:] for word in "abc"][-1] == (True, {"heard": 3, "truncated": True})
+    world.reset()
+    assert [world.step(word) for word in ("a", "b", "bye")][-1][2:] == (True, {"heard": 3, "truncated": False})
+    assert not world.is_truncated(), "it ended by itself in the last step of the limit"
 
 
 def test_a_text_outside_the_action_space_is_answered_and_not_done():
@@ -115,6 +119,21 @@ def test_an_action_of_several_parts_needs_a_function_and_an_observation_of_them_
     assert world.step("x")[0] == '{"on": [1, 0, 1], "rest": ["ab", [[0.0, 1.0], [0.5, -1.0]], 2]}'
 
 
+def test_an_action_of_a_function_that_is_outside_the_space_is_not_executed():
+    for space, good, bad in (
+        (SPACES.Discrete(4), "3", "4"),
+        (SPACES.Box(-1, 1, (2,)), "[0.1, -1]", "[0, 2]"),
+        (SPACES.MultiDiscrete([2, 3]), "[1, 2]", "[2, 0]"),
+    ):
+        world = GymnasiumEnvironment(Mirror(space), text_to_action=json.loads)
+        world.reset(seed=0)
+        assert json.loads(world.step(good)[0]) == json.loads(good) and world.step(good)[1] == 1.0
+        assert world.step(bad)[:3] == (f"Not an action: answer with an action of {space}", 0.0, False)
+    world = GymnasiumEnvironment(Mirror(SPACES.Discrete(4)), text_to_action=lambda text: int(text.split()[1]))
+    world.reset(seed=0)
+    assert world.step("north")[:2] == ("Not an action: list index out of range", 0.0)
+
+
 def test_an_observation_that_json_does_not_have_is_named():
     class Wrong(Mirror):
         def step(self, action):
@@ -136,6 +155,8 @@ def test_actions_may_have_names():
     assert world.step("fly")[0] == "Not an action: answer with left, down, right or up"
     with pytest.raises(SettingsError, match=r"action_names has 2 names; the action space is Discrete\(4\)"):
         GymnasiumEnvironment(lake, action_names=["left", "right"])
+    with pytest.raises(SettingsError, match="one name per action, all different"):
+        GymnasiumEnvironment(lake, action_names=["left", "down", "right", "Left"])
     with pytest.raises(SettingsError, match="the same thing twice"):
         GymnasiumEnvironment(lake, action_names=["left"], text_to_action=int)
 

@@ -216,6 +216,9 @@ def test_rewards_per_turn_and_per_call_are_weighted_and_added_to_each_other():
     reward = asyncio.run(combine_rewards(functions).score(episode("hm", calls=[OK] * 2)))
     assert reward == Reward(parts={"progress/end": 1.5, "asked": 1.0}, turns=(1.5,), calls=(1.5, 1.0))
     assert reward.total == 6.5
+    for turns in (np.array([1.0, 2.0]), torch.tensor([1.0, 2.0])):
+        reward = combine_rewards([("mine", 2.0, lambda trajectory, turns=turns: Reward(turns=turns))])
+        assert reward(episode("hm", "a")) == Reward(turns=(2.0, 4.0))
 
 
 BAD_TURNS = [

@@ -255,12 +255,57 @@ def test_an_environment_that_comes_fresh_from_reset_is_played_from_there_and_any
     talk = MultiTurnInferenceEngine(engine_of(["7"], ["7"], ["7"]))
     talk.run_episode(env, env.reset())
     assert env.num_resets == 1 and talk.trajectory.task.prompt == "Find the digit.\nRound 1."
-    talk.run_episode(env, "Find the digit. Round 2.")
-    assert env.num_resets == 2 and talk.trajectory.task.prompt == "Find the digit. Round 2."
+    talk.run_episode(env, "Find the digit.\nRound 2.\nThink first.")
+    assert env.num_resets == 2 and talk.trajectory.task.prompt == "Find the digit.\nRound 2.\nThink first."
     env.reset()
     env.step("1")
     talk.run_episode(env, "")
     assert env.num_resets == 4 and env.get_step_count() == 1
+
+
+def test_an_observation_whose_characters_stand_in_the_prompt_by_chance_is_told():
+    class Lake(Guess):
+        def reset(self) -> str:
+            return "0"
+
+    talk = MultiTurnInferenceEngine(engine_of(["7"]))
+    talk.run_episode(Lake(), "Go from field 0 to field 15, in 10 steps.")
+    assert talk.trajectory.task.prompt == "Find the digit.\nGo from field 0 to field 15, in 10 steps.\n0"
+
+
+def test_without_an_environment_of_the_episode_tools_have_that_of_the_manager():
+    env, step = Guess(), HermesParser().render_call("environment_step", {"action": "3"})
+    env.reset()
+    tools = MultiTurnManager(ToolRegistry([EnvironmentStepTool()]), HermesParser(), env)
+    talk = MultiTurnInferenceEngine(engine_of([step], [step, "Done."]), tool_manager=tools, enable_tools=True)
+    talk.start_conversation("Guess.")
+    assert talk.step()["tool_result"] == "Not 3.\nreward: 0.25; the episode continues"
+    assert talk.run_episode(None, "Guess.")["tools"]["successful_tool_calls"] == 1
+    assert env.get_step_count() == 2
+
+
+def test_a_tool_steps_an_async_environment_on_the_loop_of_its_reset():
+    class Looped(Guess):
+        async def reset(self) -> str:
+            self.loops = [asyncio.get_running_loop()]
+            return super().reset()
+
+        async def step(self, action: str) -> tuple[str, float, bool, dict]:
+            self.loops.append(asyncio.get_running_loop())
+            return super().step(action)
+
+    env, step = Looped(), HermesParser().render_call("environment_step", {"action": "3"})
+    talk = with_tools(engine_of([step, "7"]), None, EnvironmentStepTool())
+    assert talk.run_episode(env, "")["total_reward"] == 1.25
+    assert len(env.loops) == 3 and len(set(env.loops)) == 1
+
+
+def test_a_call_beyond_the_limit_is_no_use_of_its_tool():
+    talk = with_tools(
+        engine_of([HermesParser().render_call("add", {"a": 1, "b": 2}), "Done."]), max_tool_calls_per_cot=0
+    )
+    tools = {"num_tool_calls": 1, "successful_tool_calls": 0, "tools_used": []}
+    assert talk.run_episode(None, "1 + 2?")["tools"] == tools
 
 
 def test_an_episode_without_an_environment_is_the_answer_with_its_calls():

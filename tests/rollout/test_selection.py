@@ -1,4 +1,6 @@
-from midthought import Reward, RolloutData, Task, TrainingConfig, Trajectory
+import pytest
+
+from midthought import Reward, RolloutData, SettingsError, Task, TrainingConfig, Trajectory
 from midthought.rollout.selection import select
 from midthought.types import Selection
 
@@ -38,6 +40,17 @@ def test_the_surplus_of_ones_own_rollout_is_left_out_but_not_of_what_is_brought(
     batch = select(six, training(), rolled_out)
     assert totals(batch) == totals(select(six, training(), None))[:4]
     assert batch.metrics == {"batch/num_surplus_groups": 1}
+
+
+def test_episodes_of_different_prompts_in_one_group_are_refused_where_groups_are_compared():
+    brought = data((0, 0.0), (0, 1.0), (1, 0.0), (1, 1.0))
+    brought.trajectories[3].task = Task(task_id="1", prompt="another question", answer="!")
+    message = r"group 1 has episodes of different prompts, '\?' and 'another question',.*: set trajectory.group to"
+    with pytest.raises(SettingsError, match=message):
+        select(brought, training("grpo"), None)
+    assert len(select(brought, training(), None).usable) == 4
+    brought.trajectories[3].group = 2
+    assert len(select(brought, training("grpo"), None).usable) == 2
 
 
 def test_some_of_the_rollouts_episodes_may_be_chosen():

@@ -82,9 +82,10 @@ def test_every_field_of_a_record_comes_back():
 def test_what_an_environment_says_beside_its_words_is_written_as_text_where_json_has_no_word_for_it():
     before = full()
     odd = {"success": np.bool_(True), "state": complex(1, 2), 3: (1, date(2026, 1, 2)), "kinds": {"a", 1}}
+    odd["module"] = math  # cannot be copied
     before.turns[1].info = before.task.labels["odd"] = before.tool_events[0].metadata["odd"] = odd
     after = trajectory_from_json(json.loads(json.dumps(trajectory_to_json(before))))
-    plain = {"success": True, "state": "(1+2j)", "3": [1, "2026-01-02"], "kinds": ["a", 1]}
+    plain = {"success": True, "state": "(1+2j)", "3": [1, "2026-01-02"], "kinds": ["a", 1], "module": str(math)}
     assert after.turns[1].info == after.task.labels["odd"] == after.tool_events[0].metadata["odd"] == plain
     row = trajectory_row(before, str, step=1, arm="train")  # of the run folder
     assert json.loads(json.dumps(row["labels"]))["odd"] == row["events"][0]["metadata"]["odd"] == plain

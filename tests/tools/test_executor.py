@@ -115,6 +115,20 @@ def test_every_failure_is_an_event_with_short_words() -> None:
         assert outcome(box, action) == (expected, words)
 
 
+def test_metadata_in_the_record_does_not_change_with_the_tools_objects() -> None:
+    seen: list[str] = []
+
+    @tool
+    def see(what: str) -> ToolOutput:
+        """Sees."""
+        seen.append(what)
+        return ToolOutput("seen", {"seen": seen})
+
+    box = executor(see)
+    events = [run(box, call("see", what=what))[0] for what in "ab"]
+    assert [event.metadata["seen"] for event in events] == [["a"], ["a", "b"]]
+
+
 def test_calls_beyond_the_budget_are_answered_but_not_run() -> None:
     events = run(executor(), *[call("say", what=["a"])] * 3, calls_left=1)
     assert [event.outcome for event in events] == [ToolOutcome.OK, *[ToolOutcome.NO_CALLS_LEFT] * 2]

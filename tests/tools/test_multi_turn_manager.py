@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 from midthought.env.environment import BaseEnvironment
 from midthought.tools.call_formats import ActionParser
@@ -12,7 +13,7 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolPa
 from midthought.tools.multi_turn import MultiTurnManager
 from midthought.tools.parsers import HermesParser, InThoughtParser
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ToolOutcome
+from midthought.types import ParsedAction, ToolOutcome
 
 
 class Add(Tool):
@@ -62,6 +63,17 @@ def test_all_calls_of_one_output_are_run_and_the_first_is_the_turns():
     keeper = manager(InThoughtParser())
     keeper.step('#call add {"a": 1, "b": 2}')
     assert keeper.get_tool_results() == "\n#add_result:\n3\n\n"
+
+
+def test_a_parser_may_yield_its_calls():
+    class Names(ActionParser):
+        def parse_all(self, text: str) -> Iterator[ParsedAction]:  # type: ignore[override]
+            yield from (ParsedAction(tool_name="add", parameters={"a": int(each), "b": 1}) for each in text.split())
+
+    keeper = manager(Names())
+    keeper.step("1 2")
+    assert [event.call.result for event in keeper.tool_events] == ["2", "3"]
+    assert [call.parameters["a"] for call in Names().call_format.parse_all("1 2")] == [1, 2]
 
 
 def test_it_works_inside_a_running_event_loop_and_runs_the_calls_of_one_turn_at_once():

@@ -71,6 +71,14 @@ def test_without_an_environment_it_steps_that_of_the_episode() -> None:
 
     asyncio.run(episodes())
     assert [world.actions for world in worlds] == [["look", "look"]] * 2
+    mine, its = Counter(), Counter()
+    box_of_mine = ToolExecutor(ToolRegistry([EnvironmentStepTool(mine)]))
+    for environment in (its, None, object()):
+        tools = box_of_mine.for_episode(ToolEpisode(task=TASK, environment=environment))
+        run(box_of_mine, step, tools=tools)
+    assert its.actions == ["look"] and mine.actions == ["look"] * 2, (
+        "an episode's own environment of the class comes first"
+    )
     assert run(box, step)[0].call.result == "the episode of task 't' has no environment to step"
     is_ok, told = box.registry.execute_tool("environment_step", action="look")
     assert not is_ok and "has no environment; give it one, or call it in an episode" in told

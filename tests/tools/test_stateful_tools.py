@@ -90,6 +90,28 @@ def test_64_concurrent_episodes_each_see_their_own_state_and_calls_of_one_run_in
     assert tool.words == []
 
 
+def test_the_tool_of_a_task_is_the_one_that_is_opened() -> None:
+    class OfTask(Notes):
+        shelf = "all"
+
+        def for_task(self, task: Task) -> Tool:
+            found = OfTask(log=self.log)
+            found.shelf = task.prompt
+            return found
+
+        def open(self, episode: ToolEpisode) -> Any:
+            opened = super().open(episode)
+            opened.shelf = self.shelf
+            return opened
+
+        def execute(self, word: str) -> Any:
+            self.words.append(word)
+            return f"{self.shelf}: {' '.join(self.words)}"
+
+    box = ToolExecutor(ToolRegistry([OfTask()]))
+    assert results(run(box, call("a"), call("b"))) == ["Who?: a", "Who?: a b"]
+
+
 def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again() -> None:
     class Late(Notes):
         def open(self, episode: ToolEpisode) -> Any:

@@ -75,6 +75,10 @@ ON_ROWS = {"environment": None, "dataset": QUESTIONS}
         ({"rewards": [("correct", "0.5")]}, "the weight is a number"),
         ({"rewards": [("correct", None)]}, "correct"),
         ({"rewards": [("a", "b", "c", "d")]}, "is no reward function"),
+        (
+            {"rewards": ["num_calls", "exact_match"]},
+            "'exact_match' compares with task.answer, which is empty in an envir",
+        ),
         ({"environment": None, "dataset": [{"question": "Why?"}], "rewards": ["correct"]}, "answer"),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from midthought.errors import EpisodeError, SettingsError
+from midthought.tools.concurrency import environments_loop, on_loop
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
 
 
@@ -16,7 +17,8 @@ class EnvironmentStepTool(Tool):
     Only `step(action)` of the environment is used, plain or `async`. It returns `(observation, reward, done, info)`, or
     Gymnasium's `(observation, reward, terminated, truncated, info)`.
     `metadata` contains `reward` (float) and `done` (bool) for rewards and metrics. Without an `environment`, the tool steps
-    the environment of the calling episode. With one, all calls step that object: use it for a single episode only.
+    the environment of the calling episode. With one, calls step that object, except in an episode with another environment of
+    its class (training copies the environment): they step the episode's.
 
     Examples:
         >>> class Guess:
@@ -38,8 +40,8 @@ class EnvironmentStepTool(Tool):
         self.max_concurrency = None if environment is None else 1
 
     def open(self, episode: ToolEpisode) -> EnvironmentStepTool:
-        """Returns the tool for the episode's environment. Raises `EpisodeError` if the episode has none."""
-        if self._environment is not None:
+        """Returns the tool for the episode's environment. Raises `EpisodeError` if there is none."""
+        if self._environment is not None and type(episode.environment) is not type(self._environment):
             return self
         if episode.environment is None:
             raise EpisodeError(f"the episode of task {episode.task.task_id!r} has no environment to step")
@@ -55,7 +57,7 @@ class EnvironmentStepTool(Tool):
 
 
 async def _output_later(result: Awaitable[Any]) -> ToolOutput:
-    return _output(await result)
+    return _output(await on_loop(environments_loop, lambda: result))
 
 
 def _output(result: Any) -> ToolOutput:

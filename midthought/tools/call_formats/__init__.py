@@ -199,7 +199,7 @@ class ParsedTurnFormat(ToolCallFormat):
 
     def read(self, text: str, *, in_thought: bool) -> list[ParsedAction]:
         """Returns the calls that the parser finds."""
-        return self.parser.parse_all(text)
+        return list(self.parser.parse_all(text))
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         return self.parser.render_call(tool_name, parameters)
