@@ -103,7 +103,7 @@ def read_multiple_choice(row: Mapping[str, Any], seed: int) -> Problem:
     """
     names, texts = _options(row)
     if not 2 <= len(texts) <= len(LETTERS):
-        read = "of `choices`, `options` or the columns A, B, …"
+        read = f"of `choices`, `options` or A, B, … (its columns are {', '.join(map(str, row))!r:.200})"
         raise RowError(f"it has {len(texts)} options {read}; a problem has 2 to {len(LETTERS)}")
     if len({*names}) != len(texts):
         raise RowError(f"its {len(texts)} options have the names {', '.join(names)}; give each its own")

@@ -20,6 +20,7 @@ from midthought.config.references import optional
 from midthought.data.problem_readers import prompt_of
 from midthought.env.answers import is_right
 from midthought.errors import DataError
+from midthought.feedback.masking import mask_answer
 from midthought.feedback.settings import (
     DEFINITION,
     SYSTEM_PROMPT,
@@ -28,6 +29,7 @@ from midthought.feedback.settings import (
     wrong_answer_result,
 )
 from midthought.files.regular import atomic_path
+from midthought.types import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +72,8 @@ def convert(
 
     A conversation is system, user and the assistant's answer. A wrong answer is followed by a call of `get_feedback` with the
     whole answer, the result in the tool's wording and the next answer; the last answer is right and has no call. Each problem
-    that was right in round 0, 1 or 2 gives one conversation, in the order of first appearance.
+    that was right in round 0, 1 or 2 gives one conversation, in the order of first appearance. As in an episode, its answer is
+    masked in the feedback.
 
     Trainers encode whole conversations, so text like `<|im_end|>` or `</think>` would become a control token: it is written
     with a blank (`< |im_end|>`) and counted.
@@ -128,9 +131,7 @@ def report_lines(report: ConversionReport) -> list[str]:
     if report.num_later_rounds:
         lines.append(f"{report.num_later_rounds} rows of later rounds not used")
     if report.num_broken_up:
-        lines.append(
-            f"{report.num_broken_up} conversations contain control tokens as text; a blank was added in each token"
-        )
+        lines.append(f"{report.num_broken_up} conversations have control tokens as text; a blank was added in each")
     return lines
 
 
@@ -152,6 +153,7 @@ class Record(BaseModel, frozen=True):
     full_response: Annotated[list[str], Field(min_length=1, max_length=1)]
     feedback: str
     normalized_answer: Any
+    answer: Any
     unique_id: StrictInt | str | None
     question_id: StrictInt | str | None
     original_question: str | None
@@ -165,6 +167,13 @@ class Record(BaseModel, frozen=True):
         """A log has a text, a list of a text and its log-probability, or null."""
         said = value[0] if isinstance(value, list) and value else value
         return "" if said is None else said.strip() if isinstance(said, str) else said
+
+    @property
+    def task(self) -> Task:
+        """The problem with its answer, empty if that is no text, and the aliases in TriviaQA's column `answer`."""
+        named = self.answer.get("aliases") if isinstance(self.answer, Mapping) else ()
+        answer, aliases = self.normalized_answer, tuple(map(str, named)) if isinstance(named, list) else ()
+        return Task(task_id="", prompt=self.prompt, answer=answer if isinstance(answer, str) else "", aliases=aliases)
 
     @property
     def problem_id(self) -> str:
@@ -214,9 +223,10 @@ def _store(
         report.num_later_rounds += 1
         return
     if checked_as is not None:
-        if not isinstance(truth := record.normalized_answer, str) or not truth:
+        if not (task := record.task).answer:
             raise RecordError("it has no normalized_answer to compare its answer with")
-        record = record.model_copy(update={"is_right": is_right(checked_as, record.full_response[0], truth)})
+        verdict = is_right(checked_as, record.full_response[0], task.answer, task.aliases)
+        record = record.model_copy(update={"is_right": verdict})
     first = problems.setdefault(record.problem_id, {}).setdefault(record.iteration, record)
     if first is not record:
         raise RecordError(f"round {record.iteration} of {record.problem_id!r} is already in line {first.line}")
@@ -236,7 +246,7 @@ def _conversations(
             report.skipped[why_not] += 1
             continue
         report.conversations[KINDS[len(rounds) - 1]] += 1
-        texts = [(each.prompt, each.full_response[0], each.feedback) for each in rounds]
+        texts = [(each.prompt, each.full_response[0], mask_answer(each.feedback, each.task)) for each in rounds]
         harmless = [tuple(map(without_control_tokens, each)) for each in texts]
         report.num_broken_up += harmless != texts
         yield {"messages": _messages(harmless, dataset), "tools": tools}

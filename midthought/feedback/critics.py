@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
+from midthought.data.final_answers import last_number
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answers import CHECKS, extract
 from midthought.errors import DataError, SettingsError, near_names
@@ -45,7 +46,7 @@ class Calculation:
 class Hints:
     """Names the first false statement; else the first missing partial product; else the place of the first wrong digit.
 
-    Raises DataError for a problem that is not a calculation with two whole numbers.
+    Raises DataError for a problem that is not a calculation with two whole numbers, or not only one.
     """
 
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
@@ -64,16 +65,16 @@ def _data_set(task: Task) -> str:
 
 
 def calculation_of(task: Task) -> Calculation:
-    """The calculation that the task's prompt asks for. Raises DataError if there is none."""
-    found = _CALCULATION.search(task.prompt)
-    if found is None:
-        raise DataError(
-            f"task {task.task_id!r} asks for no product, sum or difference of two whole numbers, so the critic 'hints' can "
-            "calculate nothing; use 'outcome' or 'model' for such tasks"
-        )
-    first, sign, second = found.groups()
-    plain_sign = "+" if sign == "+" else "-" if sign in "-−" else "*"
-    return Calculation(int(first.replace(",", "")), plain_sign, int(second.replace(",", "")))
+    """The calculation in the task's prompt whose result is its answer. Raises DataError if there is none."""
+    for first, sign, second in _CALCULATION.findall(task.prompt):
+        plain_sign = "+" if sign == "+" else "-" if sign in "-−" else "*"
+        calculation = Calculation(int(first.replace(",", "")), plain_sign, int(second.replace(",", "")))
+        if calculation.result == last_number(task.answer):
+            return calculation
+    raise DataError(
+        f"task {task.task_id!r} asks for no product, sum or difference of two whole numbers that is its answer, so the critic "
+        "'hints' can calculate nothing; use 'outcome' or 'model' for such tasks"
+    )
 
 
 def _false_step(task: Task, steps: str) -> str | None:

@@ -13,8 +13,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+import regex
+
 from midthought.data.problem_readers import LETTERS
 from midthought.data.problem_sets import OPTIONS_LABEL
+from midthought.memory.turns import UNSPACED_LETTER
 from midthought.types import Task
 
 MASK = "[masked]"
@@ -26,7 +29,7 @@ MAX_LABEL = 30
 """Whole numbers up to this are kept as numbers of steps and of a list's items."""
 
 _OPTION_LINE = re.compile(r"^[ \t]*\(?([A-J])[).:][ \t]+(\S[^\n]*?)[ \t]*$", re.MULTILINE)
-_ONLY_A_LETTER = re.compile(r"[\s$]*(?:\\(?:text|boxed|mathrm|textbf)\{)?\s*\(?([A-J])\)?[.}\s$]*")
+_ONLY_A_LETTER = re.compile(r"[\s$]*(?:\\(?:text|boxed|mathrm|textbf)\{)?\s*\(?([A-Ja-j])\)?[.}\s$]*")
 
 
 def mask_answer(text: str, task: Task) -> str:
@@ -73,7 +76,7 @@ def choices_of(task: Task) -> dict[str, str]:
 def _options(task: Task) -> dict[str, str]:
     letter = _ONLY_A_LETTER.fullmatch(task.answer)
     options = choices_of(task) if letter else {}
-    return options if letter and letter[1] in options else {}
+    return options if letter and letter[1].upper() in options else {}
 
 
 # -- numbers -------------------------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ _SPACE = r"(?:\s|\\(?:left|right)\b|\\[,;! ])"
 _TOKEN = re.compile(rf"(?P<space>{_SPACE}+)|\\[A-Za-z]+|[^\W_]+|\S", re.DOTALL)
 _SPELLINGS = {"-": "[-−–]", "'": "['’]", "\\frac": r"\\[dtc]?frac"}
 _SAME = {"−": "-", "–": "-", "’": "'", "\\dfrac": "\\frac", "\\tfrac": "\\frac", "\\cfrac": "\\frac"}
-_WORD = r"[^\W_]"
+_WORD, _UNSPACED = r"[^\W_]", regex.compile(UNSPACED_LETTER)
 
 
 class _Search:
@@ -206,6 +209,8 @@ def _pattern_of(form: str) -> str:
         pattern += f"{_SPACE}{'+' if joined_words and is_apart else '*'}+" if last else ""
         pattern += _SPELLINGS.get(token, re.escape(token))
         last, is_apart = token, False
+    if _UNSPACED.search(form):  # of a script without blanks between words
+        return pattern
     before = rf"(?<!{_WORD})(?:0x)?" if re.match(_WORD, form) else r"(?:\\left\s*)?"
     plural = "(?:e?s)?" if re.search(r"[^\W\d_]{3}\Z", form) else ""
     after = rf"{plural}(?!{_WORD})" if re.search(rf"{_WORD}\Z", form) else ""
@@ -239,6 +244,7 @@ def _option_patterns(letter: str) -> list[re.Pattern[str]]:
 @lru_cache(maxsize=4096)
 def _search(answer: str, aliases: tuple[str, ...], options: tuple[tuple[str, str], ...]) -> _Search:
     found = _ONLY_A_LETTER.fullmatch(answer)
-    if found is None:
+    if found is None or not (options or found[1].isupper()):  # `b` is a variable, unless it names an option
         return _Search((answer, *aliases), ())
-    return _Search((dict(options)[found[1]],) if options else (), _option_patterns(found[1]))
+    letter = found[1].upper()
+    return _Search((*(text for each, text in options if each == letter), *aliases), _option_patterns(letter))

@@ -18,7 +18,7 @@ from midthought.feedback.settings import FeedbackSettings, without_control_token
 from midthought.http.json_requests import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
 from midthought.types import Task
 
-THOUGHT_END = "</think>"
+THOUGHT_START, THOUGHT_END = "<think>", "</think>"
 MAX_CHARS = 24_000
 """Of a longer answer or reasoning, only the end is shown, because the final answer is there."""
 NUM_ROUNDS = 3
@@ -60,7 +60,7 @@ class ModelCritic:
         prompt = feedback_prompt(task, answer, reasoning, shows_solution=self._settings.process_feedback)
         reply = await self._ask(json.dumps(request_body(self._settings, prompt)).encode())
         words = reply.text.rpartition(THOUGHT_END)[2].strip()
-        if not words:
+        if not words or words.startswith(THOUGHT_START):  # a thought that was cut states the answer
             raise NoReplyError(
                 f"the feedback was empty (the reply ended with {reply.finish_reason!r}); see `midthought feedback check`",
                 is_passing=False,

@@ -7,6 +7,7 @@ sources (a language model, a person) are read from JSON lines by `read_questions
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -19,7 +20,8 @@ from typing import Any
 from midthought.data.final_answers import as_unanswerable
 from midthought.errors import SettingsError, TranscriptError, near_names
 from midthought.files.regular import atomic_path, read_regular_text
-from midthought.memory.chunks import Chunk, each_word_once
+from midthought.memory.chunks import Chunk, each_word_once, words_digest
+from midthought.memory.search import spaced_words
 from midthought.memory.splitting import pieces_of, words_of
 from midthought.memory.tool import format_chunk
 from midthought.memory.turns import UNKNOWN_SPEAKER
@@ -66,7 +68,7 @@ class QuestionPlan:
 
 
 def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, memory: Sequence[Chunk]) -> list[Task]:
-    """Returns questions about `chunks`; every quote is unique in `memory`; kinds and answers are balanced.
+    """Returns questions about `chunks`; every quote occurs once in `memory`; kinds and answers are balanced.
 
     Returns fewer than `plan.num_questions` if the chunks do not suffice: no quote is used twice.
     """
@@ -99,18 +101,19 @@ def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, me
 
 
 def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Random) -> tuple[str, str] | None:
-    """Returns a quote from the chunk and the answer to a question of this kind; None if the chunk is too short."""
-    words = chunk.transcript.split()
+    """Returns a quote from the chunk and the answer to a question of this kind; None if the chunk is too short or quotes it."""
+    words = words_of(chunk.transcript)
     if kind == "continuation":
         start, length = _place_before_end(len(words), plan, rng)
     else:
         length = rng.randint(plan.min_quote_words, max(plan.min_quote_words, min(plan.max_quote_words, len(words))))
         start = rng.randint(0, max(0, len(words) - length))
-    quote = _EDGES.sub("", " ".join(words[start : start + length]))
-    if start < 0 or '"' in quote or len(quote.split()) < plan.min_quote_words:
+    quote = _EDGES.sub("", "".join(words[start : start + length]))
+    if start < 0 or '"' in quote or len(words_of(quote)) < plan.min_quote_words:
         return None
-    answers = {"speaker": chunk.speaker, "episode": chunk.episode, "continuation": " ".join(words[start + length :])}
-    return quote, answers[kind]
+    rest = "".join(words[start + length :]).strip()
+    answer = {"speaker": chunk.speaker, "episode": chunk.episode, "continuation": rest}[kind]
+    return None if spaced_words(answer) in spaced_words(quote) else (quote, answer)
 
 
 def _place_before_end(num_words: int, plan: QuestionPlan, rng: random.Random) -> tuple[int, int]:
@@ -125,11 +128,12 @@ def as_task(chunk: Chunk, kind: str, quote: str, answer: str, *, note: Chunk | N
     """Returns the task of one question; the note, if any, precedes it in the prompt."""
     question = WORDINGS[kind].format(quote=quote)
     prompt = f"Note: {format_chunk(note)}\n{question}" if note else question
+    labels = {"needs_memory": needs_memory, "kind": kind, "episode": chunk.stem, "quote": quote}
     return Task(
         task_id=f"{chunk.chunk_id}:{kind}:{'memory' if needs_memory else 'note'}",
         prompt=prompt,
         answer=answer,
-        labels={"needs_memory": needs_memory, "kind": kind, "episode": chunk.stem, "quote": quote},
+        labels={**labels, "evidence_digest": words_digest([chunk])},
         evidence=(chunk.chunk_id,),
     )
 
@@ -144,9 +148,11 @@ def with_windows(tasks: Sequence[Task], windows: Sequence[Chunk]) -> list[Task]:
     for task in tasks:
         quote = task.labels.get("quote")
         near = by_stem.get(str(task.labels.get("episode")), []) if quote else []
-        evidence = tuple(window.chunk_id for window in near if str(quote) in window.transcript)
-        if evidence or not quote:
-            found.append(replace(task, evidence=evidence) if evidence else task)
+        if shown := [window for window in near if str(quote) in window.transcript]:
+            labels = {**task.labels, "evidence_digest": words_digest(shown)}
+            found.append(replace(task, evidence=tuple(window.chunk_id for window in shown), labels=labels))
+        elif not quote:
+            found.append(task)
     return found
 
 
@@ -210,7 +216,8 @@ def read_questions(path: Path) -> list[Task]:
 
     Raises TranscriptError with the file and line if one cannot be read.
     """
-    tasks = []
+    tasks: list[Task] = []
+    line_of: dict[str, int] = {}
     try:
         lines = read_regular_text(path).split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -233,6 +240,8 @@ def read_questions(path: Path) -> list[Task]:
             if not all(_are_texts(known.get(name, [])) for name in ("aliases", "evidence")):
                 raise ValueError("aliases and evidence must be lists of strings")
             tasks.append(as_unanswerable(Task.from_dict(known)))
+            if (first := line_of.setdefault(tasks[-1].task_id, number)) != number:
+                raise ValueError(f"the task_id {tasks[-1].task_id!r} is that of line {first}")
         except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TranscriptError(
                 f'{path}, line {number}: not a question ({error}); write {{"question": "…", "answer": "…"}} on each line'
@@ -245,22 +254,22 @@ def _are_texts(value: Any) -> bool:
 
 
 class _QuoteIndex:
-    """Decides whether a quote occurs in one chunk only, ignoring case and punctuation."""
+    """Decides whether a quote occurs once in the episodes, whose chunks are in order, also across the ends of chunks. Words are
+    compared as full-text search does."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._texts = [f" {_plain(chunk.transcript)} " for chunk in chunks]
-        self._chunks_of_word: dict[str, set[int]] = defaultdict(set)
-        for number, text in enumerate(self._texts):
-            for word in text.split():
-                self._chunks_of_word[word].add(number)
+        self._words: list[str] = []
+        self._places: dict[str, list[int]] = defaultdict(list)
+        for _, of_episode in itertools.groupby(chunks, lambda chunk: chunk.stem):
+            self._words += [*spaced_words(" ".join(chunk.transcript for chunk in of_episode)).split(), ""]
+        for place, word in enumerate(self._words):
+            self._places[word].append(place)
 
     def is_unique(self, quote: str) -> bool:
-        words = _plain(quote).split()
-        if not words:
-            return False
-        candidates = set.intersection(*(self._chunks_of_word.get(word, set()) for word in words))
-        needle = f" {' '.join(words)} "
-        return sum(needle in self._texts[number] for number in candidates) == 1
+        words = spaced_words(quote).split() or [" "]
+        rarest = min(range(len(words)), key=lambda number: len(self._places[words[number]]))
+        starts = (place - rarest for place in self._places[words[rarest]] if place >= rarest)
+        return sum(self._words[start : start + len(words)] == words for start in starts) == 1
 
 
 class _ByAnswer:
@@ -289,7 +298,3 @@ def _distractor(chunks: Sequence[Chunk], answer: str, rng: random.Random) -> Chu
     """Returns a chunk that does not contain the answer; None if none is found, as in a part of one episode."""
     drawn = (rng.choice(chunks) for _ in range(MAX_DISTRACTOR_DRAWS))
     return next((other for other in drawn if answer not in format_chunk(other)), None)
-
-
-def _plain(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.lower()))

@@ -24,6 +24,7 @@ from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.sources import PromptBuilder, open_sources
 from midthought.trainer.tasks import ListedTasks
+from midthought.trainer.validation import states
 from midthought.types import ParsedAction, Task, ToolOutcome, Trajectory
 
 Proof = Callable[[Task], str]
@@ -92,16 +93,14 @@ class Proofs(ToolExecutor):
 def shuffled(tasks: Sequence[Task], proof: Proof, seed: int, *, more: Sequence[Task] = ()) -> dict[str, Task]:
     """Returns another question for the id of each, with a different answer, of the same kind if possible.
 
-    The right answer does not occur in the other's evidence. The other question is one of `tasks`, or of `more` if `tasks` has
+    The right answer is no word of the other's evidence. The other question is one of `tasks`, or of `more` if `tasks` has
     none. Raises ValueError if neither has one.
     """
-    known = [[(task, proof(task).casefold()) for task in part] for part in (tasks, more)]
+    known = [[(task, proof(task)) for task in part] for part in (tasks, more)]
     found = {}
     for task in tasks:
-        truths = {truth.casefold() for truth in (task.answer, *task.aliases)}
         for part in known:
-            unlike = [(other, text) for other, text in part if other.answer.casefold() not in truths]
-            if others := [other for other, text in unlike if not any(truth in text for truth in truths)]:
+            if others := [other for other, text in part if not states(f"{text} {other.answer}", task)]:
                 break
         else:
             remedy = "give more tasks"

@@ -24,6 +24,13 @@ class ToolOff(ToolExecutor):
         raise RuntimeError("the tool is switched off")
 
 
+def states(text: str, task: Task) -> bool:
+    """Whether a right answer of the task is a word of the text; if it has letters beyond ASCII, whether it occurs in the text."""
+    answers = (each for each in (task.answer, *task.aliases) if each)
+    forms = [rf"(?<!\w){re.escape(each)}(?!\w)" if each.isascii() else re.escape(each) for each in answers]
+    return bool(forms) and re.search("|".join(forms), text, re.IGNORECASE) is not None
+
+
 class OtherResults(ToolExecutor):
     """Every valid call returns the first result that the same tool had in another task's episode, one in which no right answer of
     this task is a word; an error if there is none."""
@@ -38,12 +45,10 @@ class OtherResults(ToolExecutor):
                     of_tool.setdefault(episode.task.task_id, event.call.result)
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
-        truths = "|".join(re.escape(truth) for truth in (task.answer, *task.aliases) if truth)
-        right = re.compile(rf"(?<!\w)({truths})(?!\w)", re.IGNORECASE) if truths else None
         others = [
             text
             for task_id, text in self.results.get(str(action.tool_name), {}).items()
-            if task_id != task.task_id and not (right and right.search(text))
+            if task_id != task.task_id and not states(text, task)
         ]
         if not others:
             raise RuntimeError("no other episode has a result of this tool")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 from pathlib import Path
@@ -123,7 +124,8 @@ def test_of_another_machines_preset_only_what_is_missing_here_is_reported(tmp_pa
 
 
 def test_the_data_is_examined_also_if_the_model_is_not_on_this_machine(tmp_path):
-    (tmp_path / "own.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n' * 20)
+    asked = ({"question": "Who?", "answer": "Ada", "labels": {"episode": f"e{number}"}} for number in range(20))
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, asked)))
     words = [f"questions.path={tmp_path}/own.jsonl"]
     report = examine_recipe(find_recipe("podcast"), words=words, config=Path("seed"), run_path=tmp_path / "run")
     said = [finding.observation for finding in report.findings if finding.check == "tasks"]

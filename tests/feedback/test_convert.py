@@ -12,6 +12,7 @@ from published_templates import PUBLISHED
 from midthought.data.problem_readers import prompt_of
 from midthought.errors import DataError
 from midthought.feedback.convert import KINDS, ConversionReport, convert, report_lines
+from midthought.feedback.masking import MASK
 from midthought.feedback.settings import DEFINITION, SOLVE_AGAIN, SYSTEM_PROMPT, without_control_tokens
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -163,6 +164,17 @@ def test_what_other_data_sets_logs_look_like(tmp_path):
     done = Converted(tmp_path, [trivia, *mmlu, numbered], dataset="trivia_qa")
     assert done.questions == ["Who?", "Question m?", "Question n?"]
     assert done.rows[0]["messages"][1]["content"] == prompt_of("trivia_qa", "Who?")
+
+
+def test_feedback_that_states_the_answer_is_masked_as_in_an_episode(tmp_path):
+    """Otherwise the policy learns to copy it. The other texts stay: the answers state what they state."""
+    told, named = "It is not 4: 2 + 3 = 5.0, so **5**.", {"value": "E", "aliases": ["Vitamin E", "tocopherol"]}
+    lines = by_round(rounds("a", False, True, feedback=[told, None]), rounds("b", False, True))
+    vitamin = {"normalized_answer": "e", "answer": named, "feedback": ["Not C but tocopherol, vitamin e.", None]}
+    done = Converted(tmp_path, [*lines, *rounds("c", False, True, **vitamin)])
+    results = [each["messages"][3]["content"].partition("\n")[0] for each in done.rows]
+    assert results == [f"It is not 4: 2 + 3 = {MASK}, so **{MASK}**.", "b hint 0", f"Not C but {MASK}, {MASK}."]
+    assert "\\boxed{5}" in done.rows[0]["messages"][-1]["content"]
 
 
 def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path):

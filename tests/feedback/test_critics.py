@@ -140,9 +140,21 @@ def test_hints_say_where_the_answer_that_was_judged_goes_wrong(
     assert hint in say(Hints(), answer, reasoning, asked)
 
 
-def test_hints_refuse_a_problem_that_is_no_calculation() -> None:
-    with pytest.raises(DataError, match="'p' asks for no product"):
-        say(Hints(), "7", task=task("Who found it?", "Ada"))
+@pytest.mark.parametrize(
+    ("prompt", "answer"),
+    [
+        ("Who found it?", "Ada"),
+        ("What is 2 * 3 * 4?", "24"),
+        ("Calculate 12 345 * 2.", "24690"),
+        ("On 2020-12-01 Ann had 5 apples, and got 7.", "12"),
+    ],
+)
+def test_hints_refuse_a_problem_that_is_no_calculation_or_not_only_one(prompt: str, answer: str) -> None:
+    """The policy reads the error, so it does not state the answer."""
+    with pytest.raises(DataError, match="'p' asks for no product") as refused:
+        say(Hints(), "7", task=task(prompt, answer))
+    assert answer not in str(refused.value)
+    assert "ones place" in say(Hints(), "13", task=task("In 1999 - 2001 Ann had 5 + 7 apples. How many?", "12"))
 
 
 def test_hints_for_real_products_never_hold_the_answer(real_data: Path) -> None:
@@ -195,6 +207,11 @@ def test_control_tokens_in_what_the_policy_wrote_are_taken_apart() -> None:
 def test_a_thought_before_the_feedback_is_left_out_and_the_answer_masked() -> None:
     with ChatServer(lambda body: "<think>It is 5535.</think>\nGo on, 5535 is near.") as server:
         assert say(model(server), "1") == f"Go on, {MASK} is near."
+    with (
+        ChatServer(lambda body: "<think>It is five thousand, and then") as server,
+        pytest.raises(NoReplyError, match="feedback was empty"),
+    ):
+        say(model(server), "1")
 
 
 @pytest.mark.parametrize("fault", [500, 429, 404, "half", "no_choice", "cut"])

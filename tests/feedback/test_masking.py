@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ TOLD = (
     ("50\\%", ["50%", "50\\%", "50 %", "50", "0.5"]),
     ("10 \\text{ cm}", ["10", "10.0"]),
     ("\\text{Evelyn}", ["Evelyn", "EVELYN", "evelyn"]),
+    ("東京", ["東京"]),
     ("New Jersey", ["New Jersey", "new\njersey", "NEW  JERSEY"]),
     ("Lysosome", ["lysosomes"]),
     ("9A3BDDD63", ["9a3bddd63", "0x9A3BDDD63"]),
@@ -49,6 +51,7 @@ TOLD = (
 """Answer -> forms that are masked."""
 WITHIN = (
     ("\\$18.90", "\\$‹18.9›, $42$, 10 cm, 90^\\circ"),
+    ("東京", "それは‹東京›です"),
     ("42", "so $‹42›$ and \\(‹42›\\)"),
     ("10 \\text{ cm}", "‹10› cm or ‹10›cm"),
     ("42", "_‹42›_, __‹42›__ is the answer; it is _‹42›_. ‹42›m long, ‹42›s."),
@@ -90,12 +93,18 @@ def test_what_is_no_form_of_the_answer_and_units_and_signs_around_one_stay(answe
 def test_every_alias_is_masked_the_longest_first() -> None:
     masked = mask("George W. Bush (GEORGE BUSH'S son), that is, Dubya.", "George Bush", ("George W. Bush", "Dubya"))
     assert masked == f"{MASK} ({MASK}'S son), that is, {MASK}."
+    assert mask("It is tocopherol, vitamin E.", "E", ("Tocopherol",)) == f"It is {MASK}, vitamin {MASK}."
 
 
 def test_an_option_is_masked_by_its_letter_and_its_words() -> None:
     task = Task(task_id="t", prompt="Which?\n(A) Plasma membrane\n(B) Lysosome\n(C) Cytosol", answer="B")
     assert choices_of(task) == {letter: OPTIONS[letter] for letter in "ABC"} and is_multiple_choice(task)
     assert mask_answer("B, the lysosome; not A", task) == f"{MASK}, the {MASK}; not A"
+    for answer in ("b", "(b)"):
+        assert (
+            mask_answer("B, (b), the lysosome; not A", replace(task, answer=answer))
+            == f"{MASK}, ({MASK}), the {MASK}; not A"
+        )
     assert not is_multiple_choice(Task(task_id="t", prompt="Which letter?", answer="B"))
     for letter in "AD":
         for each in (letter, letter.lower()):

@@ -51,7 +51,7 @@ def test_the_first_object_that_fits_is_the_reply():
         assert parse_object(text, GRADE_SCHEMA) == {"same": found}
     with pytest.raises(ValueError, match="does not fit: 'yes' is not of type 'boolean'"):
         parse_object('{"same": "yes"}', GRADE_SCHEMA)
-    for text in ("no", '{"same": ', "{" * 10_000, '{"a":' * 10_000):
+    for text in ("no", '{"same": ', "{" * 10_000, '{"a":' * 10_000, '<think>Perhaps {"same": true}, but'):
         with pytest.raises(ValueError, match="holds no JSON object"):
             parse_object(text, GRADE_SCHEMA)
 

@@ -124,9 +124,26 @@ def test_a_quote_that_the_memory_holds_twice_or_a_chunk_that_is_too_short_is_not
     twins = episode("e", ["the tide clock has one copper hand and no numerals at all on it"] * 2)
     assert make_questions(twins, plan_of(9), 0, memory=twins) == []
     assert make_questions(twins[:1], plan_of(9), 0, memory=twins[:1]) != []
+    again = [*twins[:1], *episode("f", ["the tide clock has one copper hand and no", "numerals at all on it"])]
+    assert make_questions(twins[:1], plan_of(9), 0, memory=again) == [], "cut elsewhere, the words are the same"
+    named = episode("e", ["Hello, my name is Ann Lee and I am the keeper of it"], speaker="Ann Lee")
+    quotes = [task.labels["quote"] for task in make_questions(named, plan_of(9, kinds=("speaker",)), 0, memory=named)]
+    assert not any("Ann Lee" in quote for quote in quotes), "the question states its answer"
     short = episode("e", ["seven words are not enough for it"])
     assert make_questions(short, plan_of(9), 0, memory=short) == []
     assert all(quote_and_answer(short[0], kind, PLAN, random.Random(0)) is None for kind in WORDINGS)
+
+
+def test_scripts_without_blanks_between_words_are_asked_about():
+    said = "今天我们来谈谈人工智能的未来，以及它对普通人生活的影响。我觉得最重要的问题是教育。"
+    chunk = Chunk("e_0", "E", "e", "王小明", said, "00:00:00", 0)
+    plan = plan_of(9, kinds=("speaker", "continuation"))
+    made = make_questions([chunk], plan, 0, memory=[chunk])
+    assert {task.labels["kind"] for task in made} == {"speaker", "continuation"}
+    for task in made:
+        assert 14 <= len(task.labels["quote"]) <= 24 and task.labels["quote"] in said
+        assert task.answer == "王小明" or said.endswith(task.answer)
+    assert make_questions([chunk], plan, 0, memory=[chunk, *episode("f", [f"好{said}"])]) == []
 
 
 def test_quotes_of_windows_are_of_one_speaker_and_every_word_is_taken_once():
@@ -179,6 +196,7 @@ def test_questions_are_read_back_as_they_were_written(tmp_path, tasks):
     [
         "{", "[]", "3", '{"question": "Who?"}', '{"answer": "Ada"}', '{"question": 3, "answer": "x"}',
         '{"question": "Who?", "answer": 3}', '{"question": "Who?", "answer": "Ada", "labels": [1]}',
+        '{"question": "Who?", "answer": "Ada", "task_id": "mine:1"}',
         '{"question": "Who?", "answer": "Ada", "evidence": "t_0"}', '{"question": "Who?", "answer": "Ada", "aliases": [1]}',
     ],
 )  # fmt: skip
@@ -218,15 +236,28 @@ def test_a_users_questions_need_a_question_and_an_answer_only(tmp_path):
     ]
 
 
+def made_of(chunks: list[Chunk]) -> list[Task]:
+    return make_questions(chunks, plan_of(40, needless_share=0), 0, memory=chunks)
+
+
 def question_about(chunk: Chunk) -> Task:
     labels = {"evidence_digest": words_digest([chunk])}
-    return Task(task_id=chunk.chunk_id, prompt="Who?", answer=chunk.speaker, labels=labels, evidence=(chunk.chunk_id,))
+    name = chunk.chunk_id
+    return Task(task_id=name, prompt=f"Who of {name}?", answer=chunk.speaker, labels=labels, evidence=(name,))
 
 
 def test_evidence_of_another_splitting_is_not_used(tmp_path):
     """The ids `STEM_0`, `STEM_1`, … exist in both."""
     transcripts = read_transcripts(SAMPLE).require_all()[:4]
     path = tmp_path / "own.jsonl"
+    quoted = with_windows(made_of(chunk_all(transcripts)), chunk_all(transcripts, Chunking("windows")))
+    write_questions(quoted, path)
+    for chunking, is_proven in (("turns", False), ("windows", True)):
+        config = PodcastConfig(questions={"path": str(path)}, memory={"chunking": chunking})
+        data = prepare_data(config, transcripts, tmp_path / "run")
+        for task in (task for part in ("train", "validation", "test") for task in data.tasks[part]):
+            assert data.can_prove([task]) is is_proven
+            assert not is_proven or task.labels["quote"] in data.proof(task)
     for chunking, num_used in ((Chunking("turns", 9), 0), (18, 40)):
         made = [question_about(chunk) for chunk in chunk_all(transcripts, chunking)[10:50]]
         write_questions(made, path)

@@ -21,7 +21,8 @@ from midthought.http.json_requests import ChatEndpoint, EndpointSettings, Reply,
 
 NUM_ATTEMPTS = 3
 MAX_REPLY_TOKENS = 8192
-_THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
+_THOUGHT = re.compile(r"^.*?</think>|^\s*<think>.*", re.DOTALL)
+"""Also one that was cut: an object in it is a draft."""
 _MAX_STARTS = 100
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from midthought.config import ModelConfig
+from midthought.data.problem_sets import QUESTION_LABEL
 from midthought.data.rows import rows_of
 from midthought.errors import DataError
 from midthought.feedback.critics import PLACES
@@ -25,14 +26,14 @@ from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.recipes.feedback.settings import SftSection
-from midthought.recipes.feedback.tasks import NUM_DIGITS, Columns, draw_problem
+from midthought.recipes.feedback.tasks import NUM_DIGITS, Columns, draw_problem, question_key
 from midthought.rollout.openai_messages import check_message, result_event, result_messages
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
 from midthought.tools.concurrency import result_of
 from midthought.trainer.demonstrations import WrittenDemonstrations
 from midthought.trainer.initial_policy import make_policy_of
-from midthought.types import Trajectory
+from midthought.types import Task, Trajectory
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -157,6 +158,12 @@ def read_conversations(path: str | Path) -> list[list[Message]]:
     if not read:
         raise DataError(f"{path} holds no conversation; write it with `midthought feedback convert`")
     return read
+
+
+def without_held_out(conversations: Sequence[list[Message]], held_out: Iterable[Task]) -> list[list[Message]]:
+    """Returns the conversations that do not begin with the question of a held-out task: they would show its answer."""
+    questions = tuple(question_key(str(task.labels[QUESTION_LABEL])) for task in held_out)
+    return [each for each in conversations if not question_key(str(each[0]["content"])).startswith(questions)]
 
 
 def _without_gaps(message: Message) -> Message:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from midthought.config import settled
-from midthought.data.problem_sets import QUESTION_LABEL, load_problems
+from midthought.data.problem_sets import OPTIONS_LABEL, QUESTION_LABEL, load_problems
 from midthought.data.tasks import DATASET_LABEL
 from midthought.env.answer_matching import NUM_WORKERS
 from midthought.errors import SettingsError
@@ -78,15 +78,26 @@ def prepare_problems(config: FeedbackRecipeConfig) -> Parts:
     return _split(train, test, sizes, seed)
 
 
+def question_key(*texts: str) -> str:
+    """Returns the texts without blanks and case. Prompts of data sets end with different requests, so questions are compared."""
+    return "".join(" ".join(texts).split()).casefold()
+
+
+def _key(task: Task) -> str:
+    return question_key(str(task.labels[QUESTION_LABEL]), *sorted(map(str, task.labels.get(OPTIONS_LABEL) or ())))
+
+
 def _split(train: list[Task], test: list[Task], sizes: dict[str, int], seed: int) -> Parts:
-    """Takes test and validation from `test`, training from the rest of `train`; with too few problems each part gets a share."""
-    num_shares = 6 if test is train else 3
-    test = random.Random(f"problems-{seed}").sample(test, len(test))
+    """Takes test and validation from `test`, training from the rest of `train`, all at random; no question is in two parts. With
+    too few problems each part gets a share."""
+    num_shares, different = 6 if test is train else 3, list({_key(task): task for task in test}.values())
+    test = random.Random(f"problems-{seed}").sample(different, len(different))
     num_test = min(sizes["test"], max(1, 2 * len(test) // num_shares))
     num_validation = min(sizes["validation"], max(1, len(test) // num_shares))
     parts = {"test": test[:num_test], "validation": test[num_test : num_test + num_validation]}
-    held_out = {task.prompt for tasks in parts.values() for task in tasks}
-    parts["train"] = [task for task in train if task.prompt not in held_out][: sizes["train"]]
+    held_out = {_key(task) for tasks in parts.values() for task in tasks}
+    left = [task for task in train if _key(task) not in held_out]
+    parts["train"] = random.Random(f"train-{seed}").sample(left, min(sizes["train"], len(left)))
     if empty := [name for name, tasks in parts.items() if not tasks]:
         raise SettingsError(f"too few problems: none is left for {', '.join(empty)}; give more, or another test set")
     return parts

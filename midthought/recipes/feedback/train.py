@@ -13,7 +13,12 @@ from midthought.errors import SettingsError
 from midthought.feedback.commands import check_feedback
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
 from midthought.recipes.evaluation import EvaluationArm
-from midthought.recipes.feedback.demonstrations import Demonstrator, make_small_policy, read_conversations
+from midthought.recipes.feedback.demonstrations import (
+    Demonstrator,
+    make_small_policy,
+    read_conversations,
+    without_held_out,
+)
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.feedback.tasks import (
     DIFFICULTY_LABEL,
@@ -81,17 +86,22 @@ class FeedbackRun(RecipeRun):
 
     def demonstrations(self, config: FeedbackRecipeConfig) -> StepDemonstrations:  # type: ignore[override]
         seed = config.training.seed
+        held_out = [task for part in ("validation", "test") for task in self.tasks.parts[part]]
         if config.sft.source is not None:
             reader = DemonstrationReader(self.tasks.prompts, self.tasks.renderer, sys.maxsize)
-            read = reader.read(read_conversations(config.sft.source), self.tasks.stream)
+            kept = without_held_out(given := read_conversations(config.sft.source), held_out)
+            if len(kept) < len(given):
+                self.console.note(
+                    f"  {len(given) - len(kept)} of {len(given)} conversations left out: held-out problems"
+                )
+            read = reader.read(kept, self.tasks.stream)
             return ShuffledDemonstrations(read, config.sft.batch_tokens, f"converted-{seed}")
-        held_out = {task.prompt for part in ("validation", "test") for task in self.tasks.parts[part]}
         return Demonstrator(
             renderer=self.tasks.renderer,
             system=config.system_messages,
             settings=config.sft,
             hard_share=config.problems.hard_share,
-            held_out=held_out,
+            held_out={task.prompt for task in held_out},
             max_asks=min(config.inference.max_turns - 1, config.inference.max_tool_calls_per_cot),
             seed=seed,
         )

@@ -15,6 +15,7 @@ from typing import Any
 from midthought.data.final_answers import NO_ANSWER, UNANSWERABLE
 from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
+from midthought.memory.splitting import words_of
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
 from midthought.models.small_model import make_tokenizer
 from midthought.recipes.podcast.names import OwnQuestions, Premise, SyntheticNames
@@ -106,7 +107,7 @@ class Demonstrator(WrittenDemonstrations):
 
     def __post_init__(self) -> None:
         self._habits = self.habits or HABITS[self.settings.habits]
-        self._chunks = [chunk for chunk in self.chunks if len(chunk.transcript.split()) >= self.plan.min_quote_words]
+        self._chunks = [chunk for chunk in self.chunks if len(words_of(chunk.transcript)) >= self.plan.min_quote_words]
         self._made_up = SyntheticNames([chunk.transcript for chunk in self.chunks], self.renderer)
         self._own = OwnQuestions(self.own, self.names, self._made_up, self.invented_share)
 
@@ -169,7 +170,7 @@ class Demonstrator(WrittenDemonstrations):
         query = str(task.labels["quote"])
         found = [chunk]
         if habit is Habit.ASK_SHORT:
-            query = " ".join(query.split()[: rng.randint(1, 2)])
+            query = "".join(words_of(query)[: rng.randint(1, 2)]).strip()
             found = found if rng.random() < 0.2 else []
         while len(found) < self.num_results:
             found.insert(rng.randint(0, len(found)), self._varied(rng.choice(self._chunks), rng))

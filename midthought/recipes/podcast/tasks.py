@@ -112,18 +112,8 @@ class PodcastData:
         return any(not is_answerable(task) for tasks in self.tasks.values() for task in tasks)
 
     def can_prove(self, tasks: Sequence[Task]) -> bool:
-        """Whether the evidence of each task is chunks of this memory, with the words from which the question was made."""
-        return all(task.evidence and self._has_ids(task) and not self.is_foreign(task) for task in tasks)
-
-    def is_foreign(self, task: Task) -> bool:
-        """Whether the evidence has the ids of other words in this memory: the question was made from another splitting."""
-        digest = task.labels.get("evidence_digest")
-        if digest is None or not self._has_ids(task):
-            return False
-        return digest != words_digest(self._by_id[each] for each in task.evidence)
-
-    def _has_ids(self, task: Task) -> bool:
-        return self._by_id.keys() >= set(task.evidence)
+        """Whether the evidence of each task is chunks of this memory."""
+        return all(task.evidence and self._by_id.keys() >= {*task.evidence} for task in tasks)
 
     @property
     def names(self) -> dict[str, str]:
@@ -181,25 +171,45 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     num_episodes = len({chunk.stem for chunk in chunks})
     num_test = min(8, max(1, num_episodes // 3))
     num_validation = max(1, num_episodes // 12)
-    parts = split_episodes(chunks, num_test, num_validation, seed)
+    own = _split_own(read_questions(Path(questions.path)), seed) if questions.path else {}
+    parts = _parts_of(own, chunks) or split_episodes(chunks, num_test, num_validation, seed)
     kinds = tuple[str, ...](questions.kinds)
     plan = QuestionPlan(questions.num_train, needless_share=NO_MEMORY_SHARE, kinds=kinds)
-    tasks = _tasks(config, chunks, parts, plan)
+    tasks = _tasks(config, chunks, parts, plan) | own
+    if empty := [name for name, made in tasks.items() if not made]:
+        raise SettingsError(
+            f"no question could be made for {', '.join(empty)}: chunks of {plan.min_quote_words} words or more are needed, with "
+            "words that no other file has; add transcripts, and keep one file of each episode"
+        )
     if memory.chunking == "windows":
         tasks = {name: with_windows(made, stored) for name, made in tasks.items()}
     replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(stored)
     registry = ToolRegistry([search_tool(memory, store)])
-    data = PodcastData(parts, stored, tasks, store, registry, plan, replaces)
-    if foreign := [task for made in tasks.values() for task in made if data.is_foreign(task)]:
+    return PodcastData(parts, stored, _with_own_evidence(tasks, stored), store, registry, plan, replaces)
+
+
+def _with_own_evidence(tasks: dict[str, list[Task]], stored: Sequence[Chunk]) -> dict[str, list[Task]]:
+    """Returns the tasks without evidence that has the ids of chunks, but was made from other words: from another splitting."""
+    by_id, foreign = {chunk.chunk_id: chunk for chunk in stored}, list[Task]()
+
+    def own(task: Task) -> Task:
+        digest = task.labels.get("evidence_digest")
+        if digest in (None, words_digest(by_id[each] for each in task.evidence if each in by_id)):
+            return task
+        foreign.append(task)
+        return replace(task, evidence=())
+
+    kept = {part: [own(task) for task in made] for part, made in tasks.items()}
+    if foreign:
         _log.warning(
-            "%d questions, such as %s, were made from chunks with the same ids and other words: their evidence is not used. "
+            "%d questions, such as %s, were made from chunks with other words than this memory's: their evidence is not used. "
             "Make them from the chunks of this run (midthought memory chunk --chunking …), or from the memory at memory.path",
             len(foreign),
             foreign[0].task_id,
         )
-    return data
+    return kept
 
 
 def tools_of_run(config: PodcastConfig, run_path: Path) -> ToolRegistry:
@@ -238,23 +248,25 @@ def _tasks(
         "test": ("test", num_test, 0.0),
         "test_no_memory": ("test", num_test_no_memory, 1.0),
     }
-    tasks = {
+    return {
         name: make_questions(parts[part], replace(plan, num_questions=num, needless_share=share), seed, memory=chunks)
         for name, (part, num, share) in sizes.items()
     }
-    if questions.path:
-        tasks |= _split_own(read_questions(Path(questions.path)), seed)
-    if empty := [name for name, made in tasks.items() if not made]:
-        raise SettingsError(
-            f"no question could be made for {', '.join(empty)}: chunks of {plan.min_quote_words} words or more are needed; add "
-            "transcripts"
-        )
-    return tasks
+
+
+def _parts_of(own: dict[str, list[Task]], chunks: Sequence[Chunk]) -> dict[str, list[Chunk]]:
+    """Returns the chunks by part, as a user's questions about these episodes are split: no demonstration is about an episode of
+    the test. Empty if not all of them name their episode."""
+    part_of = {task.labels.get("episode"): part for part, tasks in own.items() for task in tasks}
+    if not own or not part_of.keys() <= {chunk.stem for chunk in chunks}:
+        return {}
+    return {part: [chunk for chunk in chunks if part_of.get(chunk.stem, "train") == part] for part in own}
 
 
 def _split_own(tasks: list[Task], seed: int) -> dict[str, list[Task]]:
-    """Splits a user's questions into 70, 10 and 20 %: by the label `episode` if all have one, else by question."""
-    keys = [str(task.labels.get("episode", task.task_id)) for task in tasks]
+    """Splits a user's questions into 70, 10 and 20 %: by the label `episode` or, without it, by question. A question that occurs
+    twice is in one part."""
+    keys = [str(task.labels.get("episode", " ".join(task.prompt.casefold().split()))) for task in tasks]
     names = sorted(set(keys))
     random.Random(f"split-{seed}").shuffle(names)
     num_test, num_validation = max(1, len(names) // 5), max(1, len(names) // 10)

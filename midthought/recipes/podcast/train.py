@@ -113,6 +113,11 @@ class PodcastRun(RecipeRun):
     def evaluate(self, when: str, source: EpisodeSource) -> dict[str, Any]:
         chosen = [arm for arm in self.arms if when != "before" or arm.name not in AFTER_ONLY]
         is_first = when == "before" or self.stage == "evaluate"
+        proofs = [self.data.proof(task) for arm in chosen if arm.name == "oracle" for task in arm.tasks]
+        limit = self.config.inference.max_result_tokens
+        if is_first and (num_cut := sum(self.tasks.renderer.truncate(proof, limit) != proof for proof in proofs)):
+            what = f"is longer than inference.max_result_tokens={limit}; raise it, or the oracle shows only a part"
+            self.console.note(f"  The evidence of {num_cut} of {len(proofs)} test questions {what}")
         return self.run_arms(when, source, chosen, arm_metrics) | (task_metrics(self.data) if is_first else {})
 
 

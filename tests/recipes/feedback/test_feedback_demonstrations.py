@@ -9,7 +9,13 @@ from midthought.errors import DataError
 from midthought.feedback.settings import RIGHT_ANSWER, SYSTEM_PROMPT, FeedbackSettings, wrong_answer_result
 from midthought.feedback.tool import FeedbackTool
 from midthought.models.small_model import make_tokenizer
-from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended, read_conversations
+from midthought.recipes.feedback.demonstrations import (
+    Demonstrator,
+    corpus,
+    mended,
+    read_conversations,
+    without_held_out,
+)
 from midthought.recipes.feedback.reward import CALL_FORMAT
 from midthought.recipes.feedback.settings import SftSection
 from midthought.recipes.feedback.tasks import Columns
@@ -108,6 +114,13 @@ def test_converted_conversations_are_played_as_episodes_are(renderer, tmp_path):
         '5\n<tool_call>\n{"name": "get_feedback", "arguments": {"current_answer": "5"}}\n</tool_call><|im_end|>\n'
         f"<|im_start|>tool\n{wrong_answer_result('Too much.')}<|im_end|>\n<|im_start|>assistant\n4<|im_end|>"
     )
+
+
+def test_conversations_about_held_out_questions_are_left_out():
+    asked = "What is  2 * 2?\n\nReason step by step."
+    conversations = [[{"role": "user", "content": text}] for text in (asked, "What is 2 * 3?")]
+    held_out = [Task(task_id="t", prompt="", answer="4", labels={"question": "what is 2 * 2?"})]
+    assert without_held_out(conversations, held_out) == conversations[1:]
 
 
 OTHERS = ({"question": "2 * 2?"}, "KeyError"), ({"messages": [{"role": "user", "content": [2]}]}, "of message 0")

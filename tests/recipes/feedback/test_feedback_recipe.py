@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import SettingsError
+from midthought.feedback.convert import convert
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.feedback.tasks import FeedbackTasks, prepare_problems
 from midthought.trainer.checkpoint import RunProgress
@@ -101,6 +102,36 @@ def test_problems_of_one_data_set_are_kept_apart_and_those_of_a_test_set_are_sha
     assert sizes(**gsm8k, **other) == {"test": 6, "validation": 3, "train": 12}
     with pytest.raises(SettingsError, match="too few problems"):
         sizes(dataset="gsm8k", source=problems("one", 1))
+
+
+def test_a_question_is_held_out_also_in_another_form_and_training_takes_any_others(problems, tmp_path):
+    """The prompts of math and gsm8k ask for the answer in different words."""
+    source = Path(problems("train", 40))
+    rows = [
+        {"problem": row["question"].replace(" ", "  ").upper(), "answer": "1"} for row in map(json.loads, source.open())
+    ]
+    (tmp_path / "math.jsonl").write_text("\n".join(map(json.dumps, [*rows, *rows])))
+    test = {"test_dataset": "math", "test_source": str(tmp_path / "math.jsonl"), "num_test": 9}
+    found = FeedbackRecipeConfig(
+        problems={"dataset": "gsm8k", "source": str(source), "num_train": 5, **test},
+        training={"num_validation_questions": 9},
+        feedback={"critic": "outcome"},
+    )
+    parts = prepare_problems(found)
+    numbers = {name: [int(task.labels["question"].split()[1][:-1]) for task in tasks] for name, tasks in parts.items()}
+    asked = [number for each in numbers.values() for number in each]
+    assert len(asked) == len(set(asked)) == 9 + 9 + 5
+    assert numbers["train"] != sorted(numbers["train"]), "not the first ones of a sorted file"
+
+
+def test_converted_conversations_about_held_out_problems_are_not_demonstrated(problems, tmp_path):
+    source, log = problems("train", 12), {"iteration": 0, "is_correct": True, "feedback": ""}
+    rows = [{**log, "original_question": f"train {n}?", "full_response": [f"\\boxed{{{n}}}"]} for n in range(12)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    convert(tmp_path / "log.jsonl", tmp_path / "sft.parquet", dataset="gsm8k")
+    words = ["problems.dataset=gsm8k", f"problems.source={source}", "feedback.critic=outcome"]
+    output = train(tmp_path / "run", "--stage", "sft", *words, f"sft.source={tmp_path / 'sft.parquet'}")
+    assert "6 of 12 conversations left out: held-out problems" in output
 
 
 def test_a_validation_has_as_many_problems_as_are_asked_for_at_most():

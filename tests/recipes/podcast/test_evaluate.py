@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import signal
@@ -96,6 +97,14 @@ def test_a_checkpoint_is_found_to_belong_to_its_run_and_a_setting_can_be_changed
     assert evaluate(checkpoint, tmp_path / "again", "questions.num_test=4")["num_questions"] == 4
     own, again = ((path / "config.yaml").read_text() for path in (trained, tmp_path / "again"))
     assert again == own.replace("num_test: 8", "num_test: 4")
+
+
+def test_an_oracle_whose_results_are_cut_is_told(trained, tmp_path):
+    said, words = io.StringIO(), ["inference.max_result_tokens=8", "questions.num_test=4"]
+    recipe, console = find_recipe("podcast"), Console(out=said, err=said)
+    recipe.run(tmp_path / "again", console, words=words, stage="evaluate", from_path=trained)
+    told = " ".join(said.getvalue().split())
+    assert "The evidence of 4 of 4 test questions is longer than inference.max_result_tokens=8; raise it" in told
 
 
 def test_a_model_from_elsewhere_is_told_of_the_tool(trained, tmp_path):

@@ -122,6 +122,25 @@ def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transc
     assert not data.can_prove(data.tasks["test"])
 
 
+def test_episodes_of_a_users_test_are_in_no_demonstration_and_a_question_asked_twice_is_in_one_part(
+    transcripts_path, data, tmp_path
+):
+    asked = [task for part in ("train", "validation", "test") for task in data.tasks[part]]
+    (tmp_path / "quotes").mkdir()
+    write_questions(asked, tmp_path / "quotes/mine.jsonl")
+    config = settings(transcripts_path, questions={"path": str(tmp_path / "quotes/mine.jsonl")})
+    made = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
+    for part in ("validation", "test"):
+        assert {task.labels["episode"] for task in made.tasks[part]} == episodes(made.chunks[part])
+        assert episodes(made.chunks[part]).isdisjoint(episodes(made.chunks["train"]))
+    assert sum(map(len, made.chunks.values())) == len(made.stored)
+    twice = [{"question": f"{' ' * (number // 10)}Question {number % 10}?", "answer": "Ada"} for number in range(20)]
+    config = settings(transcripts_path, questions=own(tmp_path, twice))
+    made = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
+    prompts = [{task.prompt.strip() for task in made.tasks[part]} for part in ("train", "validation", "test")]
+    assert list(map(len, prompts)) == [7, 1, 2] and len(set.union(*prompts)) == 10
+
+
 def own(tmp_path, rows):
     """Settings with these questions of the user."""
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -137,7 +156,7 @@ def test_own_questions_are_demonstrated_with_their_evidence_and_unanswerable_one
     proven, none = question("proven", chunk.speaker, chunk.chunk_id), question("none", NO_ANSWER, other.chunk_id, "x_0")
     near = dataclasses.replace(none, evidence=(other.chunk_id, chunk.chunk_id))
     without = [question("of two", "Ada", chunk.chunk_id, other.chunk_id), question("unknown", "Ada", "x_0"), none]
-    without += [question("other words", "Ada", chunk.chunk_id, evidence_digest="0"), question("no evidence", "Ada")]
+    without += [question("no evidence", "Ada")]
     assert data.with_evidence([proven, *without, near]) == [(proven, chunk), (near, other)]
     assert data.names[chunk.speaker] == "speaker" and data.names[chunk.episode] == "episode"
 
@@ -147,7 +166,7 @@ def test_questions_from_another_splitting_are_named_with_the_remedy(data, transc
     other = dataclasses.replace(first, task_id="other", labels={**first.labels, "evidence_digest": "of other words"})
     write_questions([other, *others], tmp_path / "mine.jsonl")
     build_data(settings(transcripts_path, questions={"path": str(tmp_path / "mine.jsonl")}), tmp_path / "run")
-    assert "1 questions, such as other, were made from chunks with the same ids and other words" in caplog.text
+    assert "1 questions, such as other, were made from chunks with other words than this memory's" in caplog.text
 
 
 def test_too_few_questions_or_transcripts_are_told_before_anything_is_written(transcripts_path, tmp_path):
@@ -158,7 +177,7 @@ def test_too_few_questions_or_transcripts_are_told_before_anything_is_written(tr
         (short / f"{name}.txt").write_text(f"Ada: Good day, {name}.\nBo: And a good day to you.\n", encoding="utf-8")
     for config, message in (
         (one, "at least 3 are needed"),
-        (settings(short), "chunks of 8 words or more are needed; add transcripts"),
+        (settings(short), "chunks of 8 words or more are needed, with words that no other file has; add transcripts"),
         (settings(few), "at least 3 transcripts are needed, so add 1"),
     ):
         with pytest.raises(SettingsError, match=message):
