@@ -34,10 +34,9 @@ class Hardware:
         """Returns a sentence with the remedy if other processes hold much of the GPU's memory; else an empty string."""
         if self.memory_gib is None or self.total_gib is None or self.memory_gib >= MOSTLY_FREE * self.total_gib:
             return ""
-        return (
-            f"other processes hold {self.total_gib - self.memory_gib:.1f} of {self.total_gib:.1f} GiB of {self.name}: end them "
-            "(nvidia-smi lists them), or use another GPU, e.g. model.device=cuda:1"
-        )
+        held = f"{self.total_gib - self.memory_gib:.1f} of {self.total_gib:.1f} GiB of {self.name}"
+        remedy = "end them (nvidia-smi lists them), or use another GPU, e.g. model.device=cuda:1"
+        return f"other processes hold {held}: {remedy}"
 
 
 def find_hardware(device: str) -> Hardware:
