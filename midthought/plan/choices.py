@@ -72,9 +72,7 @@ class Choice:
             if self.plan.engine_weights and self.config.model.adapter_rank:
                 num_gib = self.plan.engine_weights / GIB
                 yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
-        yield self._prompts()
-        if self.hardware.occupied:
-            yield self.hardware.occupied
+        yield from filter(None, (self._prompts(), self.hardware.occupied))
 
     def _rows(self) -> Iterator[str]:
         config = self.config

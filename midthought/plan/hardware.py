@@ -63,10 +63,8 @@ def device_problem(device: str, *, num_gpus: int, cuda_build: str | None, warnin
     if device.partition(":")[0] not in ("auto", "cuda"):
         return ""
     if "driver" in warning and "too old" in warning:
-        return (
-            f"the NVIDIA driver is too old for this torch (CUDA {cuda_build}): install a newer driver or a torch for an older "
-            "CUDA, or set model.device=cpu"
-        )
+        remedy = "install a newer driver or a torch for an older CUDA, or set model.device=cpu"
+        return f"the NVIDIA driver is too old for this torch (CUDA {cuda_build}): {remedy}"
     number = device.partition(":")[2]
     if device == "auto" or (num_gpus and not number) or (number.isdigit() and int(number) < num_gpus):
         return ""

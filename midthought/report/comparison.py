@@ -115,8 +115,7 @@ def compare(paths: Sequence[str | os.PathLike[str]], *, arm: str | None = None) 
                 "evaluate RUN, or training.validate_every=10). Recipes choose questions by training.seed: compare the same seeds."
             )
         rows += [*found, *_training_reward(baseline, other)]
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    values = {key: [run.settings.get(key) for run in runs] for key in keys}
+    values = {key: [each.settings.get(key) for each in runs] for run in runs for key in run.settings}
     differing = {key: row for key, row in values.items() if any(value != row[0] for value in row)}
     return Comparison(names=tuple(names), settings=differing, rows=tuple(rows), notes=tuple(notes))
 
@@ -212,9 +211,8 @@ def _read(path: Path, name: str) -> ComparedRun:
     folder = RunFolder(path)
     if not folder.path.is_dir():
         raise CheckpointError(f"{folder.path} is not a folder; give the run folder that `midthought train` wrote")
-    record = read_run(path)
     settings = flat_keys(read_yaml(folder.config_path)) if folder.config_path.is_file() else {}
-    return ComparedRun(path, name, settings | _task_of(path / CONVERSATION), record, _read_answers(path))
+    return ComparedRun(path, name, settings | _task_of(path / CONVERSATION), read_run(path), _read_answers(path))
 
 
 def _task_of(file: Path) -> dict[str, Any]:
