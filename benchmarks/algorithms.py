@@ -48,7 +48,7 @@ _SHARED_COLUMNS = (
     ("seconds, fastest seed", "seconds.rl"),
 )
 COLUMNS = {
-    "podcast": (("sampled", "after.sampled_exact_match"), *_SHARED_COLUMNS),
+    "podcast": (("sampled", "after.sampled.exact_match"), *_SHARED_COLUMNS),
     "feedback": (("sampled", "after.sampled.exact_match"), *_SHARED_COLUMNS),
 }
 """Titles and metrics of the table, by recipe; calls of the feedback recipe are needed if the first answer is wrong. Means over

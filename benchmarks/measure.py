@@ -18,8 +18,8 @@ PODCAST_ROWS = (
     ("exact match after PPO, greedy", "after.exact_match"),
     ("before PPO, greedy", "before.exact_match"),
     ("seconds of PPO, without validation", "train_seconds"),
-    ("after PPO, sampled at temperature 1", "after.sampled_exact_match"),
-    ("before PPO, sampled at temperature 1", "before.sampled_exact_match"),
+    ("after PPO, sampled at temperature 1", "after.sampled.exact_match"),
+    ("before PPO, sampled at temperature 1", "before.sampled.exact_match"),
     ("control arm, greedy", "arms.clean.exact_match"),
     ("oracle results, before PPO", "before.oracle.exact_match"),
     ("oracle results, after PPO", "after.oracle.exact_match"),
@@ -73,7 +73,6 @@ ARMS = {"podcast": ["clean"], "feedback": []}
 """Control arms that are trained by default."""
 ARM_ROWS = (
     ("greedy", "exact_match"),
-    ("sampled at temperature 1", "sampled_exact_match"),
     ("sampled at temperature 1", "sampled.exact_match"),
     ("retry only", "none.exact_match"),
     ("calls if needed", "call_rate_needed"),

@@ -59,18 +59,18 @@ def test_a_misspelled_command_or_option_names_the_nearest_one(call, words, neare
 
 def test_the_command_to_continue_is_found_by_the_shell(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here/progress.json").write_text("{}")
+    (tmp_path / "over here").mkdir()
+    (tmp_path / "over here/progress.json").write_text("{}")
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("midthought.recipes.recipe.Recipe.run", interrupted)
-    monkeypatch.setattr(sys, "argv", [".venv/bin/midthought", "train", "podcast", "--run", "here"])
+    monkeypatch.setattr(sys, "argv", [".venv/bin/midthought", "train", "podcast", "--run", "over here"])
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SystemExit, match="130"):
         cli.main()
-    assert "Continue with: .venv/bin/midthought train podcast --run here --resume" in capsys.readouterr().err
+    assert "Continue with: .venv/bin/midthought train podcast --run 'over here' --resume" in capsys.readouterr().err
 
 
 def test_a_warning_is_one_line(call, tmp_path):

@@ -59,7 +59,7 @@ SHORT: Mapping[str, Any] = {
 }
 FACTORS = ("called", "exact_query", "retrieved", "read")
 FIGURES = {
-    "sampled": "after.sampled_exact_match",
+    "sampled": "after.sampled.exact_match",
     "greedy": "after.exact_match",
     "oracle results": "after.oracle.exact_match",
     "tool off": "after.tool_off.exact_match",

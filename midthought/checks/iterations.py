@@ -200,7 +200,7 @@ def reward_hacking(history: History) -> Iterator[Finding]:
     if len(judged) >= 2:
         best, last = max(judged[:-1], key=lambda row: row["exact_match"]), judged[-1]
         high, low = best["exact_match"], last["exact_match"]
-        variance = (high * (1 - high) + low * (1 - low)) / history.setting("training.num_validation_questions", 100)
+        variance = high * (1 - high) / best["episode/count"] + low * (1 - low) / last["episode/count"]
         before = [row for row in history.iterations if step_of(row) <= max(step_of(best), 1)][-NUM_ITERS:]
         rise = mean_of(history.iterations[-NUM_ITERS:], "reward/mean") - mean_of(before, "reward/mean")
         if high - low >= max(0.1, 3 * math.sqrt(variance)) and rise > 0:

@@ -6,6 +6,7 @@ and how it differs from others.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -92,7 +93,7 @@ def train(
         from midthought.trainer.checkpoint import what_is_saved
 
         if (path / PROGRESS).is_file():
-            command = f"{_program()} train {recipe} --run {path} --resume"
+            command = shlex.join([_program(), "train", recipe, "--run", str(path), "--resume"])
             console.error(f"Stopped. {what_is_saved(path)}. Continue with: {command}")
         else:
             console.error("Stopped before the run began. Nothing is saved: start it again")
@@ -191,7 +192,7 @@ def init(
     for name, text in texts.items():
         with (path / name).open("x", encoding="utf-8") as file:
             file.write(text.replace("# NAME\n", f"# {path.resolve().name}\n"))
-    tell(f"{path}: {', '.join(texts)}\nTrain with: cd {path} && python train.py")
+    tell(f"{path}: {', '.join(texts)}\nTrain with: cd {shlex.quote(str(path))} && python train.py")
 
 
 def settings(

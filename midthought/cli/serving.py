@@ -3,6 +3,7 @@ SGLang) with the options that our engines need."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,7 +114,8 @@ def export(
 
     with value_errors(run):
         written = save_for_hub(run, folder, name=name)
-    tell(f"{written}: fill in data and license in README.md, then: hf upload {name or 'OWNER/NAME'} {written}")
+    command = shlex.join(["hf", "upload", name or "OWNER/NAME", str(written)])
+    tell(f"{written}: fill in data and license in README.md, then: {command}")
 
 
 app = typer.Typer(help="Model servers for inference.backend=vllm and sglang.", no_args_is_help=True)

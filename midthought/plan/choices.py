@@ -72,18 +72,13 @@ class Choice:
             if self.plan.engine_weights and self.config.model.adapter_rank:
                 num_gib = self.plan.engine_weights / GIB
                 yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
-        yield self._prompts()
-        if self.hardware.occupied:
-            yield self.hardware.occupied
+        yield from filter(None, (self._prompts(), self.hardware.occupied))
 
     def _rows(self) -> Iterator[str]:
         config = self.config
         in_process = config.inference.backend == "vllm" and config.inference.in_process
-        does_matter = {
-            "critic": config.training.has_critic,
-            "in_process": in_process,
-            "gpu_memory_utilization": in_process and self.hardware.kind == "gpu",
-        }
+        does_matter = {"critic": config.training.has_critic, "in_process": in_process}
+        does_matter["gpu_memory_utilization"] = in_process and self.hardware.kind == "gpu"
         for name in (*_SHOWN, *(f"{section}.{key}" for section, each in config for key in each.test_sizes)):
             section, _, key = name.partition(".")
             if does_matter.get(key, True):
@@ -110,9 +105,8 @@ class Choice:
             if key == "lora_rank" and not value and find_spec("peft") is None:
                 return "peft is not installed, so all weights are trained; for adapters: pip install 'midthought[lora]'"
             if key == "backend" and value == "local" and not needs_local(self.config):
-                return (
-                    vllm_problem(installed_vllm()) or "vLLM's own copy of the weights does not fit beside the learner"
-                )
+                no_room = "vLLM's own copy of the weights does not fit beside the learner"
+                return vllm_problem(installed_vllm()) or no_room
         return ""
 
     def require_possible(self) -> None:
@@ -129,11 +123,8 @@ class Choice:
             return
         others = {name: value for name, value in remedy(plan).items() if name not in self.chosen}  # these follow
         settings = " ".join(f"{name}={word(value)}" for name, value in others.items())
-        way = (
-            f"it fits with {settings}"
-            if settings
-            else "no setting makes it fit; take a smaller model, or hardware with more memory"
-        )
+        none = "no setting makes it fit; take a smaller model, or hardware with more memory"
+        way = f"it fits with {settings}" if settings else none
         room = f"of {self.hardware} {plan.limit / GIB:.1f} GiB can be used"
         raise SettingsError(
             f"{self.source or 'the model'} does not fit: training needs {plan.needed / GIB:.1f} GiB, and {room}; "
@@ -185,6 +176,10 @@ def resolve(
         try:
             made = small_shape(config.model) if model is None else Shape.from_config(model)
             shape = find_shape(source) if source else made
+            if config.training.teacher and "teacher_shape" not in fixed:
+                from midthought.models.pretrained import policy_folder
+
+                fixed["teacher_shape"] = find_shape(str(policy_folder(Path(config.training.teacher))))
             plan = Memory.of(shape, choose(first, has_vllm=has_vllm, **options), hardware, **fixed)
         except (SettingsError, ModelPathError) as error:
             unknown = str(error).partition(". ")[0]

@@ -34,10 +34,9 @@ class Hardware:
         """Returns a sentence with the remedy if other processes hold much of the GPU's memory; else an empty string."""
         if self.memory_gib is None or self.total_gib is None or self.memory_gib >= MOSTLY_FREE * self.total_gib:
             return ""
-        return (
-            f"other processes hold {self.total_gib - self.memory_gib:.1f} of {self.total_gib:.1f} GiB of {self.name}: end them "
-            "(nvidia-smi lists them), or use another GPU, e.g. model.device=cuda:1"
-        )
+        held = f"{self.total_gib - self.memory_gib:.1f} of {self.total_gib:.1f} GiB of {self.name}"
+        remedy = "end them (nvidia-smi lists them), or use another GPU, e.g. model.device=cuda:1"
+        return f"other processes hold {held}: {remedy}"
 
 
 def find_hardware(device: str) -> Hardware:
@@ -64,10 +63,8 @@ def device_problem(device: str, *, num_gpus: int, cuda_build: str | None, warnin
     if device.partition(":")[0] not in ("auto", "cuda"):
         return ""
     if "driver" in warning and "too old" in warning:
-        return (
-            f"the NVIDIA driver is too old for this torch (CUDA {cuda_build}): install a newer driver or a torch for an older "
-            "CUDA, or set model.device=cpu"
-        )
+        remedy = "install a newer driver or a torch for an older CUDA, or set model.device=cpu"
+        return f"the NVIDIA driver is too old for this torch (CUDA {cuda_build}): {remedy}"
     number = device.partition(":")[2]
     if device == "auto" or (num_gpus and not number) or (number.isdigit() and int(number) < num_gpus):
         return ""

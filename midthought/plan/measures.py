@@ -48,11 +48,8 @@ def fitted(plan: Memory, names: Collection[str]) -> tuple[dict[str, Any], Memory
     Changes only the settings in `names` (`section.key`).
     """
     group = plan.tokens_together(plan.num_sharing) if plan.pays(plan.num_sharing) else 0
-    fastest = {
-        "training.gradient_checkpointing": False,
-        MICRO: max(FAST_TOKENS[plan.device][1], group),
-        "training.logits_mib": LOGITS_MIB[plan.device],
-    }
+    fastest = {"training.gradient_checkpointing": False, "training.logits_mib": LOGITS_MIB[plan.device]}
+    fastest[MICRO] = max(FAST_TOKENS[plan.device][1], group)
     values = {name: value for name, value in fastest.items() if name in names}
     plan = _with(plan, values)
     measures, plan = _mildest(plan, [each for each in _measures(plan) if each[0] in names])

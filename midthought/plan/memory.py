@@ -7,7 +7,7 @@ Does not depend on the choice of settings.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -66,6 +66,9 @@ class Memory:
     critic: Literal["none", "separate", "shared"] = "none"
     reference: bool = False
     """Whether there is a frozen reference. With LoRA it is the policy without adapters and takes no memory."""
+    teacher_shape: Shape | None = None
+    """Of the frozen teacher, if there is one."""
+    float32_head: bool = False
     lora_rank: int = 0
     merge_adapters: bool = True
     optimizer: str
@@ -92,7 +95,7 @@ class Memory:
         model, training, inference = config.model, config.training, config.inference
         in_process = hardware.kind == "gpu" and inference.backend == "vllm" and inference.in_process
         is_apart = config.ray.use_ray or (inference.backend != "local" and not in_process)
-        named = {**vars(training), **vars(inference)}
+        named = {**vars(model), **vars(training), **vars(inference)}
         values = {field.name: named[field.name] for field in fields(cls) if field.name in named} | {
             "device": hardware.kind,
             "memory_gib": hardware.memory_gib,
@@ -183,15 +186,16 @@ class Memory:
         return self.learned.weights if self.offload == "optimizer" and self.device == "gpu" else sum(self.learned)
 
     @property
-    def reference_bytes(self) -> int:
-        """A frozen copy; with LoRA the policy without adapters is used instead."""
-        return self.width * self.shape.parameters if self.reference and not self.lora_rank else 0
+    def frozen(self) -> tuple[int, int]:
+        """The reference, a frozen copy (with LoRA the policy without adapters is used instead), and the teacher."""
+        copied = self.shape.parameters if self.reference and not self.lora_rank else 0
+        return self.width * copied, self.width * (self.teacher_shape.parameters if self.teacher_shape else 0)
 
     @property
     def states(self) -> int:
         """What the learner holds between its steps."""
         is_apart = self.offload != "none" and self.device == "gpu"
-        return self.held + (0 if is_apart else self.reference_bytes)
+        return self.held + (0 if is_apart else sum(self.frozen))
 
     @property
     def layer(self) -> int:
@@ -214,7 +218,7 @@ class Memory:
 
     @cached_property
     def learner(self) -> int:
-        """The learner's peak: in an update, or while it scores episodes with a reference from main memory.
+        """The learner's peak: in an update, or while it scores episodes with a teacher, or with a reference from main memory.
 
         A backward pass holds the activations of all layers, or their inputs and one recomputed layer; those of a separate critic
         are as many. Then come the logits of a block, or the gradients inside of a layer, and the gradient of the output layer. At
@@ -232,13 +236,18 @@ class Memory:
         at_once = max(shape.vocab_size, int(self.logits_mib * MIB) // FLOAT)
         way = "whole" if num_logits <= at_once else "in blocks"
         logits = BYTES_OF_LOGIT[way] * min(num_logits, at_once)
+        scorers = shape, self.teacher_shape or shape
+        if self.float32_head and width < FLOAT:
+            logits += FLOAT * max(each.embedding_parameters for each in scorers)
         in_layer = 2 * tokens * (width * shape.intermediate_size + FLOAT * shape.hidden_size)
         backward = (2 if self.critic == "separate" else 1) * (kept + ends) + max(logits, in_layer)
         leaves_whole = self.held < sum(self.learned) and (self.lora_rank or width == FLOAT)
         fresh = width * self.trained_parameters if width < FLOAT else 0
         end = self.learned.gradients if leaves_whole else fresh
         of_head = 0 if self.lora_rank else (FLOAT + width) * shape.embedding_parameters
-        scoring = self.held + self.reference_bytes + layer + ends + logits
+        scored = max(self.states, self.held + max(self.frozen))
+        per_token = max(replace(self, shape=each).layer + 4 * width * each.hidden_size for each in scorers)
+        scoring = scored + tokens * per_token + width * self.adapter_parameters + logits
         return max(self.states + of_head + max(backward, end), scoring)
 
     # -- the engine --------------------------------------------------------------------------------------------------
@@ -275,8 +284,7 @@ class Memory:
     @property
     def kv_cache(self) -> int:
         """KV cache: vLLM uses all of its share; `local` uses what its sequences need."""
-        is_local = self.backend == "local"
-        return self.num_sequences * self.kv_bytes_of_sequence if is_local else max(0, self.kv_room)
+        return max(0, self.kv_room) if self.backend != "local" else self.num_sequences * self.kv_bytes_of_sequence
 
     @property
     def copied_weights(self) -> int:

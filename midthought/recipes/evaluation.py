@@ -119,7 +119,7 @@ def share_of(part: float, whole: int) -> float:
 
 
 def exact_match(trajectories: Sequence[Trajectory], is_right: IsRight) -> float:
-    """Share of episodes with the correct answer; failed and truncated episodes count as wrong."""
+    """Share of episodes whose last answer is right, also if a limit ended them; those without an answer count as wrong."""
     return sum(map(is_right, trajectories)) / len(trajectories)
 
 

@@ -308,7 +308,8 @@ class RecipeRun(ABC):
             if self.is_given:
                 require_device(self.device)
             hardware = find_hardware(self.device)
-        fixed: dict[str, Any] = {"critic": "none", "reference": False} if self.stage == "sft" else {}
+        without: dict[str, Any] = {"critic": "none", "reference": False, "teacher_shape": None}
+        fixed = without if self.stage == "sft" else {}
         self.choice = resolve(self.config, hardware, source=source, is_given=self.is_given, **fixed)
         self.config = self.choice.config
 

@@ -16,7 +16,7 @@ from midthought.errors import SettingsError
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder, use_float32_head
 from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.recipe import require_no_programs
-from midthought.report.run_folder import require_intact_run
+from midthought.report.run_folder import CONVERSATION, require_intact_run
 from midthought.serve.chat_policy import ChatPolicy
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
@@ -25,7 +25,7 @@ from midthought.tools.definition import Tool
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import call_format_names, find_call_format
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.prompt_record import FILE, NATIVE, PromptRecord, run_folder_of
+from midthought.trainer.prompt_record import NATIVE, PromptRecord, run_folder_of
 from midthought.trainer.sources import as_call_format
 
 
@@ -126,7 +126,7 @@ def _registry(
         return ToolRegistry()
     if record is None and not recipe:
         raise SettingsError(
-            f"{run} has no {FILE}, the record of its tools: restore it, or add --recipe {recipe_names()[0]} (or another "
+            f"{run} has no {CONVERSATION}, the record of its tools: restore it, or add --recipe {recipe_names()[0]} (or another "
             "recipe), or --tools MODULE:NAME for each tool, or --no-tools"
         )
     if name := recipe or (record.recipe if record else ""):

@@ -17,13 +17,14 @@ from scipy import stats
 
 from midthought.config import read_yaml
 from midthought.errors import CheckpointError, SettingsError, near_names
+from midthought.files.regular import read_json_object, value_errors
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.report.page_episodes import read_page_episodes
 from midthought.report.recorded_episodes import TRAINING_ARM, Episode
-from midthought.report.run_folder import RunFolder, flat_keys
+from midthought.report.run_folder import CONVERSATION, RunFolder, flat_keys
 from midthought.report.run_lock import RunLock
-from midthought.report.run_record import RunRecord, last_iteration, read_run
+from midthought.report.run_record import EVALUATIONS, RunRecord, last_iteration, read_run
 
 PREFERRED_ARMS = ("after.sampled", "after", "validation.sampled", "validation")
 LAST_SHARE = 0.1
@@ -99,9 +100,8 @@ def compare(paths: Sequence[str | os.PathLike[str]], *, arm: str | None = None) 
     if len(paths) < 2:
         raise SettingsError(f"{len(paths)} run given; give two or more, the first one is the baseline")
     named = [place.name for place in places]
-    names = [
-        str(path) if named.count(place.name) > 1 else place.name for path, place in zip(paths, places, strict=True)
-    ]
+    pairs = zip(paths, places, strict=True)
+    names = [str(path) if named.count(place.name) > 1 else place.name for path, place in pairs]
     runs = [_read(Path(path), name) for path, name in zip(paths, names, strict=True)]
     arms = {name for run in runs for name, _ in run.answers}
     if arm is not None and arm not in arms:
@@ -115,8 +115,7 @@ def compare(paths: Sequence[str | os.PathLike[str]], *, arm: str | None = None) 
                 "evaluate RUN, or training.validate_every=10). Recipes choose questions by training.seed: compare the same seeds."
             )
         rows += [*found, *_training_reward(baseline, other)]
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    values = {key: [run.settings.get(key) for run in runs] for key in keys}
+    values = {key: [each.settings.get(key) for each in runs] for run in runs for key in run.settings}
     differing = {key: row for key, row in values.items() if any(value != row[0] for value in row)}
     return Comparison(names=tuple(names), settings=differing, rows=tuple(rows), notes=tuple(notes))
 
@@ -132,11 +131,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         measure = row.measure.replace("_", " ") + (f", {row.arm}" if row.arm else "")
         tested: list[object] = [None, None, "not tested"]
         if (test := row.test) is not None:
-            tested = [
-                f"{test.low:+.3f} to {test.high:+.3f}",
-                f"{test.p_value:.2g}",
-                f"paired permutation, n = {test.num_pairs}",
-            ]
+            interval, number = f"{test.low:+.3f} to {test.high:+.3f}", f"n = {test.num_pairs}"
+            tested = [interval, f"{test.p_value:.2g}", f"paired permutation, {number}"]
         cells.append([row.run, measure, row.baseline, row.value, row.value - row.baseline, *tested])
     console.table(f"Against {comparison.names[0]}", columns, cells)
     for note in comparison.notes:
@@ -149,9 +145,8 @@ def _answer_rows(baseline: ComparedRun, other: ComparedRun, wanted: str | None) 
     shared = [key for key in baseline.answers if key in other.answers and wanted in (None, key[0])]
     for arm, step in sorted(shared, key=lambda each: (ranks.get(each[0], len(ranks)), each[0], -each[1])):
         shown = f"{arm} at iteration {step}" if arm.startswith("validation") else arm
-        values = {
-            measure: _pairs(measure, baseline.answers[arm, step], other.answers[arm, step]) for measure in MEASURES
-        }
+        both = baseline.answers[arm, step], other.answers[arm, step]
+        values = {measure: _pairs(measure, *both) for measure in MEASURES}
         if any(values.values()):
             return [_row(other.name, measure, shown, pairs) for measure, pairs in values.items() if pairs]
     return []
@@ -191,11 +186,8 @@ def _training_reward(baseline: ComparedRun, other: ComparedRun) -> list[Row]:
     shared = sorted(one.keys() & two.keys())
     if not (last := shared[-max(round(len(shared) * LAST_SHARE), 1) :]):
         return []
-    return [
-        _row(
-            other.name, "training_reward", "", [(fmean(one[step] for step in last), fmean(two[step] for step in last))]
-        )
-    ]
+    ends = fmean(one[step] for step in last), fmean(two[step] for step in last)
+    return [_row(other.name, "training_reward", "", [ends])]
 
 
 def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
@@ -203,25 +195,33 @@ def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
         if not run.record.summary or RunLock.is_held(run.path):
             ends = last_iteration(run.record.metrics)
             yield f"{run.path} is unfinished (iteration {ends}): only what has been written so far is compared."
-        if not run.settings:
+        if run.record.config is None:
             yield f"{run.path} has no config.yaml: its settings are not compared."
-    num_questions = max(int(run.record.summary.get("num_questions") or 0) for run in runs)
+    evaluated = [run.record.metrics.get(stage, {}).get("episode/count", ()) for run in runs for stage in EVALUATIONS]
+    counts = [run.record.summary.get("num_questions") or 0 for run in runs]
+    num_questions = int(max([*counts, *(number for points in evaluated for _, number in points)]))
     recorded = {arm: len(answers) for run in runs for (arm, _), answers in run.answers.items()}
     shown = max((recorded[arm] for arm in PREFERRED_ARMS if arm in recorded), default=0)
     if 0 < shown < num_questions:
-        yield (
-            f"{shown} of {num_questions} questions are recorded; tests by question use these. Record all of them with "
-            f"checkpoint.record_episodes={num_questions}."
-        )
+        remedy = f"Record all of them with checkpoint.record_episodes={num_questions}."
+        yield f"{shown} of {num_questions} questions are recorded; tests by question use these. {remedy}"
 
 
 def _read(path: Path, name: str) -> ComparedRun:
     folder = RunFolder(path)
     if not folder.path.is_dir():
         raise CheckpointError(f"{folder.path} is not a folder; give the run folder that `midthought train` wrote")
-    record = read_run(path)
     settings = flat_keys(read_yaml(folder.config_path)) if folder.config_path.is_file() else {}
-    return ComparedRun(path, name, settings, record, _read_answers(path))
+    return ComparedRun(path, name, settings | _task_of(path / CONVERSATION), read_run(path), _read_answers(path))
+
+
+def _task_of(file: Path) -> dict[str, Any]:
+    """Returns what a run learned from, its system prompt, call format and tools as further settings."""
+    with value_errors(file):
+        task = read_json_object(file) if file.is_file() else {}
+        tools = [tool["definition"]["function"]["name"] for tool in task.get("tools", ())]
+        shown = {key: task.get(key) for key in ("system_prompt", "call_format")}
+        return flat_keys({"task": {**task.get("learned_from", {}), **shown, "tools": tools}})
 
 
 def _read_answers(path: Path) -> dict[tuple[str, int], Answers]:

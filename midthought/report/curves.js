@@ -16,6 +16,12 @@ const short = (value) => String(Number(Number(value).toPrecision(3))).replace("-
 
 // ---- curves ----------------------------------------------------------------------------------------------------
 
+/** The value of a line at a step: the last one that was logged there, or the mean that includes it; a dash if there is none. */
+function valueOf(line, step) {
+  const place = line.has_means ? line.steps.findIndex((each) => each >= step) : line.steps.lastIndexOf(step);
+  return place < 0 ? "–" : short(line.values[place]);
+}
+
 function nearest(steps, wanted) {
   let best = 0;
   for (let index = 1; index < steps.length; index++)
@@ -28,12 +34,12 @@ function readOut(figure, chart) {
   const output = figure.querySelector("output");
   const beside = figure.querySelectorAll(".legend b");  // the values of several lines are beside their labels
   const cursor = svg.querySelector(".cursor");
-  const steps = chart.lines[0].steps;
+  const steps = [...new Set(chart.lines.flatMap((line) => line.steps))].sort((first, second) => first - second);
   let at = null;
 
   const show = () => {
-    const step = at === null ? Infinity : steps[at];
-    const values = chart.lines.map((line) => short(line.values[at === null ? line.values.length - 1 : nearest(line.steps, step)]));
+    const step = steps[at ?? steps.length - 1];
+    const values = chart.lines.map((line) => valueOf(line, step));
     output.replaceChildren(at === null ? (beside.length ? "" : "last ") : beside.length ? `step ${step} ` : `step ${step}: `, make("span", { className: beside.length ? "unseen" : "" }, values.join(" · ")));
     beside.forEach((each, line) => { each.textContent = values[line]; });
     if (at === null) return cursor.setAttribute("visibility", "hidden");

@@ -37,14 +37,13 @@ STAGES = {
     "validation.sampled": "Validation, sampled",
     "validation.tool_off": "Validation, tool off",
     "validation.shuffled": "Validation, results shuffled",
-    "control": "Control arm",
 }
 SUBJECTS: Mapping[str, str] = {
     "Reward": "reward/mean reward/std",
-    "Success": "env/success_share exact_match sampled_exact_match",
+    "Success": "env/success_share exact_match",
     "Reward by part": "reward/*",
-    "Calls per episode": "episode/calls episode/invalid_calls episode/repeated_calls",
-    "Failed calls per episode": "tool/*/failures",
+    "Calls per episode": "episode/calls episode/invalid_calls",
+    "Calls that fail or repeat an earlier one, share of the calls": "tool/*/failures episode/repeated_calls",
     "Tokens per episode": "episode/policy_tokens episode/response_tokens",
     "How episodes end": "episode/answered episode/length episode/max_turns episode/max_steps episode/failed",
     "Agents: errors, exactly continued, without a required call": "agent/errors agent/continued agent/required_missed",
@@ -93,8 +92,8 @@ def curves(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[str, list[dict[
         main, rest = plan_charts(series)
         last_step = max((line[-1][0] for chart in (*main, *rest) for line in chart.lines.values()), default=0)
         parts = [[_chart(chart, data) for chart in charts] for charts in (main, rest)]
-        title = STAGES.get(stage) or stage.replace("arms.", "Control arm ", 1)
-        html.append(macro("stage")(title, f"{last_step:,}", *parts, timeline(series)))
+        title = STAGES.get(stage, stage)
+        html.append(macro("stage")(title, f"{last_step:,}", *parts, timeline(series), stage != "sft"))
     return Markup("").join(html), data
 
 
@@ -203,7 +202,8 @@ def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
             }
         )
     series = [
-        {"label": label, "steps": [step for step, _ in points], "values": [float(f"{v:.5g}") for v in raw[label]]}
+        {"steps": [step for step, _ in points], "values": [float(f"{v:.5g}") for v in raw[label]]}
+        | {"label": label, "has_means": len(points) < len(chart.lines[label])}
         for label, points in points_of.items()
     ]
     data.append({"left": LEFT, "right": RIGHT, "width": WIDTH, "low": x.low, "high": x.high, "lines": series})

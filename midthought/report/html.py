@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ def _page(run_path: str | os.PathLike[str]) -> str:
 
     run = read_run(run_path)
     limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": MAX_BYTES}
-    packed = pack_episodes(read_page_episodes(run_path, **limits), **limits)
+    num_found = RunFolder(run_path).trajectories.num_lines
+    packed = replace(pack_episodes(read_page_episodes(run_path, **limits), **limits), num_found=num_found)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
     charts, chart_points = curves(run.metrics)
@@ -91,7 +92,7 @@ ARMS = (
     ("exact_match", "Exact match, greedy", "held-out questions that need the tool"),
     ("balanced_accuracy", "Balanced", "mean of questions with and without an answer"),
     ("unfinished", "Unfinished", "ended without an answer: at a limit, or failed"),
-    ("sampled_exact_match", "Sampled", "temperature 1, as in training"),
+    ("sampled.exact_match", "Sampled", "as in training; in a recipe at temperature 1"),
     ("tool_off.exact_match", "Tool off", "no call is answered"),
     ("shuffled.exact_match", "Results shuffled", "each call gets another question’s result"),
     ("first_try", "First try", "the answer before any feedback"),
@@ -123,7 +124,7 @@ def verdict(summary: Summary) -> tuple[str, str]:
     """
     num_questions = number(summary, "num_questions")
     where = f" on {num_questions:,.0f} held-out questions" if num_questions else ""
-    for key, label in (("sampled_exact_match", "Sampled exact match"), ("exact_match", "Exact match")):
+    for key, label in (("sampled.exact_match", "Sampled exact match"), ("exact_match", "Exact match")):
         if (after := number(summary, f"after.{key}")) is not None:
             change = _change(number(summary, f"before.{key}"), after)
             return Markup("{}{}: {}").format(label, where, change), _without_tool(summary)

@@ -113,7 +113,7 @@ class PackedEpisodes:
     num_recorded: int
     """Episodes with the values of their tokens."""
     num_found: int
-    """Episodes of the run."""
+    """Episodes of the run, also those that were not read."""
 
     @property
     def sentence(self) -> str:

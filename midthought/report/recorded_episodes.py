@@ -245,10 +245,8 @@ def episode_of(row: Mapping[str, Any], run_path: str | os.PathLike[str]) -> Epis
     """Returns a row of `trajectories.jsonl` as a record. Raises `CheckpointError` if its tokens are damaged."""
     facts = {name: value for name, value in row.items() if name not in ("spans", "segments")}
     if "segments" not in row:
-        spans = [
-            (str(one.get("kind")), str(one.get("text")), int(one.get("num_tokens") or 0))
-            for one in row.get("spans") or []
-        ]
+        ones = row.get("spans") or []
+        spans = [(str(one.get("kind")), str(one.get("text")), int(one.get("num_tokens") or 0)) for one in ones]
         return Episode(facts=facts, spans=spans)
     try:
         spans = [span for segment in row["segments"] for span in _spans(segment)]

@@ -34,8 +34,8 @@ from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.run_lock import RunLock, command, versions
 from midthought.report.trackers import TrackedRun, Trackers
 
-PROGRESS = "progress.json"
-"""File with the stages that are done."""
+PROGRESS, CONVERSATION = "progress.json", "conversation.json"
+"""Files with the stages that are done; with prompts, tools and what is learned from."""
 
 
 class RunFolder:

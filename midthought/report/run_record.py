@@ -24,7 +24,7 @@ Metrics = Mapping[str, Mapping[str, list[tuple[int, float]]]]
 """stage → key → (step, value) in the order of writing; null values are left out."""
 EVALUATIONS = {
     "validation": "exact_match",
-    "validation.sampled": "sampled_exact_match",
+    "validation.sampled": "sampled.exact_match",
     "validation.tool_off": "tool_off.exact_match",
     "validation.shuffled": "shuffled.exact_match",
 }
@@ -60,8 +60,10 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         )
     summary, metrics = _read_summary(folder.summary_path), _read_metrics(folder)
     if summary:  # an evaluation may follow the training
-        summary |= {f"validation/{key}": values[-1][1] for key, values in metrics.get("validation", {}).items()}
-        summary |= before_and_after(metrics)
+        newest = [row for row in folder.metrics.read() if row.get("stage") == "validation"][-1:]
+        kept = {key: value for key, value in summary.items() if not (newest and key.startswith("validation/"))}
+        validation = {f"validation/{key}": value for row in newest for key, value in row.items() if key != "stage"}
+        summary = kept | validation | before_and_after(metrics)
     return RunRecord(
         name=folder.path.resolve().name,
         config=read_regular_text(folder.config_path, "replace") if folder.config_path.exists() else None,
@@ -84,8 +86,7 @@ def before_and_after(metrics: Metrics) -> dict[str, float]:
             counts = [value for step, value in metrics.get(stage, {}).get("episode/count", ()) if step == when]
             if values and counts:
                 found = {"num_questions": counts[-1]} | found | {f"{wanted}.{key}": values[-1]}
-    only_validation = found.keys() <= {"num_questions", "after.exact_match"}
-    return {} if only_validation else found
+    return found if found.keys() - {"num_questions", "after.exact_match"} else {}
 
 
 def last_iteration(metrics: Metrics) -> int:
@@ -183,8 +184,7 @@ def metrics_line(row: Mapping[str, Any]) -> str:
     'ppo 3: reward/mean 0.512'
     """
     numbers = {key: value for key, value in row.items() if key != "step" and isinstance(value, int | float)}
-    names = [name for name in FIRST_METRICS if name in numbers] or [
-        key for key in numbers if not key.startswith("time/")
-    ]
+    others = [key for key in numbers if not key.startswith("time/")]
+    names = [name for name in FIRST_METRICS if name in numbers] or others
     shown = " · ".join(f"{name} {formatted(numbers[name])}" for name in names[:NUM_METRICS])
     return printable(f"{row['stage']} {row['step']}: {shown}").replace("\n", " ").replace("\t", " ")

@@ -103,7 +103,7 @@ def _figures(summary: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         columns = dict.fromkeys(when for row in found.values() for when in row)
         rows = [[metric, *(row.get(when, "–") for when in columns)] for metric, row in found.items()]
         return [["measure", *columns], *rows]
-    names = ("reward/", "validation/reward/", "validation/exact_match", "tools/")
+    names = ("reward/", "validation/reward/", "validation/exact_match")
     shown = [[key, f"{value:.4g}"] for key, value in numbers.items() if key.startswith(names)]
     return [["measure", "value"], *shown] if shown else []
 

@@ -21,7 +21,7 @@ from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import CheckpointError
 from midthought.files.output_folder import kind_of
 from midthought.files.regular import read_json_object
-from midthought.report.run_folder import PROGRESS, RunFolder
+from midthought.report.run_folder import CONVERSATION, PROGRESS, RunFolder
 from midthought.rollout.selection import ShuffledTasks
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
@@ -30,7 +30,6 @@ from midthought.tools.parsers import call_format_names, find_call_format
 from midthought.trainer.sources import PromptBuilder
 from midthought.trainer.tasks import TrainingTasks
 
-FILE = "conversation.json"
 NATIVE = "native"
 """Name of the format that the model's own chat template has."""
 
@@ -80,12 +79,12 @@ class PromptRecord:
 
     def write(self, run: RunFolder) -> None:
         """Writes the file, which the manifest of the run folder lists."""
-        run.write_file(FILE, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        run.write_file(CONVERSATION, json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def read(cls, run: Path) -> Self | None:
         """Returns the record of a run; None if the file was deleted. Raises `CheckpointError`."""
-        file = run / FILE
+        file = run / CONVERSATION
         if not file.is_file():
             return None
         try:

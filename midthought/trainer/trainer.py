@@ -369,6 +369,8 @@ class Trainer:
         self._last, training = self._end_schedule(num_iters, max_seconds), self._settings.training
         if self.iteration >= self._last:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, self._last)
+        elif self._run.folder is not None:
+            self._run.folder.summary_path.unlink(missing_ok=True)  # of the last `fit`: this one is unfinished
         title = f"Training ({training.algorithm or training.adv_estimator})"
         self._stop = stop = self._run.stop
         with stop, self._run.console.stage(title, total=self._last, unit="iterations") as bar:
@@ -531,7 +533,7 @@ class Trainer:
         metrics["time/seconds"] = seconds = episodes.seconds + time.perf_counter() - began
         if self._is_fitting:
             metrics |= self._opened().end_batch(metrics)
-        metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in episodes) / seconds
+        metrics["time/tokens_per_second"] = sum(len(each.token_ids) for t in episodes for each in t.segments) / seconds
         return metrics
 
     def evaluate(
@@ -556,7 +558,7 @@ class Trainer:
         stage = evaluation_stage(tools, sampled=sampled)
         done = evaluated(self.held_out, self._tasks.held_out(number), tools, sampled=sampled)
         tell_failures("evaluation", done)
-        metrics = self._tasks.evaluation_metrics(done)
+        metrics = {"episode/count": len(done), **self._tasks.evaluation_metrics(done)}
         self._log(stage, metrics, done)
         if self._run.is_finished:
             self._run.report()

@@ -150,12 +150,18 @@ def test_log_probabilities_stop_a_run_before_its_update(share, policy):
 
 
 def test_a_reward_that_rises_while_answers_get_worse():
-    for matches, rise, is_found in (((0.8, 0.4), 0.3, True), ((0.8, 0.75), 0.3, False), ((0.8, 0.4), -0.3, False)):
-        monitor, found = Monitor({}), []
+    for matches, rise, count, is_found in (
+        ((0.8, 0.4), 0.3, 100, True),
+        ((0.8, 0.75), 0.3, 100, False),
+        ((0.8, 0.4), -0.3, 100, False),
+        ((0.8, 0.4), 0.3, 10, False),  # four questions: chance
+    ):
+        monitor, found = Monitor({"training": {"num_validation_questions": 100}}), []
         for number, match in enumerate(matches):
             for step in range(5 * number + 1, 5 * number + 6):
                 found += monitor.add({"stage": "ppo", "step": step, **HEALTHY, "reward/mean": 0.5 + rise * number})
-            found += monitor.add({"stage": "validation", "step": 5 * number + 5, "exact_match": match})
+            validation = {"exact_match": match, "episode/count": count}
+            found += monitor.add({"stage": "validation", "step": 5 * number + 5, **validation})
         assert [finding.check for finding in found] == ["reward_hacking"] * is_found
         assert all("from 0.8 to 0.4" in finding.observation and "iteration 5" in finding.action for finding in found)
 

@@ -50,7 +50,7 @@ def test_a_separate_critic_doubles_what_is_held_but_for_the_output_layer():
 def test_adapters_learn_and_the_weights_are_only_held():
     memory = plan(lora_rank=32, reference=True)
     assert memory.held == 2 * QWEN + 16 * memory.shape.adapter_parameters(32)
-    assert memory.reference_bytes == 0
+    assert memory.frozen == (0, 0)
     moments = plan(lora_rank=32, optimizer="adamw_8bit").learned.moments
     assert moments == pytest.approx(2.03125 * memory.shape.adapter_parameters(32), rel=1e-9)
 
@@ -59,6 +59,22 @@ def test_a_reference_in_main_memory_comes_back_for_scoring():
     assert plan(reference=True, offload="reference").states == 18 * QWEN
     assert plan(reference=True, offload="reference").learner > 20 * QWEN
     assert plan(reference=True).states == 20 * QWEN
+
+
+def test_a_teacher_is_held_or_comes_for_scoring_and_its_layers_may_be_the_wider_ones():
+    small, large = find_shape("Qwen/Qwen3-0.6B"), find_shape("Qwen/Qwen3-8B")
+    given = {**TRAINING, "dtype": "bfloat16", "micro_batch_tokens": 1024}
+    alone, taught = (Memory(shape=small, teacher_shape=teacher, **given) for teacher in (None, large))
+    assert taught.states - alone.states == 2 * QWEN and taught.learner >= alone.learner + 2 * QWEN
+    apart = replace(taught, offload="reference")
+    assert apart.states == alone.states
+    assert apart.learner > apart.states + 2 * QWEN + 3072 * apart.layer  # an episode, in one of its layers
+
+
+def test_a_float32_head_is_a_copy_of_the_output_layer():
+    plain, wide = (plan(lora_rank=32, logits_mib=10_000, float32_head=wide).learner for wide in (False, True))
+    assert wide - plain == 4 * 151_936 * 4096
+    assert plan(dtype="float32", float32_head=True).learner == plan(dtype="float32").learner
 
 
 def test_the_local_engines_merged_copies_count_if_they_fit():

@@ -69,6 +69,16 @@ def test_without_peft_the_weights_themselves_learn(monkeypatch):
         resolve(auto(model={"lora_rank": 8}), gpu(80), source=QWEN).require_possible()
 
 
+def test_a_teacher_counts_and_one_that_is_unknown_is_not_planned(tmp_path):
+    config = auto(training={"teacher": str(tmp_path)}, model={"lora_rank": 0})
+    assert "holds no policy" in resolve(config, gpu(80), source=QWEN).unknown
+    (tmp_path / "config.json").write_text(json.dumps(MODEL_CONFIGS["Qwen/Qwen3-14B"]), "utf-8")
+    choice = resolve(config, gpu(80), source=QWEN)
+    assert choice.plan.teacher_shape == find_shape("Qwen/Qwen3-14B")
+    assert choice.plan.needed > choice.plan.frozen[1] > 27e9
+    assert resolve(config, gpu(80), source=QWEN, teacher_shape=None).plan.teacher_shape is None, "of supervised steps"
+
+
 def test_a_critic_is_named_only_if_there_is_one():
     grpo = resolve(auto(training={"adv_estimator": "grpo"}), gpu(24), source=QWEN)
     assert not any("critic" in line for line in grpo.table())

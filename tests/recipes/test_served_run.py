@@ -12,10 +12,10 @@ import pytest
 from midthought.errors import CheckpointError, ModelPathError, SettingsError
 from midthought.files.output_folder import MANIFEST
 from midthought.recipes.served_run import open_run
+from midthought.report.run_folder import CONVERSATION
 from midthought.tools.builtin.calculate import CalculateTool
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.definition import Tool, ToolDefinition
-from midthought.trainer.prompt_record import FILE
 from midthought.trainer.trainer import Trainer
 from midthought.types import ParsedAction, Task
 
@@ -65,7 +65,7 @@ def test_a_run_folder_starts_no_code_by_itself(run, tmp_path):
     assert open_run(own, tools=[]).policy.executor.registry.names() == []
     sys.modules.setdefault(__name__, sys.modules[Look.__module__])
     assert open_run(own, tools=[reference]).policy.executor.registry.names() == ["look"]
-    record = json.loads((own / FILE).read_text())
+    record = json.loads((own / CONVERSATION).read_text())
     for name, value, told in (
         ("recipe", "os:system", "unknown recipe 'os:system'"),
         ("tools", [{**record["tools"][0], "source": "os:getcwd"}], "if you trust it"),
@@ -80,7 +80,7 @@ def changed(run, copy, **values):
     """A copy of a run whose record has these values."""
     shutil.copytree(run, copy)
     (copy / MANIFEST).unlink()
-    (copy / FILE).write_text(json.dumps({**json.loads((run / FILE).read_text()), **values}))
+    (copy / CONVERSATION).write_text(json.dumps({**json.loads((run / CONVERSATION).read_text()), **values}))
     return copy
 
 
@@ -110,14 +110,14 @@ def test_changed_files_are_refused(run, tmp_path):
     with pytest.raises(ModelPathError, match=r"model\.safetensors is not as it was written"):
         open_run(copy)
     weights.write_bytes(content)
-    (copy / FILE).write_text("{}")
-    with pytest.raises(CheckpointError, match=FILE):
+    (copy / CONVERSATION).write_text("{}")
+    with pytest.raises(CheckpointError, match=CONVERSATION):
         open_run(copy)
 
 
 def test_a_run_without_its_record_needs_its_tools_and_a_model_folder_has_none(run, tmp_path):
     copy = changed(run, tmp_path / "copy")
-    (copy / FILE).unlink()
+    (copy / CONVERSATION).unlink()
     with pytest.raises(SettingsError, match="--recipe"):
         open_run(copy)
     opened = open_run(copy, tools=["midthought.tools.builtin.calculate:CalculateTool"], call_format="react")

@@ -17,10 +17,10 @@ from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolC
 SPEAKERS = ("Ada Quill", "Bram Oster", "Cleo Marsh", "Dov Lindqvist")
 # fmt: off
 SUMMARY = {
-    "before.exact_match": 0.304, "before.sampled_exact_match": 0.262, "before.oracle.exact_match": 0.941,
+    "before.exact_match": 0.304, "before.sampled.exact_match": 0.262, "before.oracle.exact_match": 0.941,
     "before.call_rate_needed": 0.452, "before.call_rate_needless": 0.498, "after.exact_match": 0.861,
-    "after.exact_match.low": 0.824, "after.exact_match.high": 0.893, "after.sampled_exact_match": 0.843,
-    "after.sampled_exact_match.low": 0.803, "after.sampled_exact_match.high": 0.876,
+    "after.exact_match.low": 0.824, "after.exact_match.high": 0.893, "after.sampled.exact_match": 0.843,
+    "after.sampled.exact_match.low": 0.803, "after.sampled.exact_match.high": 0.876,
     "after.tool_off.exact_match": 0.058, "after.shuffled.exact_match": 0.041, "after.oracle.exact_match": 0.968,
     "after.no_memory.exact_match": 0.957, "after.constant_guess": 0.055, "after.call_rate_needed": 0.985,
     "after.call_rate_needless": 0.062, "control.exact_match": None, "num_questions": 412, "seconds": 571.3,
@@ -111,7 +111,7 @@ def log_curves(run: RunFolder, source: random.Random, *, num_steps: int) -> None
             run.log(
                 "validation",
                 step,
-                {"exact_match": 0.3 + 0.55 * share, "sampled_exact_match": 0.26 + 0.57 * share, **rates},
+                {"exact_match": 0.3 + 0.55 * share, **rates},
             )
 
 

@@ -100,6 +100,25 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert any("b has no config.yaml" in note for note in compare([first, other]).notes)
 
 
+def test_few_recorded_questions_of_a_validation_and_other_tasks_are_named(tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        task = {"learned_from": {"dataset": "9 rows", "rewards": {name: 1.0}}, "call_format": "native", "tools": []}
+        with RunFolder(tmp_path / name).create() as run:
+            run.write_file("conversation.json", json.dumps(task))
+            run.log("ppo", 10, {"reward/mean": 0.5})
+            run.log("validation", 10, {"exact_match": 0.5, "episode/count": 100})
+            spans = [{"kind": "policy", "text": "A", "num_tokens": 5}]
+            row = {"step": 10, "arm": "validation", "exact_match": True, "num_calls": 0, "spans": spans}
+            run.add_trajectories({**row, "task_id": str(number), "question": "?"} for number in range(8))
+            run.write_summary({"reward/mean": 0.5})
+        runs.append(tmp_path / name)
+    found = compare(runs)
+    assert any(note.startswith("8 of 100 questions are recorded") for note in found.notes)
+    assert found.settings == {"task.rewards.a": [1.0, None], "task.rewards.b": [None, 1.0]}
+    assert rows_of(found)["exact_match"].value == 1.0
+
+
 def test_wrong_runs_are_refused_with_their_path(tmp_path: Path) -> None:
     run, other = write_run(tmp_path / "a", [True]), write_run(tmp_path / "b", [True])
     (tmp_path / "empty").mkdir()

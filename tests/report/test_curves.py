@@ -40,6 +40,15 @@ def test_every_metric_gets_exactly_one_place() -> None:
     assert [chart.title for chart in rest] == ["time/seconds"]
 
 
+def test_the_title_of_a_chart_says_what_its_metrics_count() -> None:
+    names = ["episode/calls", "episode/invalid_calls", "episode/repeated_calls", "tool/look/failures"]
+    main, _ = plan_charts({name: [(1, 0.5)] for name in names})
+    assert [(chart.title, list(chart.lines)) for chart in main] == [
+        ("Calls per episode", ["calls", "invalid calls"]),
+        ("Calls that fail or repeat an earlier one, share of the calls", ["repeated calls", "failures"]),
+    ]
+
+
 @pytest.mark.parametrize(
     "points",
     [[(1, 0.0)], [(1, 3e-4)] * 3, [(5, -2.0), (5, -2.0)], [(1, 1e30), (2, -1e30)], [(i, 3e-4) for i in range(900)]],

@@ -235,6 +235,27 @@ def test_asynchronous_training_has_a_timeline_that_a_screen_reader_can_read(
     opened.close()
 
 
+def test_a_curve_is_read_at_its_own_steps_and_only_iterations_lead_to_training_episodes(
+    open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    with RunFolder(tmp_path / "run") as run:
+        run.log("sft", 1, {"loss": 2.0})
+        run.log("ppo", 1, {"tool/a/failures": 0.25})
+        run.log("ppo", 2, {"tool/a/failures": 0.5, "tool/b/failures": 0.75})
+        run.log("ppo", 3, {"tool/b/failures": 1.0})
+        run.add_trajectories([{"step": 1, "arm": "train", "task_id": "a", "question": "?", "spans": [], "events": []}])
+    opened = open_page(write_report(tmp_path / "run"))
+    svg = opened.locator("[data-iterations] figure svg")
+    assert svg.count() == 1 < opened.locator("figure svg").count()
+    read = "[...document.querySelectorAll('[data-iterations] .legend b')].map((each) => each.textContent)"
+    assert opened.evaluate(read) == ["–", "1"]
+    svg.focus()
+    for key, expected in (("Home", ["0.25", "–"]), ("ArrowRight", ["0.5", "0.75"]), ("ArrowRight", ["–", "1"])):
+        svg.press(key)
+        assert opened.evaluate(read) == expected
+    opened.close()
+
+
 AXE = Path(os.environ.get("MIDTHOUGHT_AXE", Path(__file__).parents[2] / ".venv" / "axe" / "package" / "axe.min.js"))
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from midthought.report import html
+from midthought.report.html import write_report
 from midthought.report.page_episodes import (
     PackedEpisodes,
     column_layout,
@@ -34,6 +36,12 @@ def test_the_training_iterations_that_are_read_are_spread_over_the_run(recorded_
     few = read_page_episodes(recorded_run, max_episodes=1, max_bytes=2**24)
     assert {each.step for each in few if each.arm == "train"} == {3} and len(few) == len(found) - 24
     assert {each.arm for each in read_page_episodes(recorded_run, max_episodes=0, max_bytes=0)} >= {"before", "after"}
+
+
+def test_episodes_that_are_not_read_count_as_the_runs(recorded_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ">84 episodes. " in write_report(recorded_run).read_text("utf-8")
+    monkeypatch.setattr(html, "MAX_TRAJECTORIES", 12)
+    assert ">12 of 84 episodes. " in write_report(recorded_run).read_text("utf-8")
 
 
 def test_answers_are_compared_like_for_like() -> None:

@@ -1,8 +1,10 @@
+import math
 import re
 
 from midthought.report.console import duration
 from midthought.report.html import arms_table, control_arms_table, more_metrics, signed, verdict
-from midthought.report.run_record import before_and_after
+from midthought.report.run_folder import RunFolder
+from midthought.report.run_record import before_and_after, read_run
 
 AFTER = {"before.exact_match": 0.304, "after.exact_match": 0.861, "after.constant_guess": 0.055}
 
@@ -19,7 +21,7 @@ def test_the_verdict_says_before_after_and_gain() -> None:
 
 
 def test_the_verdict_is_about_sampled_answers_where_they_were_measured() -> None:
-    sampled = {"before.sampled_exact_match": 0.5, "after.sampled_exact_match": 0.75}
+    sampled = {"before.sampled.exact_match": 0.5, "after.sampled.exact_match": 0.75}
     sentence, _ = verdict({"before.exact_match": 0.9, "after.exact_match": 0.875, **sampled})
     assert words(sentence) == "Sampled exact match: 0.500 → 0.750 +0.250"
 
@@ -82,19 +84,33 @@ def test_the_last_iteration_counts_also_if_all_of_its_episodes_failed():
     assert found == {"num_questions": 8.0, "before.exact_match": 0.25, "after.exact_match": 0.5}
 
 
+def test_a_metric_that_the_last_validation_lacks_is_not_taken_from_an_earlier_one(tmp_path):
+    with RunFolder(tmp_path / "run").create() as run:
+        for step, reward in ((10, 0.75), (20, math.nan)):
+            run.log("ppo", step, {"reward/mean": 0.5})
+            run.log("validation", step, {"reward/mean": reward, "episode/failed": float(step == 20)})
+        run.write_summary({"reward/mean": 0.5, "validation/step": 10, "validation/reward/mean": 0.75})
+    summary = read_run(tmp_path / "run").summary
+    assert {key: value for key, value in summary.items() if key.startswith("validation/")} == {
+        "validation/step": 20,
+        "validation/reward/mean": None,
+        "validation/episode/failed": 1.0,
+    }
+
+
 def test_control_arms_stand_beside_the_run_with_links_to_their_reports() -> None:
     assert control_arms_table(AFTER) == ""
     summary = {
         **AFTER,
         "train_seconds": 100.0,
         "arms.rft.exact_match": 0.5,
-        "arms.rft.sampled_exact_match": 0.25,
+        "arms.rft.sampled.exact_match": 0.25,
         "arms.rft.train_seconds": 61.0,
         "arms.clean.exact_match": 0.9,
     }
     table = control_arms_table(summary, ["rft"])
     assert table.count("href") == 1 and 'href="arms/rft/report.html"' in table
     assert "Exact match, greedy held-out questions that need the tool 0.861 0.500 0.900" in words(table)
-    assert "Sampled temperature 1, as in training – 0.250 –" in words(table)
+    assert "Sampled as in training; in a recipe at temperature 1 – 0.250 –" in words(table)
     assert words(table).endswith("Training without evaluation and checkpoints 1 min 40 s 1 min 01 s –")
     assert "Constant guess" not in table

@@ -4,11 +4,11 @@ import copy
 import itertools
 
 import pytest
-from small_environments import QUESTIONS, settings, twice
+from small_environments import QUESTIONS, OnStep, power_cut, settings, twice
 
 from midthought import SettingsError, Trainer, tool
 from midthought.data.tasks import load_tasks
-from midthought.report.run_record import read_run
+from midthought.report.run_record import RunState, read_run, state_of
 from midthought.trainer.validation import evaluated
 from midthought.types import ToolOutcome
 
@@ -56,9 +56,24 @@ def test_the_report_has_the_last_evaluations_before_and_after_training(trainer, 
     after = [trainer.evaluate(), trainer.evaluate(sampled=True), trainer.evaluate(tools="off")]
     summary = read_run(tmp_path / "run").summary
     measured = [row["exact_match"] for row in (*before, *after)]
-    names = ("before.exact_match", "before.sampled_exact_match", "after.exact_match", "after.sampled_exact_match")
+    names = ("before.exact_match", "before.sampled.exact_match", "after.exact_match", "after.sampled.exact_match")
     assert [summary[name] for name in (*names, "after.tool_off.exact_match")] == measured
     assert "before.tool_off.exact_match" not in summary and summary["num_questions"] == 3
+
+
+def test_a_finished_run_that_goes_on_is_unfinished_until_its_end(talker, tmp_path):
+    given = {**GIVEN, **talker, "run_path": tmp_path / "run"}
+    with Trainer(settings("grpo", num_train_iters=1), **given) as trainer:
+        trainer.fit()
+    assert state_of(tmp_path / "run") is RunState.FINISHED
+    again = {"resume": True, "callbacks": [OnStep(power_cut, 2)]}
+    with Trainer(settings("grpo", num_train_iters=3), **given, **again) as trainer, pytest.raises(RuntimeError):
+        trainer.fit()
+    assert state_of(tmp_path / "run") is RunState.ENDED
+    with Trainer(settings("grpo", num_train_iters=3), **given, resume=True) as trainer:
+        trainer.fit()
+    assert state_of(tmp_path / "run") is RunState.FINISHED
+    assert read_run(tmp_path / "run").summary["iteration"] == 3
 
 
 def test_what_cannot_be_evaluated_is_refused_with_the_reason(trainer, talker):

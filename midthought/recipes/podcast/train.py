@@ -156,8 +156,7 @@ def arms(data: PodcastData, *, sampled: bool, seed: int) -> tuple[list[Evaluatio
 def arm_metrics(arm: EvaluationArm, done: Sequence[Trajectory]) -> dict[str, float]:
     """Returns exact match with its interval, under dotted keys without `before.` or `after.`; for the main arm and the arm
     without need, also the call rates and the factors."""
-    key = "sampled_exact_match" if arm.name == "sampled" else f"{arm.name}.exact_match".lstrip(".")
-    metrics = with_interval(key, exact_match(done, correct), len(done))
+    metrics = with_interval(f"{arm.name}.exact_match".lstrip("."), exact_match(done, correct), len(done))
     if arm.name == "":
         calls = sum(trajectory.num_calls for trajectory in done)
         metrics |= {"call_rate_needed": call_rate(done), "calls_per_question": calls / len(done)}
@@ -167,7 +166,7 @@ def arm_metrics(arm: EvaluationArm, done: Sequence[Trajectory]) -> dict[str, flo
             of_kind = [t for t in done if t.task.labels.get("kind") == kind]
             metrics[f"exact_match_of.{kind}"] = exact_match(of_kind, correct)
     if arm.name == "sampled":
-        metrics["sampled_call_rate_needed"] = call_rate(done)
+        metrics["sampled.call_rate_needed"] = call_rate(done)
     if arm.name == "no_memory":
         metrics["call_rate_needless"] = call_rate(done)
     return metrics

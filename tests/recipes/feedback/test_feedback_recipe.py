@@ -37,9 +37,10 @@ def test_the_whole_job_leaves_both_policies_the_figures_and_the_report(whole_run
     path, output = whole_run
     found = summary(path)
     assert all((path / name).is_file() for name in ("warmup/config.json", "policy/config.json", "report.html"))
-    arms = {f"after.{arm}exact_match" for arm in ("", "none.", "wrong.")}
+    arms = {f"after.{arm}exact_match" for arm in ("", "sampled.", "none.", "wrong.")}
     assert {"before.first_try", "after.first_try", *arms} <= found.keys()
-    assert found["num_questions"] == 4 and "First try" in output
+    assert found["num_questions"] == 4 and "First try" in output and "Sampled" in output
+    assert "Sampled exact match on 4 held-out questions" in (path / "report.html").read_text("utf-8")
 
 
 def test_a_warm_up_of_its_own_is_gone_on_from_without_a_warning(whole_run, tmp_path):
