@@ -19,6 +19,7 @@ from midthought.engines.servers.vllm import VLLMServer
 from midthought.engines.vllm_in_process import VLLMInProcessEngine
 from midthought.engines.vllm_setup import import_vllm
 from midthought.errors import SettingsError
+from midthought.models.memory import max_positions
 from midthought.models.pretrained import load_model, load_tokenizer, placed
 from midthought.tokenization import Renderer
 
@@ -58,7 +59,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
         if tokenizer is None:
             raise SettingsError("a loaded model needs its tokenizer: LocalInferenceEngine(model, tokenizer)")
         renderer = Renderer(tokenizer)
-        longest = getattr(model.config, "max_position_embeddings", None) or max_seq_len
+        longest = max_positions(model.config) or max_seq_len
         core = LocalEngine(
             model,
             eos_token_ids=renderer.eos_token_ids,

@@ -104,7 +104,7 @@ def row_attention(
         windows.append(sliding_window)
     key, value = rows.with_parents(key), rows.with_parents(value)
     queries, keys, values = (each[0].transpose(0, 1) for each in (query, key, value))
-    if not dropout and is_usable(queries, keys, sliding_window):
+    if not dropout and is_usable(queries, keys, values, sliding_window):
         attended = attend_rows(
             queries, keys, values, rows.bounds, rows.key_bounds, scale=scaling, window=sliding_window
         )
@@ -206,8 +206,12 @@ def _difference(model: Any, config: Any, num_shared: int = 0) -> str:
     try:
         with attending_by_rows(model):
             together = _outputs(model, together_ids, **arguments, windows=windows)
-    except (TypeError, ValueError) as error:
+    except UnpackableError as error:
         return str(error)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # architectures differ in what they require of their arguments
+        return f"its attention fails: {type(error).__name__}: {error}".splitlines()[0]
     if len(windows) != config.num_hidden_layers:
         return (
             f"{len(windows)} of its {config.num_hidden_layers} layers attend through transformers' AttentionInterface"

@@ -23,10 +23,13 @@ from midthought.algo.losses import entropy_from_logprobs
 from midthought.learning.attention import row_arguments
 from midthought.learning.batch import Packing, TokenBatch
 from midthought.learning.fused import replaced_forwards
-from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
+from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape
 from midthought.learning.ranks import is_sharded
 from midthought.models.pretrained import Float32Linear
 
+PROBE_LOGIT = 50.0
+"""Largest of the outputs of the output layer for which what an architecture does to its logits is compared: a soft cap does not
+change small ones."""
 _log = logging.getLogger(__name__)
 
 
@@ -114,17 +117,20 @@ def policy_forward(
     head = policy.get_output_embeddings()
     num_at_once = _num_at_once(head, logits_mib)
     states: list[Tensor] = []
-    found: list[tuple[Tensor, TokenOutputs]] = []
+    found: list[tuple[LogitShape, Tensor, TokenOutputs]] = []
 
     def answer(forward: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
         states.append(hidden[is_wanted])
         if num_at_once is None or len(layout.targets) <= num_at_once:
             return forward(states[-1][None])
-        blocked = _blocked_head(policy, head, num_at_once)
-        outputs = _blocked_outputs(blocked, states[-1], layout, entropy)
-        found.append((blocked.sample(states[-1][:1]), outputs))
-        first = forward(states[-1][None, :1].detach())
-        return _Linked.apply(first.detach(), states[-1]) if is_sharded(policy) else first
+        dtype, shape = getattr(head, "dtype", None), LogitShape.of(policy.config.get_text_config())
+        blocked = BlockedHead(head.weight, head.bias, shape, num_at_once, dtype)
+        logprobs, entropies = blocked.outputs(states[-1], layout.targets, layout.temperatures, entropy=entropy)
+        outputs = TokenOutputs(logprobs, entropies if entropy else None)
+        probe = forward(states[-1][None, :1].detach()).detach()
+        probe = probe * (PROBE_LOGIT / probe.abs().max().clamp(min=1e-6))
+        found.append((shape, probe[0].clone(), outputs))
+        return _Linked.apply(probe, states[-1]) if is_sharded(policy) else probe
 
     with _answering(head, is_wanted.shape, answer):
         logits = policy(**layout.arguments).logits
@@ -133,8 +139,8 @@ def policy_forward(
         logits, states = outputs.logits[is_wanted][None], [outputs.hidden_states[-1][is_wanted]]
     if not found:
         return _plain_outputs(logits[0], layout, entropy, entropy_gradient), states[0]
-    sample, outputs = found[0]
-    if not are_alike(sample, logits[0]):
+    shape, probe, outputs = found[0]
+    if not shape.maps(probe, logits[0]):
         _log.warning("what %s does to its logits is not known: all of them are kept", type(policy).__name__)
         return policy_forward(policy, layout, entropy=entropy, entropy_gradient=entropy_gradient)
     if is_sharded(policy):
@@ -159,17 +165,6 @@ def hidden_states(policy: Any, layout: ModelInputs) -> Tensor:
         outputs = policy(**layout.arguments, output_hidden_states=True)
         states = [outputs.hidden_states[-1][layout.is_wanted]]
     return states[0]
-
-
-def _blocked_head(model: Any, head: Any, num_at_once: int) -> BlockedHead:
-    dtype = head.dtype if isinstance(head, Float32Linear) else None
-    return BlockedHead(head.weight, head.bias, LogitShape.of(model.config.get_text_config()), num_at_once, dtype)
-
-
-def _blocked_outputs(head: BlockedHead, states: Tensor, layout: ModelInputs, entropy: bool) -> TokenOutputs:
-    """Computes the outputs from hidden states [N, H], block by block."""
-    logprobs, entropies = head.outputs(states, layout.targets, layout.temperatures, entropy=entropy)
-    return TokenOutputs(logprobs, entropies if entropy else None)
 
 
 def _plain_outputs(logits: Tensor, layout: ModelInputs, entropy: bool, entropy_gradient: bool) -> TokenOutputs:

@@ -43,6 +43,13 @@ class LogitShape:
             logits = logits.mul_(self.scale)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
+    @torch.no_grad()
+    def maps(self, outputs: Tensor, logits: Tensor) -> bool:
+        """Whether the model's `logits` are this function of its output layer's `outputs`, up to rounding."""
+        tolerance = 0.02 if outputs.dtype in (torch.bfloat16, torch.float16) else 1e-4
+        ours, theirs = self.forward(outputs.to(torch.float32, copy=True)), logits.float()
+        return bool((ours - theirs).abs().max() <= tolerance * theirs.abs().max())
+
     def backward(self, gradient: Tensor, logits: Tensor) -> Tensor:
         """Computes the gradient at the output layer's outputs from the gradient at the final `logits`, in place."""
         if self.cap is not None:
@@ -93,22 +100,11 @@ class BlockedHead:
         is_autocast = torch.is_autocast_enabled(device_type)
         return self.dtype or (torch.get_autocast_dtype(device_type) if is_autocast else self.weight.dtype)
 
-    @torch.no_grad()
-    def sample(self, hidden: Tensor) -> Tensor:
-        """Returns logits [n, V] of these states [n, H], to compare with the model's own (`are_alike`)."""
-        return self.shape.forward(_wide(self.product(hidden, self.weight, self.bias)))
-
     def blocks(self, num_tokens: int) -> Iterator[slice]:
         """Yields blocks of equal size; sizes differ by at most one token."""
         num_blocks = -(-num_tokens // self.num_tokens)
         for number in range(num_blocks):
             yield slice(number * num_tokens // num_blocks, (number + 1) * num_tokens // num_blocks)
-
-
-@torch.no_grad()
-def are_alike(ours: Tensor, theirs: Tensor) -> bool:
-    """Whether logits are equal up to rounding."""
-    return bool((ours.float() - theirs.float()).abs().max() <= 0.02 * theirs.float().abs().max())
 
 
 class _BlockedLogprobs(torch.autograd.Function):

@@ -19,7 +19,7 @@ from midthought.errors import SettingsError
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import OF_ROWS, Packing, TokenBatch
 from midthought.learning.forward import ModelInputs, TokenOutputs, policy_forward, spread, wide
-from midthought.models.peft_weights import base_of
+from midthought.models.peft_weights import base_of, unadaptable_layers
 from midthought.types import Trajectory
 
 
@@ -198,24 +198,23 @@ def frozen_copy(policy: Any) -> Any:
 
 def _head_for(policy: Any) -> ValueHead:
     weight = policy.get_output_embeddings().weight
-    return ValueHead(policy.config.get_text_config().hidden_size).to(weight.device)
+    return ValueHead(weight.shape[1]).to(weight.device)
 
 
 def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
     """Adds adapters to all linear layers of the policy but the output layer. Only they learn; they change no output yet.
-    In models with Mamba layers `out_proj` is also left out: fused kernels read its weight without calling the layer.
+    Those that `unadaptable_layers` names are left out.
 
     `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] initialized to 0. Source: Hu et al. 2021 (arXiv
     2106.09685), section 4.1. The layers of `policy` itself are replaced, so it also computes with the adapters.
     A is drawn with `seed`; the global random state does not change. Raises MissingExtraError if peft is not installed.
     """
     peft = optional("peft", "lora")
-    has_mamba_layers = any(hasattr(each, "in_proj") and hasattr(each, "conv1d") for each in policy.modules())
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         target_modules="all-linear",
-        exclude_modules=["out_proj"] if has_mamba_layers else None,
+        exclude_modules=unadaptable_layers(policy) or None,
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )

@@ -43,12 +43,15 @@ class TrainingSchedule:
     """The constant of the average `seq-mean-token-sum-norm`, which needs it."""
 
     @classmethod
-    def from_config(cls, config: RecipeConfig, num_iters: int) -> Self:
-        """Returns the schedule of PPO that ends with iteration `num_iters`."""
-        training = config.training
+    def from_config(cls, config: RecipeConfig, num_iters: int, done: tuple[int, int, int] = (0, 0, 0)) -> Self:
+        """Returns the schedule of PPO that ends with iteration `num_iters`. `done`: iterations, optimizer steps, and those of the
+        policy so far; they may be fewer than planned, because groups were dropped."""
+        training, (iteration, num_steps, num_policy_steps) = config.training, done
         steps = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
-        total = max(num_iters - training.num_critic_warmup_iters, 0) * steps
-        return cls(total_steps=total, critic_total_steps=num_iters * steps, max_tokens=config.inference.max_tokens)
+        num_left = max(num_iters - iteration, 0)
+        total = num_policy_steps + max(min(num_left, num_iters - training.num_critic_warmup_iters), 0) * steps
+        critic_total = num_steps + num_left * steps
+        return cls(total_steps=total, critic_total_steps=critic_total, max_tokens=config.inference.max_tokens)
 
 
 NO_END = TrainingSchedule()
@@ -219,9 +222,7 @@ class Optimizer:
     def _create(self) -> Any:
         if self._kind == "adamw":
             return torch.optim.AdamW(self._groups(), fused=True)
-        logging.getLogger("bitsandbytes").setLevel(
-            logging.ERROR
-        )  # it warns about 4-bit kernels, which are not used here
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about 4-bit kernels, not used here
         return optional("bitsandbytes.optim", "adamw-8bit").AdamW8bit(self._groups())
 
     def _groups(self) -> list[dict[str, Any]]:

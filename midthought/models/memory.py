@@ -1,9 +1,10 @@
-"""Memory of this machine, limits of the local engine's copies of weights, and when a prompt is shared. The plan uses all."""
+"""Memory of this machine, limits of the local engine's copies of weights and of sequences, and when a prompt is shared."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 MERGED_SHARE = 0.25
@@ -25,3 +26,12 @@ def machine_bytes() -> int | None:
         return None
     text = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.is_file() else "max"
     return min(whole, int(text)) if text.isdigit() else whole
+
+
+def max_positions(config: Any) -> int | None:
+    """Returns the most tokens of a model's sequence; None: any number. With LongRoPE (arXiv 2402.13753) those before its
+    extension: a longer sequence changes the angles of all tokens that are computed with it, so cached keys would be wrong."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        return int(rope["original_max_position_embeddings"])
+    return getattr(config, "max_position_embeddings", None)

@@ -171,8 +171,8 @@ def save_merged(model: Any, folder: Path, *, with_adapters: bool = True, unties_
 def base_digest(base: Any) -> str:
     """Returns a digest of a few values of each weight, in bfloat16, which identifies the base model; empty on the meta device."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(base.named_parameters()):
-        plain = name.replace(".base_layer.", ".").replace(".original_module.", ".").replace(".token_adapter.", ".")
+    wrappers = re.compile(r"\.(base_layer|original_module|token_adapter)(?=\.)")  # experts have several
+    for plain, name, tensor in sorted((wrappers.sub("", name), name, each) for name, each in base.named_parameters()):
         if "lora_" in name or ".modules_to_save." in name or "trainable_tokens" in name:
             continue
         if tensor.is_meta:

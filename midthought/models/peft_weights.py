@@ -65,6 +65,22 @@ def is_mergeable(module: Any) -> bool:
     return all(type(variant) is DoraLinearVariant for variant in module.lora_variant.values())
 
 
+@torch.no_grad()
+def unadaptable_layers(model: Any) -> list[str]:
+    """Returns the names of linear layers on which LoRA would be wrong: `out_proj` and `dt_proj` of Mamba layers, whose weights
+    fused kernels and transformers read without calling the layers, and routers of experts, which return more than a product."""
+    has_mamba_layers = any(hasattr(each, "in_proj") and hasattr(each, "conv1d") for each in model.modules())
+    names = ["out_proj", "dt_proj"] if has_mamba_layers else []
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear:
+            try:
+                is_product = isinstance(layer(layer.weight.new_zeros(1, layer.in_features)), Tensor)
+            except RuntimeError:  # a product for each of several groups
+                is_product = False
+            names += [] if is_product else [name]
+    return names
+
+
 def stochastically_rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Rounds float32 values to `dtype` up or down at random, so that the expected value is the exact one.
 
@@ -88,7 +104,7 @@ def used_module(module: Any) -> Any:
 
 @torch.no_grad()
 def effective_tensors(layer: Any, device: Any = None) -> dict[str, Tensor]:
-    """Returns the parameters of a PEFT layer's base layer, by name, with the layer's active adapters merged into them.
+    """Returns the saved tensors of a PEFT layer's base layer, by name, with the layer's active adapters merged into them.
 
     They are copies: the layer stays as it is. PEFT's own arithmetic computes them (LoRA, rsLoRA, DoRA and the other methods
     that can be merged), in float32, and each is rounded once, to the type of the base layer, by `stochastically_rounded`. The
@@ -102,12 +118,12 @@ def effective_tensors(layer: Any, device: Any = None) -> dict[str, Tensor]:
     if isinstance(layer, AuxiliaryTrainingWrapper):
         inner = _chosen_module(layer)
         if not isinstance(inner, BaseTunerLayer):
-            return {name: tensor.detach().to(device, copy=True) for name, tensor in inner.named_parameters()}
+            return {name: tensor.to(device, copy=True) for name, tensor in inner.state_dict().items()}
         layer = inner
     base: Any = layer.get_base_layer()
     copies = {id(each): nn.Parameter(each.detach().to(device, copy=True), False) for each in base.parameters()}
     plain: Any = copy.deepcopy(base, copies)
-    dtypes = {name: tensor.dtype for name, tensor in plain.named_parameters()}
+    dtypes = {name: tensor.dtype for name, tensor in plain.state_dict().items()}
     twin = copy.deepcopy(layer, {id(base): plain}).to(device).float()
     parts: list[Any] = [part for part in twin.modules() if isinstance(part, BaseTunerLayer)]
     for part in reversed(parts):  # an expert's layer can have several nested ones
@@ -115,7 +131,7 @@ def effective_tensors(layer: Any, device: Any = None) -> dict[str, Tensor]:
             part.unmerge()
         elif not part.disable_adapters and not part.merged:
             part.merge()
-    return {name: stochastically_rounded(tensor.detach(), dtypes[name]) for name, tensor in plain.named_parameters()}
+    return {name: stochastically_rounded(tensor, dtypes[name]) for name, tensor in plain.state_dict().items()}
 
 
 def model_leaves(

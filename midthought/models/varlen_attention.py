@@ -53,9 +53,11 @@ class RowBounds:
         return cls(offsets, max(lengths))
 
 
-def is_usable(query: Tensor, key: Tensor, window: int | None) -> bool:
-    """Whether `attend_rows` supports queries `[T, heads, D]` and keys `[S, kv_heads, D]` like these."""
+def is_usable(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> bool:
+    """Whether `attend_rows` supports queries `[T, heads, D]`, keys and values `[S, kv_heads, D]` like these."""
     if query.device.type not in DEVICES or query.dtype not in HALF or query.shape[-1] > MAX_HEAD_DIM:
+        return False
+    if key.shape != value.shape:  # DeepSeek's heads of values are shorter
         return False
     return is_right(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2], window is not None)
 

@@ -13,6 +13,7 @@ from midthought.config.references import load_from_here
 from midthought.config.store import load as load_settings
 from midthought.engines.inference_engines import LocalInferenceEngine
 from midthought.errors import SettingsError
+from midthought.models.memory import max_positions
 from midthought.models.pretrained import load_model, load_tokenizer, placed, policy_folder, use_float32_head
 from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.recipe import require_no_programs
@@ -75,7 +76,7 @@ def open_run(
         written, renderer = chosen.call_format, chosen.renderer
     else:
         written = _call_format(run, record.call_format, call_format)
-    longest = getattr(model.config, "max_position_embeddings", None)
+    longest = max_positions(model.config)
     limit = longest if inference.max_seq_len == "auto" else inference.max_seq_len
     max_num_seqs = max_num_seqs or settled(inference.max_num_seqs, 128)
     limits: dict[str, Any] = {"max_seq_len": limit} if limit else {}

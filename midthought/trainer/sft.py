@@ -17,6 +17,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import add_adapters, has_adapters
 from midthought.learning.optimizer import TrainingSchedule
+from midthought.models.memory import max_positions
 from midthought.models.peft_folders import merge
 from midthought.models.pretrained import require_finite, save_model
 from midthought.plan.choices import ADAPTER_RATES, supervised_rate
@@ -79,7 +80,7 @@ def read_demonstrations(
         raise SettingsError("sft() has no demonstrations: give sft(demonstrations) or Trainer(demonstrations=…)")
     if isinstance(given, StepDemonstrations):
         return given
-    longest = getattr(policy.model.config, "max_position_embeddings", None) or sys.maxsize
+    longest = max_positions(policy.model.config) or sys.maxsize
     read = DemonstrationReader(policy.prompts, policy.renderer, longest).read(given, stream)
     return ShuffledDemonstrations(read, batch_tokens, f"sft-{seed}")
 

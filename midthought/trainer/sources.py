@@ -17,6 +17,7 @@ from midthought.engines.engine import TrainedEngine
 from midthought.engines.policy_engine import check_backend, policy_engine
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
+from midthought.models.memory import max_positions
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
 from midthought.rollout.episode_source import EpisodeSource, LocalEpisodeSource
 from midthought.rollout.groups import Pace
@@ -115,11 +116,12 @@ def longest_sequence(longest_prompt: int | None, inference: InferenceConfig, mod
     `longest_prompt` None: unknown before the episodes run. An engine outside this process reserves memory for the longest
     sequence, so it then gets room for prompts of `MAX_LENGTH` tokens only.
     """
-    allowed = getattr(model_config, "max_position_embeddings", None)
+    allowed = max_positions(model_config)
     if inference.max_seq_len != "auto":
         if allowed is not None and inference.max_seq_len > allowed:
             raise SettingsError(
-                f"inference.max_seq_len={inference.max_seq_len}: the model has {allowed} positions; set at most that"
+                f"inference.max_seq_len={inference.max_seq_len}: the model has {allowed} positions; set at most that "
+                "(a model with LongRoPE is used up to the length before its extension)"
             )
         return inference.max_seq_len
     if longest_prompt is not None:

@@ -29,6 +29,7 @@ from midthought.learning.iteration import learn
 from midthought.learning.learned_tokens import LearnedTokens
 from midthought.learning.optimizer import TrainingSchedule
 from midthought.learning.remote_learner import AnyLearner, RemoteLearner
+from midthought.models.memory import max_positions
 from midthought.models.pretrained import load_tokenizer, require_finite, save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
@@ -265,7 +266,7 @@ class Trainer:
         untaught = "the model has random weights and no supervised steps behind it; call check() after sft()"
         is_untaught = self._is_created and not self._run.has_sft and not self.iteration
         source = None if self._workers is None else self._workers.source
-        allowed = getattr(self.model.config, "max_position_embeddings", None) or sys.maxsize
+        allowed = max_positions(self.model.config) or sys.maxsize
         inference = self._settings.inference if source is None else source.parts.inference
         tasks, prompts = self._tasks, self._policy.prompts
         known = tasks.stream.tasks if isinstance(tasks.stream, ShuffledTasks) else []
@@ -385,8 +386,7 @@ class Trainer:
                         self._complete(metrics, episodes)
                         self._checks.after_iteration(self.iteration, metrics, episodes.trajectories)
                         bar.advance(1, reward=metrics.get("reward/mean", 0.0), calls=metrics.get("episode/calls", 0.0))
-                        if max_seconds is not None:
-                            self._last = bar.total = self._end_schedule(self._last, max_seconds)
+                        self._last = bar.total = self._end_schedule(self._last, max_seconds)
                         is_best = self._validation_is_due() and self._is_best(self.evaluate())
                         is_needed = is_best or stop.requested or self.iteration == self._last
                         is_needed |= workers.needs_checkpoint
@@ -426,6 +426,7 @@ class Trainer:
         self._lost_at, self._is_open_iteration = self.iteration, False
         _log.warning("%s: a new one starts at %s", lost, path)
         self.load_checkpoint(path)
+        self._end_schedule(self._last, None)
         self._restart_checks()
 
     def _end_schedule(self, num_iters: int, max_seconds: float | None) -> int:
@@ -435,7 +436,9 @@ class Trainer:
         if max_seconds is not None and any(seconds):
             left = max(0.0, max_seconds - math.fsum(seconds))
             num_iters = self.iteration + round(left * len(seconds) / math.fsum(seconds))
-        self.learner.set_training(self._settings.training, TrainingSchedule.from_config(self._settings, num_iters))
+        learner, settings = self.learner, self._settings
+        done = self.iteration, learner.num_steps, learner.num_policy_steps
+        learner.set_training(settings.training, TrainingSchedule.from_config(settings, num_iters, done))
         return num_iters
 
     def _complete(self, metrics: Mapping[str, float], episodes: RolloutData) -> None:

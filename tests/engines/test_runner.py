@@ -9,7 +9,15 @@ import pytest
 import torch
 from precision import logit_tolerance
 from small_decoders import SIZES, random_model
-from transformers import BloomConfig, Gemma2Config, GPT2Config, GptOssConfig, MistralConfig, RecurrentGemmaConfig
+from transformers import (
+    BloomConfig,
+    Gemma2Config,
+    GPT2Config,
+    GptOssConfig,
+    MistralConfig,
+    RecurrentGemmaConfig,
+    xLSTMConfig,
+)
 
 from midthought.engines.local import slot_batch
 from midthought.engines.local.runner import CachedRunner, RecomputingRunner, Row, share_tensors, shares_tensors
@@ -86,6 +94,18 @@ def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(model, m
         if not num_cached:
             rows.insert(2, single)
         torch.testing.assert_close(cached.forward(rows), plain.forward(rows), atol=logit_tolerance(policy), rtol=0)
+
+
+def test_a_model_that_keeps_all_logits_is_asked_for_the_last_ones():
+    sizes = {"hidden_size": 64, "embedding_dim": 64, "num_hidden_layers": 2, "num_blocks": 2, "num_heads": 4}
+    sizes |= {"qk_dim_factor": 1.0, "v_dim_factor": 1.0, "mlstm_round_up_to_multiple_of": 16, "chunk_size": 16}
+    model = random_model(xLSTMConfig(vocab_size=61, **sizes))
+    rows = [Row([5, 6, 7, 8, 9], 0, 0), Row([1, 2, 3], 0, 1), Row([4, 3, 2], 0, 2)]
+    found = RecomputingRunner(share_tensors(model)).forward(rows)
+    for row, ours in zip(rows, found, strict=True):
+        with torch.no_grad():
+            theirs = model(torch.tensor([row.token_ids])).logits[0, -1]
+        torch.testing.assert_close(ours, theirs, atol=logit_tolerance(model), rtol=0)
 
 
 def test_shared_tensors_are_the_same_objects_until_a_parameter_is_replaced():

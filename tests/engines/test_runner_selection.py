@@ -9,11 +9,21 @@ import pytest
 import torch
 from representatives import representatives
 from small_decoders import SIZES, decoders_in, random_model
-from transformers import Gemma2Config, GPT2Config, GptOssConfig, LlamaConfig, Mamba2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import (
+    BertConfig,
+    Gemma2Config,
+    GPT2Config,
+    GptOssConfig,
+    LlamaConfig,
+    Mamba2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.runner import CachedRunner, Row, Runner, share_tensors
 from midthought.engines.local.runner_selection import Deviation, float32_logprobs, make_runner
+from midthought.errors import EngineError
 
 WIDER: dict[str, Any] = {
     **SIZES,
@@ -61,6 +71,14 @@ def test_the_fused_decoder_is_used_in_every_precision(name, dtype):
         with torch.no_grad():
             own = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
         assert (own - float32_logprobs(model, [ids])[0]).abs().max() > 0.1, "what the former limit allowed"
+
+
+def test_a_model_that_sees_later_tokens_is_refused():
+    for dtype in (torch.float32, torch.bfloat16):
+        model = make(BertConfig(**SIZES), dtype)
+        with pytest.raises(EngineError, match=r"BertLMHeadModel is not causal.* is_decoder=true"):
+            make_runner(model)
+    make_runner(make(BertConfig(**SIZES, is_decoder=True), torch.float32))
 
 
 class OtherPositions(Decoder):

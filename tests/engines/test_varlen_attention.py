@@ -183,12 +183,13 @@ def test_an_engine_computes_prompts_in_one_call_per_layer_and_samples_the_same(c
 def test_a_kernel_that_is_wrong_or_fails_is_not_used_and_the_log_says_why(wrong, window, reason, install, caplog):
     query, key = torch.zeros(3, 4, 8), torch.zeros(3, 2, 8)
     for dtype in (torch.float32, torch.bfloat16):
-        assert not is_usable(query.to(dtype), key.to(dtype), None), "not on a CPU"
+        assert not is_usable(query.to(dtype), key.to(dtype), key.to(dtype), None), "not on a CPU"
     install(Kernel())
-    assert is_usable(query, key, window)
+    assert is_usable(query, key, key, window)
+    assert not is_usable(query, key, key[..., :6], window), "heads of values are shorter, as DeepSeek's"
     install(Kernel(**wrong))
-    assert not is_usable(query, key, window)
-    assert not is_usable(query, key, window)
+    assert not is_usable(query, key, key, window)
+    assert not is_usable(query, key, key, window)
     assert reason in caplog.text and len(caplog.records) == 1
 
 

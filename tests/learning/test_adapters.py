@@ -14,6 +14,7 @@ from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoi
 from midthought.learning.iteration import improve
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, has_adapters
+from midthought.models.peft_folders import save_adapters, save_merged
 from midthought.models.pretrained import load_model
 
 IDS = torch.tensor([[3, 4, 5, 6]])
@@ -46,6 +47,15 @@ def test_the_reference_is_the_policy_without_its_adapters(make_policy, batch):
     plain, _ = lora_learner(twin).score(batch)
     assert torch.equal(scored.reference_logprobs, plain.old_logprobs)
     assert not torch.equal(scored.old_logprobs, plain.old_logprobs)
+
+
+def test_adapters_that_are_frozen_stay_so_after_the_reference_was_computed(make_policy, batch):
+    learner = lora_learner(make_policy())
+    named = dict(learner.policy.named_parameters())
+    for name, tensor in named.items():
+        tensor.requires_grad_("lora_B" in name)
+    learner.score(batch)
+    assert all(tensor.requires_grad == ("lora_B" in name) for name, tensor in named.items())
 
 
 def with_own_adapters(policy):
@@ -102,7 +112,8 @@ ATTENTION_AND_MLP = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "others"), [("Mamba2", MAMBA, set()), ("FalconH1", HYBRID, ATTENTION_AND_MLP)]
+    ("name", "options", "others"),
+    [("Mamba", {}, {"x_proj"}), ("Mamba2", MAMBA, set()), ("FalconH1", HYBRID, ATTENTION_AND_MLP)],
 )
 def test_mamba_layers_get_adapters_where_they_take_effect(name, options, others):
     config_class = getattr(transformers, f"{name}Config")
@@ -114,6 +125,41 @@ def test_mamba_layers_get_adapters_where_they_take_effect(name, options, others)
         each.rpartition(".lora_A")[0].rpartition(".")[2] for each, _ in adapted.named_parameters() if "lora_A" in each
     }
     assert found == {"in_proj"} | others
+
+
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_local_experts": 4, "router_jitter_noise": 0.0}
+LATENT = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
+LATENT |= {
+    "head_dim": 8,
+    "num_key_value_heads": 2,
+    "n_routed_experts": 4,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Qwen3Moe", {**EXPERTS, "num_experts": 4}),
+        ("DeepseekV3", {**EXPERTS, **LATENT}),
+        ("Phimoe", EXPERTS),
+        ("Mamba", {"state_size": 4, "num_hidden_layers": 2}),
+    ],
+)
+def test_adapters_of_experts_and_mamba_layers_load_with_their_base_and_merged(name, options, make_policy, tmp_path):
+    policy = make_policy(name, **options)
+    policy.save_pretrained(tmp_path / "base")
+    adapted = add_adapters(load_model(tmp_path / "base"), rank=2, alpha=4)
+    for tensor in (each for key, each in adapted.named_parameters() if "lora_B" in key):
+        torch.nn.init.normal_(tensor, std=0.2)
+    expected = adapted(input_ids=IDS).logits
+    assert not torch.allclose(expected, policy(input_ids=IDS).logits, atol=1e-2)
+    save_adapters(adapted, tmp_path / "adapters")
+    save_merged(adapted, tmp_path / "merged")
+    for folder in ("adapters", "merged"):
+        torch.testing.assert_close(load_model(tmp_path / folder)(input_ids=IDS).logits, expected, atol=1e-4, rtol=0)
 
 
 def test_the_seed_alone_decides_how_adapters_start(make_policy):

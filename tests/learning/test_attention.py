@@ -31,6 +31,7 @@ REFUSED = {
     "GptOss": ({"num_local_experts": 2, "num_experts_per_tok": 1}, "s_aux"),
     "Mamba": ({"state_size": 4, "num_hidden_layers": 2}, "linear_attention"),
     "Bloom": ({"n_layer": 2, "n_head": 2}, "0 of its 2 layers"),
+    "Mpt": ({}, "its attention fails"),
     "Phimoe": ({"sliding_window": 90, "num_local_experts": 2}, "do not tell their attention how far"),
     "Qwen3Next": ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
 }

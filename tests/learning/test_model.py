@@ -43,11 +43,12 @@ def test_a_model_whose_output_layer_is_not_a_module_of_its_own_still_gives_the_s
     torch.testing.assert_close(figures.values, values)
 
 
+@pytest.mark.parametrize("cap", [3.0, 100.0])  # the second hardly changes the first token's logits
 @torch.no_grad()
 def test_where_the_architecture_does_something_unknown_to_its_logits_all_are_kept_and_the_log_says_so(
-    make_policy, batch, monkeypatch, caplog
+    cap, make_policy, batch, monkeypatch, caplog
 ):
-    policy = make_policy("Gemma2", **ARCHITECTURES["Gemma2"])
+    policy = make_policy("Gemma2", **ARCHITECTURES["Gemma2"] | {"final_logit_softcapping": cap})
     expected = token_outputs(policy, batch, entropy=True)
     monkeypatch.setattr(LogitShape, "of", lambda config: LogitShape())
     found = token_outputs(policy, batch, entropy=True, logits_mib=48 * 4 / 2**20)
@@ -56,9 +57,10 @@ def test_where_the_architecture_does_something_unknown_to_its_logits_all_are_kep
 
 
 @pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("name", "changes"), [("Qwen3", {}), ("OPT", {"word_embed_proj_dim": 24, "ffn_dim": 48})])
 @torch.no_grad()
-def test_a_value_judges_the_state_before_its_token(shared, make_policy, batch):
-    policy = make_policy()
+def test_a_value_judges_the_state_before_its_token(shared, name, changes, make_policy, batch):
+    policy = make_policy(name, **changes)
     critic = Critic.shared(policy) if shared else Critic.separate(policy)
     critic.head.linear.weight.normal_()
     padded = PPOBatch(batch)

@@ -97,7 +97,7 @@ def fused_on_a_cpu() -> Iterator[None]:
         patch(
             "torch.nn.functional.rms_norm", lambda hidden, size, weight, epsilon: Norm.apply(hidden, weight, epsilon)
         ),
-        patch.object(attention, "is_usable", lambda query, key, window: True),
+        patch.object(attention, "is_usable", lambda query, key, value, window: True),
         patch.object(
             attention, "attend_rows", lambda query, key, value, *rows, **options: Attention.apply(query, key, value)
         ),

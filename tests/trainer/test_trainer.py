@@ -121,6 +121,26 @@ def test_the_learning_rate_ends_where_this_fit_ends(talker):
     assert rates == pytest.approx([0.004, 0.003, 0.002, 0.001])
 
 
+class PaysOdd(Colours):
+    """The groups of every other seed have equal rewards."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.pays = seed % 2
+        return super().reset(seed)
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        text, reward, done, info = super().step(action)
+        return text, self.pays * reward, done, info
+
+
+def test_the_learning_rate_also_ends_there_if_groups_were_dropped(talker):
+    config = settings("grpo", batch_size=8, num_train_iters=4, lr_schedule="linear", warmup_steps=0)
+    with RayPPOTrainer(config, PaysOdd, **talker) as trainer:
+        trainer.fit()
+        assert 0 < trainer.learner.num_policy_steps < 4 * 2
+        assert trainer.learner.learning_rate == 0.0
+
+
 def test_with_max_seconds_the_iterations_and_the_learning_rate_follow_from_the_seconds_so_far(talker):
     config = settings(num_train_iters=50, lr_schedule="linear", warmup_steps=0)
     with RayPPOTrainer(config, Colours(), **talker) as trainer:
@@ -531,5 +551,9 @@ def test_engines_reserve_memory_for_what_the_tasks_need(longest_prompt, settings
     assert longest_sequence(longest_prompt, InferenceConfig(max_tokens=20, **settings), config) == expected
     with pytest.raises(SettingsError, match="max_seq_len=501: the model has 500 positions; set at most that"):
         longest_sequence(longest_prompt, InferenceConfig(max_tokens=20, max_seq_len=501), config)
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 60}
+    extended = SimpleNamespace(max_position_embeddings=500, rope_parameters=rope)
+    with pytest.raises(SettingsError, match="max_seq_len=300: the model has 60 positions"):
+        longest_sequence(longest_prompt, InferenceConfig(max_tokens=20, max_seq_len=300), extended)
     long = SimpleNamespace(max_position_embeddings=262_144)  # a server for an environment reserves less than that
     assert longest_sequence(None, InferenceConfig(max_tokens=20, backend="vllm"), long) == 4096 + 20

@@ -232,7 +232,8 @@ class RecomputingRunner:
             use_cache=False,
             logits_to_keep=torch.tensor([length - 1 for length in last], device=self.model.device),
         )
-        columns = {length: column for column, length in enumerate(last)}
+        kept = last if output.logits.shape[1] == len(last) else range(1, max(last) + 1)  # xLSTM keeps all
+        columns = {length: column for column, length in enumerate(kept)}
         return output.logits[torch.arange(len(rows)), [columns[length] for length in lengths]]
 
     def update_weights(self) -> None:

@@ -23,6 +23,8 @@ from midthought.models.peft_weights import base_of
 
 ROUNDING = 1e-4
 """Deviation from float32, in nats, that is always accepted: additions in another order."""
+NOT_CAUSAL = 0.01
+"""Deviation in float32, in nats, above which a token's distribution depends on the tokens after it."""
 logger = logging.getLogger(__name__)
 
 
@@ -33,7 +35,7 @@ def make_runner(
     decoder, the model's own layers with a key/value cache, the model without a cache. Warns if it is not the first possible.
 
     `new_record`: returns a function that records passes of few tokens (`cuda_graphs`). `merge_adapters`: as in `LocalEngine`.
-    Raises EngineError for a PEFT model that learns a prompt.
+    Raises EngineError for a PEFT model that learns a prompt, and for a model that is not causal.
     """
     try:
         model = base_of(model)
@@ -106,7 +108,13 @@ class Trial:
             parts = zip(sequences, cuts, before, (1, 0, 3), strict=True)
             self._rounds.append([Row(ids[:cut], start, slot) for ids, cut, start, slot in parts if cut > start])
             before = cuts
-        logprobs = dict(zip((1, 0, 3), float32_logprobs(plain.model, sequences), strict=True))
+        *whole, beginning = float32_logprobs(plain.model, [*sequences, sequences[0][:-4]])
+        if expected_difference(beginning[-1], whole[0][len(beginning) - 1]) > NOT_CAUSAL:
+            raise EngineError(
+                f"{type(plain.model).__name__} is not causal: what it predicts depends on the tokens after it; give a decoder "
+                "(of BERT and similar models, one with is_decoder=true in its config.json)"
+            )
+        logprobs = dict(zip((1, 0, 3), whole, strict=True))
         self._reference = [logprobs[row.slot][len(row.token_ids) - 1] for row in itertools.chain(*self._rounds)]
         self.own = self.deviation(plain)
         """Deviation of the model's own forward pass."""
