@@ -48,7 +48,7 @@ def _varlen(machine: Machine, report: Report) -> None:
     """Whether packed rows are one call of torch's varlen attention, which is compared with float32 first."""
     query, key = (torch.zeros(1, heads, 128, dtype=torch.bfloat16, device=machine.device) for heads in (16, 8))
     for name, window in (("full", None), ("sliding window", 256)):
-        is_used = is_usable(query, key, window)
+        is_used = is_usable(query, key, key, window)
         if machine.is_cuda:
             report.require(
                 f"packed rows, {name}", "torch's varlen attention is right and used", str(is_used), is_used, "True"
