@@ -63,6 +63,11 @@ class ToolOutcome(enum.StrEnum):
     """The tool was not called: too many calls that missed their deadline still run."""
     NO_CALLS_LEFT = "no_calls_left"
 
+    @property
+    def is_of_tool(self) -> bool:
+        """Whether only the call of a registered tool, which was not beyond the limit, can have this outcome."""
+        return self not in (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL, ToolOutcome.NO_CALLS_LEFT)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedAction:
