@@ -99,6 +99,8 @@ class EnvironmentTaskSampler:
         self._config = config
         self._drawn_from = (seed, purpose)
         self._starts: dict[str, _Start] = {}
+        self._is_compared = purpose != "train"
+        """Whether the starts of a draw were compared."""
 
     def draw(self, iteration: int, num_groups: int, attempt: int = 0) -> list[Task]:
         """Returns one task per group. `attempt` is the batch within the iteration; 0 starts a new iteration.
@@ -126,12 +128,13 @@ class EnvironmentTaskSampler:
                 _close(start)
         else:
             raise EpisodeError(f"{errors[0]} ({num_tries * len(starts)} resets in a row failed)")
-        is_first = self._drawn_from[1] == "train" and iteration == attempt == 0
-        if is_first and not errors and len(starts) > 1 and _have_one_state(starts):
-            remedy = "give reset a parameter `seed` and draw all random numbers from it"
-            reason = "a generator made in __init__ begins again in every copy"
-            problem = f"all {len(starts)} environments {starts[0].name} start in the same state"
-            _log.warning("%s. If they should differ, %s: %s", problem, remedy, reason)
+        if not self._is_compared and not errors and len(starts) > 1:
+            self._is_compared = True
+            if _have_one_state(starts):
+                problem = f"all {len(starts)} environments {starts[0].name} start in the same state"
+                remedy = "give reset a parameter `seed` and draw all random numbers from it"
+                reason = "a generator made in __init__ begins again in every copy"
+                _log.warning("%s. If they should differ, %s: %s", problem, remedy, reason)
         made = {f"{start.name}-{seed}-{group}": start for group, start in enumerate(starts)}
         self._starts |= made
         return [start.task(task_id) for task_id, start in made.items()]
@@ -217,12 +220,9 @@ class EnvironmentTaskSampler:
 def _have_one_state(starts: Sequence[_Start]) -> bool:
     """Whether the attributes of all environments are equal; False if some cannot be pickled, which shared ones need not be."""
     first, *others = (vars(start.environment) for start in starts)
-
-    def is_equal(name: str, value: Any) -> bool:
-        return value is first[name] or pickle.dumps(value) == pickle.dumps(first[name])
-
+    pairs = ((first[name], value) for other in others for name, value in other.items())
     try:
-        return all(is_equal(*each) for other in others for each in other.items())
+        return all(one is value or pickle.dumps(one) == pickle.dumps(value) for one, value in pairs)
     except Exception:
         return False
 
