@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,7 @@ def _page(run_path: str | os.PathLike[str]) -> str:
 
     run = read_run(run_path)
     limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": MAX_BYTES}
-    num_found = RunFolder(run_path).trajectories.num_lines
-    packed = replace(pack_episodes(read_page_episodes(run_path, **limits), **limits), num_found=num_found)
+    packed = pack_episodes(read_page_episodes(run_path, **limits), **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
     charts, chart_points = curves(run.metrics)
@@ -70,7 +69,7 @@ def _page(run_path: str | os.PathLike[str]) -> str:
         },
         index=packed.index,
         blocks=packed.blocks,
-        episodes_sentence=packed.sentence,
+        episodes_sentence=packed.sentence(RunFolder(run_path).trajectories.num_lines),
         verdict=sentence,
         support=support,
         table=arms_table(run.summary),

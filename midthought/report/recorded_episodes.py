@@ -93,6 +93,8 @@ def trajectory_row(
     (dates) are written as text. `token` of an event is the place, over all segments, of the last policy token before the result.
     """
     task, reward = trajectory.task, trajectory.reward
+    runs = ((span, segment.token_ids) for segment in trajectory.segments for span in segment.spans)
+    spans = [(span.kind, token_ids[span.start : span.end]) for span, token_ids in runs]
     starts = [0, *accumulate(len(segment.token_ids) for segment in trajectory.segments)]
     places: list[dict[str, int]] = [{"token": starts[segment] + index} for segment, index in trajectory.call_ends]
     places += [{}] * (len(trajectory.tool_events) - len(places))
@@ -112,15 +114,7 @@ def trajectory_row(
         "num_calls": trajectory.num_calls,
         "time/tool_seconds": trajectory.tool_seconds,
         "time/engine_seconds": trajectory.engine_seconds,
-        "spans": [
-            {
-                "kind": span.kind,
-                "text": decode(segment.token_ids[span.start : span.end]),
-                "num_tokens": span.end - span.start,
-            }
-            for segment in trajectory.segments
-            for span in segment.spans
-        ],
+        "spans": [{"kind": kind, "text": decode(ids), "num_tokens": len(ids)} for kind, ids in spans],
         "events": [
             {
                 "tool_name": event.call.tool_name,
