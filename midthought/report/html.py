@@ -44,11 +44,8 @@ def write_report(run_path: str | os.PathLike[str]) -> Path:
 
 
 def _page(run_path: str | os.PathLike[str]) -> str:
-    from midthought.report.page_episodes import (  # numpy, which a run's first lines do not need
-        column_layout,
-        pack_episodes,
-        read_page_episodes,
-    )
+    # both import numpy, which a run's first lines do not need
+    from midthought.report.page_episodes import column_layout, pack_episodes, read_page_episodes
     from midthought.report.recorded_episodes import QUANTITIES
 
     run = read_run(run_path)

@@ -57,11 +57,8 @@ def read_page_episodes(run_path: str | os.PathLike[str], *, max_episodes: int, m
             break
         chosen.add(step)
         total += sizes[step]
-    found = [
-        episode_of(row, run_path)
-        for row in rows.read()
-        if row.get("arm") != TRAINING_ARM or int(row.get("step") or 0) in chosen
-    ]
+    kept = (row for row in rows.read() if row.get("arm") != TRAINING_ARM or int(row.get("step") or 0) in chosen)
+    found = [episode_of(row, run_path) for row in kept]
     return with_counterparts(sorted(found, key=lambda each: (each.arm == TRAINING_ARM, each.step)))
 
 
@@ -246,13 +243,8 @@ def _index(shown: Sequence[tuple[Episode, int, int, int | None]]) -> dict[str, A
 def _block(members: Sequence[Episode]) -> tuple[str, str]:
     texts = []
     for each in members:
-        recorded = each.segments or ()
-        values = {
-            "right": each.right,
-            "spans": each.spans,
-            "segment_lengths": None if each.segments is None else list(map(len, recorded)),
-            "columns": COLUMNS,
-        }
+        lengths = None if each.segments is None else list(map(len, each.segments))
+        values = {"right": each.right, "spans": each.spans, "segment_lengths": lengths, "columns": COLUMNS}
         texts.append({**each.facts, **values})
     segments = [segment for each in members for segment in each.segments or ()]
     numbers = b"".join(_planes(_column(segments, name)) for name, _, _ in column_layout())

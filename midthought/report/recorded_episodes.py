@@ -199,14 +199,13 @@ def token_values(
 
 def _segment_row(segment: Segment, renderer: Renderer, columns: Mapping[str, Array]) -> dict[str, Any]:
     own = np.array(segment.loss_mask, dtype=bool)
+    runs = [segment.token_ids[span.start : span.end] for span in segment.spans]
     found: dict[str, Array] = {"sampled_logprobs": np.array(segment.sampled_logprobs, dtype=np.float32), **columns}
     in_loss = found.pop("in_loss", np.full(len(own), np.nan))
     return {
-        "spans": [[str(span.kind), span.end - span.start] for span in segment.spans],
+        "spans": [[str(span.kind), len(token_ids)] for span, token_ids in zip(segment.spans, runs, strict=True)],
         "token_ids": packed(segment.token_ids, "<i4"),
-        "texts": [
-            text for span in segment.spans for text in _texts(segment.token_ids[span.start : span.end], renderer)
-        ],
+        "texts": [text for token_ids in runs for text in _texts(token_ids, renderer)],
         "policy_versions": packed(np.array(segment.policy_versions)[own], "<i4"),
         "in_loss": packed(in_loss[own] == 1, "u1"),
         **{name: packed(values[own], "<f4") for name, values in found.items()},
