@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -148,7 +149,8 @@ def _contained(space: Any, action: Any, form: str) -> Any:
     if getattr(space, "spaces", None):  # parts may have other dtypes
         return action
     if space.shape and space.dtype.kind == "f":
-        action = np.asarray(action, dtype=space.dtype)
+        with contextlib.suppress(TypeError):  # no numbers: it is outside
+            action = np.asarray(action, dtype=space.dtype)
     if action is None or not space.contains(action):
         raise ValueError(f"answer with {form}")
     return action
