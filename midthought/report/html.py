@@ -164,9 +164,8 @@ def arms_table(summary: Summary) -> str:
 
 def more_metrics(summary: Summary) -> str:
     """Returns every metric of the summary that the table does not show, as a folded table."""
-    shown = {
-        f"{when}.{name}{end}" for when in ("before", "after") for name, *_ in ARMS for end in ("", ".low", ".high")
-    }
+    names = [f"{name}{end}" for name, *_ in ARMS for end in ("", ".low", ".high")]
+    shown = {f"{when}.{name}" for when in ("before", "after") for name in names}
     rest = {key: value for key, value in summary.items() if key not in shown}
     return macro("more_metrics")([(key, _plain(value)) for key, value in rest.items()]) if rest else ""
 
