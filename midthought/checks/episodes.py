@@ -36,7 +36,6 @@ FORMS = ("{}", r"\boxed{{{}}}", "The answer is {}", "#### {}", "<answer>{}</answ
 WHOLE = "compare the answer after the last thought as a whole (correct, exact_match)"
 EVENTS = "read tool results from trajectory.tool_events, which only the executor writes"
 Text = Callable[[Task], str]
-_RAN = (ToolOutcome.OK, ToolOutcome.BAD_ARGUMENTS, ToolOutcome.RAISED, ToolOutcome.TIMED_OUT, ToolOutcome.UNAVAILABLE)
 
 
 @check("reward", "check")
@@ -166,7 +165,7 @@ def episodes(setup: Setup) -> Iterator[Finding]:
             remedy = f"raise {name}" + (", or let step return done=True" if reason != "length" else "")
             yield Finding(f"{count} of {len(done)} sampled episodes end at {limit}", remedy, reason)
     events: dict[str, list[ToolEvent]] = defaultdict(list)
-    for event in (event for episode in done for event in episode.tool_events if event.outcome in _RAN):
+    for event in (event for episode in done for event in episode.tool_events if event.outcome.is_of_tool):
         events[event.call.tool_name or ""].append(event)
     for name, called in events.items():
         failed = [str(event.call.result) for event in called if event.outcome is not ToolOutcome.OK]

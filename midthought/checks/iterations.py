@@ -163,15 +163,12 @@ def equal_rewards(history: History) -> Iterator[Finding]:
     signals = [_has_signal(history, number) for number in range(len(rows))]
     means = [mean for row in rows if math.isfinite(mean := value(row, "reward/mean"))]
     equal = history.streak(lambda row: _is_flat(row) and _is_equal(row, rows[-1]))
+    had_signals = 2 * sum(signals) >= len(rows) - len(equal)
     if not any(signals):
         observation = f"none of the {len(rows)} iterations so far had anything to learn from (reward {means[-1]:g})"
         remedy = "give tasks that the policy solves sometimes, and a reward that tells episodes apart"
         yield _since(rows[0], observation, remedy, policy="stop")
-    elif (
-        len(equal) >= NO_SIGNAL_ITERS
-        and means[-1] < max(means) - MAX_NOISE
-        and 2 * sum(signals) >= len(rows) - len(equal)
-    ):
+    elif len(equal) >= NO_SIGNAL_ITERS and means[-1] < max(means) - MAX_NOISE and had_signals:
         observation = f"all rewards of {len(equal)} iterations are {means[-1]:g}; before, up to {max(means):g}"
         yield _since(equal[0], observation, f"{SLOWER} or an earlier one", policy="stop")
 

@@ -14,10 +14,7 @@ from midthought.files.regular import value_errors
 from midthought.report.console import tell
 
 Run = Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")]
-Recipe = Annotated[
-    str | None,
-    typer.Option(help="Recipe that makes the tools, if the run does not record one."),
-]
+Recipe = Annotated[str | None, typer.Option(help="Recipe that makes the tools, if the run does not record one.")]
 Tools = Annotated[list[str] | None, typer.Option(help="MODULE:NAME of a tool instead of the run's; may be repeated.")]
 NoTools = Annotated[bool, typer.Option("--no-tools", help="Without the run's tools.")]
 System = Annotated[str | None, typer.Option(help="System prompt instead of the run's.")]

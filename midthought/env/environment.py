@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from midthought.config import EnvironmentConfig
@@ -39,6 +39,10 @@ class _Progress:
     observation: str = ""
     info: Mapping[str, Any] | None = None
     """Of the last step."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Progress:
+        """Copies share the info, which may hold what cannot be copied."""
+        return replace(self)
 
 
 class BaseEnvironment(ABC):

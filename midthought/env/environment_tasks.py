@@ -128,15 +128,13 @@ class EnvironmentTaskSampler:
                 _close(start)
         else:
             raise EpisodeError(f"{errors[0]} ({num_tries * len(starts)} resets in a row failed)")
-        if len(starts) > 1 and not self._is_compared:
+        if not self._is_compared and not errors and len(starts) > 1:
             self._is_compared = True
             if _have_one_state(starts):
-                _log.warning(
-                    "all %d environments %s start in the same state. If they should differ, give reset a parameter `seed` and "
-                    "draw all random numbers from it: a generator made in __init__ begins again in every copy",
-                    len(starts),
-                    starts[0].name,
-                )
+                problem = f"all {len(starts)} environments {starts[0].name} start in the same state"
+                remedy = "give reset a parameter `seed` and draw all random numbers from it"
+                reason = "a generator made in __init__ begins again in every copy"
+                _log.warning("%s. If they should differ, %s: %s", problem, remedy, reason)
         made = {f"{start.name}-{seed}-{group}": start for group, start in enumerate(starts)}
         self._starts |= made
         return [start.task(task_id) for task_id, start in made.items()]
@@ -220,11 +218,11 @@ class EnvironmentTaskSampler:
 
 
 def _have_one_state(starts: Sequence[_Start]) -> bool:
-    """Whether the attributes of all environments are equal; False if some cannot be pickled."""
-    states = (pickle.dumps(vars(start.environment)) for start in starts)
+    """Whether the attributes of all environments are equal; False if some cannot be pickled, which shared ones need not be."""
+    first, *others = (vars(start.environment) for start in starts)
+    pairs = ((first[name], value) for other in others for name, value in other.items())
     try:
-        first = next(states)
-        return all(state == first for state in states)
+        return all(one is value or pickle.dumps(one) == pickle.dumps(value) for one, value in pairs)
     except Exception:
         return False
 

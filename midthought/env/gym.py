@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -57,17 +58,16 @@ class GymnasiumEnvironment(BaseEnvironment):
         self._observation_to_text = observation_to_text or as_text
         if text_to_action is not None and action_names is not None:
             raise SettingsError("text_to_action and action_names say the same thing twice; give one of them")
-        space, self._instructions = gym_env.action_space, ""
-        if text_to_action is not None:
-            self._form, self._text_to_action = f"an action of {space}", text_to_action
-        else:
-            self._form, self._text_to_action = _action_reader(space, action_names)
-            is_text = isinstance(space, optional("gymnasium", "gym").spaces.Text)
-            self._instructions = "" if is_text else f"Answer with {self._form}."
+        form, self._is_told = f"an action of {gym_env.action_space}", text_to_action is None
+        if text_to_action is None:
+            form, text_to_action = _action_reader(gym_env.action_space, action_names)
+        self._form, self._text_to_action = form, text_to_action
 
     def get_prompt_prefix(self) -> str:
-        """Returns the form of an action; empty with a `text_to_action` function, whose form is not known here."""
-        return self._instructions
+        """Returns the form of an action; empty for a Text space, and with a `text_to_action` function, whose form is not known
+        here."""
+        is_text = isinstance(self.gym_env.action_space, optional("gymnasium", "gym").spaces.Text)
+        return f"Answer with {self._form}." if self._is_told and not is_text else ""
 
     def reset(self, seed: int | None = None) -> str:
         """Returns the first observation as text; `seed` is passed to Gymnasium."""
@@ -149,7 +149,8 @@ def _contained(space: Any, action: Any, form: str) -> Any:
     if getattr(space, "spaces", None):  # parts may have other dtypes
         return action
     if space.shape and space.dtype.kind == "f":
-        action = np.asarray(action, dtype=space.dtype)
+        with contextlib.suppress(TypeError):  # no numbers: it is outside
+            action = np.asarray(action, dtype=space.dtype)
     if action is None or not space.contains(action):
         raise ValueError(f"answer with {form}")
     return action

@@ -40,7 +40,7 @@ class ComparedRun(NamedTuple):
     path: Path
     name: str
     settings: Mapping[str, Any]
-    """Flat: `section.key`; empty without `config.yaml`."""
+    """Flat: `section.key` of `config.yaml`, and `task.key` (`_task_of`)."""
     record: RunRecord
     answers: Mapping[tuple[str, int], Answers]
     """By arm and step; without training episodes and without the arms before training."""

@@ -228,11 +228,8 @@ def _last_line(mark: str, progress: Progress) -> str:
 
 def printable(text: str) -> str:
     """Returns `text` without characters that move the cursor or change the writing direction; line feeds and tabs stay."""
-    return "".join(
-        sign
-        for sign in text
-        if sign in "\n\t" or (unicodedata.category(sign) not in ("Cc", "Cs") and sign not in BIDIRECTIONAL_CONTROLS)
-    )
+    kept = (sign for sign in text if sign in "\n\t" or unicodedata.category(sign) not in ("Cc", "Cs"))
+    return "".join(sign for sign in kept if sign not in BIDIRECTIONAL_CONTROLS)
 
 
 def tell(text: object, *, err: bool = False) -> None:

@@ -189,7 +189,7 @@ def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
     steps = [step for points in points_of.values() for step, _ in points]
     x = _step_axis(min(steps), max(steps))
     y = _value_axis(raw, shown)
-    lines = []
+    lines, series = [], []
     for label, points in points_of.items():
         places = [x.place(step) for step, _ in points]
         dots = zip(places, shown[label], strict=True) if len(points) <= MIN_POINTS_TO_SMOOTH else ()
@@ -201,19 +201,12 @@ def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
                 "dots": [(f"{px:.1f}", f"{y.place(value):.1f}") for px, value in dots],
             }
         )
-    series = [
-        {"steps": [step for step, _ in points], "values": [float(f"{v:.5g}") for v in raw[label]]}
-        | {"label": label, "has_means": len(points) < len(chart.lines[label])}
-        for label, points in points_of.items()
-    ]
-    data.append({"left": LEFT, "right": RIGHT, "width": WIDTH, "low": x.low, "high": x.high, "lines": series})
+        values, has_means = [float(f"{v:.5g}") for v in raw[label]], len(points) < len(chart.lines[label])
+        series.append({"steps": [step for step, _ in points], "values": values, "has_means": has_means})
+    frame = {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM, "width": WIDTH, "height": HEIGHT}
+    data.append({**frame, "low": x.low, "high": x.high, "lines": series})
     return {
-        "left": LEFT,
-        "right": RIGHT,
-        "top": TOP,
-        "bottom": BOTTOM,
-        "width": WIDTH,
-        "height": HEIGHT,
+        **frame,
         "number": len(data) - 1,
         "title": chart.title,
         "steps": (min(steps), max(steps)),

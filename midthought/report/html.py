@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +44,13 @@ def write_report(run_path: str | os.PathLike[str]) -> Path:
 
 
 def _page(run_path: str | os.PathLike[str]) -> str:
-    from midthought.report.page_episodes import (  # numpy, which a run's first lines do not need
-        column_layout,
-        pack_episodes,
-        read_page_episodes,
-    )
+    # both import numpy, which a run's first lines do not need
+    from midthought.report.page_episodes import column_layout, pack_episodes, read_page_episodes
     from midthought.report.recorded_episodes import QUANTITIES
 
     run = read_run(run_path)
     limits = {"max_episodes": MAX_TRAJECTORIES, "max_bytes": MAX_BYTES}
-    num_found = RunFolder(run_path).trajectories.num_lines
-    packed = replace(pack_episodes(read_page_episodes(run_path, **limits), **limits), num_found=num_found)
+    packed = pack_episodes(read_page_episodes(run_path, **limits), **limits)
     sentence, support = verdict(run.summary)
     findings = shown_findings(run.findings)
     charts, chart_points = curves(run.metrics)
@@ -70,7 +66,7 @@ def _page(run_path: str | os.PathLike[str]) -> str:
         },
         index=packed.index,
         blocks=packed.blocks,
-        episodes_sentence=packed.sentence,
+        episodes_sentence=packed.sentence(RunFolder(run_path).trajectories.num_lines),
         verdict=sentence,
         support=support,
         table=arms_table(run.summary),
@@ -168,9 +164,8 @@ def arms_table(summary: Summary) -> str:
 
 def more_metrics(summary: Summary) -> str:
     """Returns every metric of the summary that the table does not show, as a folded table."""
-    shown = {
-        f"{when}.{name}{end}" for when in ("before", "after") for name, *_ in ARMS for end in ("", ".low", ".high")
-    }
+    names = [f"{name}{end}" for name, *_ in ARMS for end in ("", ".low", ".high")]
+    shown = {f"{when}.{name}" for when in ("before", "after") for name in names}
     rest = {key: value for key, value in summary.items() if key not in shown}
     return macro("more_metrics")([(key, _plain(value)) for key, value in rest.items()]) if rest else ""
 

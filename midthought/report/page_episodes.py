@@ -57,11 +57,8 @@ def read_page_episodes(run_path: str | os.PathLike[str], *, max_episodes: int, m
             break
         chosen.add(step)
         total += sizes[step]
-    found = [
-        episode_of(row, run_path)
-        for row in rows.read()
-        if row.get("arm") != TRAINING_ARM or int(row.get("step") or 0) in chosen
-    ]
+    kept = (row for row in rows.read() if row.get("arm") != TRAINING_ARM or int(row.get("step") or 0) in chosen)
+    found = [episode_of(row, run_path) for row in kept]
     return with_counterparts(sorted(found, key=lambda each: (each.arm == TRAINING_ARM, each.step)))
 
 
@@ -112,22 +109,18 @@ class PackedEpisodes:
     num_episodes: int
     num_recorded: int
     """Episodes with the values of their tokens."""
-    num_found: int
-    """Episodes of the run, also those that were not read."""
 
-    @property
-    def sentence(self) -> str:
-        """How many of the run's episodes the page has, for its reader."""
-        if not self.num_found:
+    def sentence(self, num_found: int) -> str:
+        """How many of the run's `num_found` episodes, also those that were not read, the page has, for its reader."""
+        if not num_found:
             return "No episode has been written yet."
-        is_whole = self.num_episodes == self.num_found
+        is_whole = self.num_episodes == num_found
         values = {
             0: "None has the values of its tokens: checkpoint.record_episodes=16 records them.",
             self.num_episodes: "All have the values of their tokens.",
         }.get(self.num_recorded, f"{self.num_recorded:,} have the values of their tokens.")
-        return f"{self.num_episodes:,}{'' if is_whole else f' of {self.num_found:,}'} episodes. {values}" + (
-            "" if is_whole else f" {RULE}"
-        )
+        of_all, rule = ("", "") if is_whole else (f" of {num_found:,}", f" {RULE}")
+        return f"{self.num_episodes:,}{of_all} episodes. {values}{rule}"
 
 
 def column_layout() -> list[tuple[str, str, bool]]:
@@ -158,7 +151,6 @@ def pack_episodes(episodes: Sequence[Episode], *, max_episodes: int, max_bytes: 
         blocks=blocks,
         num_episodes=len(kept),
         num_recorded=sum(episodes[place].segments is not None for place in kept),
-        num_found=len(episodes),
     )
 
 
@@ -251,13 +243,8 @@ def _index(shown: Sequence[tuple[Episode, int, int, int | None]]) -> dict[str, A
 def _block(members: Sequence[Episode]) -> tuple[str, str]:
     texts = []
     for each in members:
-        recorded = each.segments or ()
-        values = {
-            "right": each.right,
-            "spans": each.spans,
-            "segment_lengths": None if each.segments is None else list(map(len, recorded)),
-            "columns": COLUMNS,
-        }
+        lengths = None if each.segments is None else list(map(len, each.segments))
+        values = {"right": each.right, "spans": each.spans, "segment_lengths": lengths, "columns": COLUMNS}
         texts.append({**each.facts, **values})
     segments = [segment for each in members for segment in each.segments or ()]
     numbers = b"".join(_planes(_column(segments, name)) for name, _, _ in column_layout())

@@ -93,6 +93,8 @@ def trajectory_row(
     (dates) are written as text. `token` of an event is the place, over all segments, of the last policy token before the result.
     """
     task, reward = trajectory.task, trajectory.reward
+    runs = ((span, segment.token_ids) for segment in trajectory.segments for span in segment.spans)
+    spans = [(span.kind, token_ids[span.start : span.end]) for span, token_ids in runs]
     starts = [0, *accumulate(len(segment.token_ids) for segment in trajectory.segments)]
     places: list[dict[str, int]] = [{"token": starts[segment] + index} for segment, index in trajectory.call_ends]
     places += [{}] * (len(trajectory.tool_events) - len(places))
@@ -112,15 +114,7 @@ def trajectory_row(
         "num_calls": trajectory.num_calls,
         "time/tool_seconds": trajectory.tool_seconds,
         "time/engine_seconds": trajectory.engine_seconds,
-        "spans": [
-            {
-                "kind": span.kind,
-                "text": decode(segment.token_ids[span.start : span.end]),
-                "num_tokens": span.end - span.start,
-            }
-            for segment in trajectory.segments
-            for span in segment.spans
-        ],
+        "spans": [{"kind": kind, "text": decode(ids), "num_tokens": len(ids)} for kind, ids in spans],
         "events": [
             {
                 "tool_name": event.call.tool_name,
@@ -205,14 +199,13 @@ def token_values(
 
 def _segment_row(segment: Segment, renderer: Renderer, columns: Mapping[str, Array]) -> dict[str, Any]:
     own = np.array(segment.loss_mask, dtype=bool)
+    runs = [segment.token_ids[span.start : span.end] for span in segment.spans]
     found: dict[str, Array] = {"sampled_logprobs": np.array(segment.sampled_logprobs, dtype=np.float32), **columns}
     in_loss = found.pop("in_loss", np.full(len(own), np.nan))
     return {
-        "spans": [[str(span.kind), span.end - span.start] for span in segment.spans],
+        "spans": [[str(span.kind), len(token_ids)] for span, token_ids in zip(segment.spans, runs, strict=True)],
         "token_ids": packed(segment.token_ids, "<i4"),
-        "texts": [
-            text for span in segment.spans for text in _texts(segment.token_ids[span.start : span.end], renderer)
-        ],
+        "texts": [text for token_ids in runs for text in _texts(token_ids, renderer)],
         "policy_versions": packed(np.array(segment.policy_versions)[own], "<i4"),
         "in_loss": packed(in_loss[own] == 1, "u1"),
         **{name: packed(values[own], "<f4") for name, values in found.items()},

@@ -22,13 +22,8 @@ from midthought.report.run_lock import RunLock
 
 Metrics = Mapping[str, Mapping[str, list[tuple[int, float]]]]
 """stage → key → (step, value) in the order of writing; null values are left out."""
-EVALUATIONS = {
-    "validation": "exact_match",
-    "validation.sampled": "sampled.exact_match",
-    "validation.tool_off": "tool_off.exact_match",
-    "validation.shuffled": "shuffled.exact_match",
-}
-"""Stages of a trainer's evaluations, and the names that recipes give their results."""
+EVALUATIONS = ("validation", "validation.sampled", "validation.tool_off", "validation.shuffled")
+"""Stages of a trainer's evaluations; recipes name their results `exact_match`, `sampled.exact_match`, …"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +75,8 @@ def before_and_after(metrics: Metrics) -> dict[str, float]:
     iteration (`before.…`) and the last one after the last (`after.…`). Empty if there was only validation during training."""
     found: dict[str, float] = {}
     last = last_iteration(metrics)
-    for stage, key in EVALUATIONS.items():
+    for stage in EVALUATIONS:
+        key = f"{stage}.exact_match".partition(".")[2]
         for when, wanted in {0: "before", last: "after"}.items() if last else ((0, "before"),):
             values = [value for step, value in metrics.get(stage, {}).get("exact_match", ()) if step == when]
             counts = [value for step, value in metrics.get(stage, {}).get("episode/count", ()) if step == when]

@@ -15,7 +15,7 @@ from midthought.engines.generation import BaseInferenceEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import EnvironmentEpisode, QuestionEnvironment, call_blocking
 from midthought.errors import EngineError, SettingsError
-from midthought.rollout.episode import Episode, EpisodeEnvironment, RolloutParts, open_tools, run_episode
+from midthought.rollout.episode import Episode, RolloutParts, open_tools, run_episode
 from midthought.tools.call_formats import ActionParser
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
@@ -103,9 +103,8 @@ class MultiTurnInferenceEngine:
         """Starts a new conversation with this user message."""
         opening = _first_message(None, prompt)
         self._close_conversation()
-        environment = QuestionEnvironment(environment=getattr(self._tools, "environment", None))
-        parts, trajectory, number = self._new(opening, environment, self.engine.sampling(), self.max_turns)
-        tools = open_tools(parts, trajectory, environment)
+        parts, trajectory, number = self._new(opening, None, self.engine.sampling(), self.max_turns)
+        tools = open_tools(parts, trajectory, parts.environment(trajectory.task))
         self._conversation, self._awaits_policy = Episode(parts, trajectory, number, tools), True
         self._follow(trajectory)
 
@@ -226,8 +225,7 @@ class MultiTurnInferenceEngine:
         how = self.engine.sampling(**sampling)
         opening = _first_message(environment, initial_prompt)
         self._close_conversation()
-        played: EpisodeEnvironment = QuestionEnvironment(environment=getattr(self._tools, "environment", None))
-        played = played if environment is None else _PlayedEnvironment(environment)
+        played = None if environment is None else _PlayedEnvironment(environment)
         parts, trajectory, number = self._new(opening, played, how, limit)
         self._trajectory = trajectory
         self.engine.run(_play(parts, trajectory, number))
@@ -245,8 +243,9 @@ class MultiTurnInferenceEngine:
     # -- both --------------------------------------------------------------------------------------------------
 
     def _new(
-        self, opening: str, environment: EpisodeEnvironment, how: Sampling, max_turns: int
+        self, opening: str, played: _PlayedEnvironment | None, how: Sampling, max_turns: int
     ) -> tuple[RolloutParts, Trajectory, int]:
+        environment = played or QuestionEnvironment(environment=getattr(self._tools, "environment", None))
         messages = with_system([{"role": "user", "content": opening}], *self._system_prompts)
         parts = RolloutParts(
             engine=self.engine.core,

@@ -113,10 +113,8 @@ def check_results(messages: Mapping[str, Message]) -> None:
 
 def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
     """Returns name and arguments of each call of an answer."""
-    return [
-        (call["function"]["name"], _arguments(call["function"]["arguments"]))
-        for call in message.get("tool_calls") or ()
-    ]
+    called = (call["function"] for call in message.get("tool_calls") or ())
+    return [(function["name"], _arguments(function["arguments"])) for function in called]
 
 
 def events_of(answer: Message, results: Sequence[str]) -> list[ToolEvent]:

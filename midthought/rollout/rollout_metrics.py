@@ -42,9 +42,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     metrics["episode/response_tokens"] = sum(trajectory.num_response for trajectory in trajectories) / count
     metrics["episode/count"] = count
     for reason in StopReason:
-        if reason is StopReason.CANCELLED:  # such an episode is in no batch
-            continue
-        metrics[f"episode/{reason.value}"] = sum(t.stop_reason is reason for t in trajectories) / count
+        if reason is not StopReason.CANCELLED:  # such an episode is in no batch
+            metrics[f"episode/{reason.value}"] = sum(t.stop_reason is reason for t in trajectories) / count
     metrics["time/episode/tool_seconds"] = sum(trajectory.tool_seconds for trajectory in trajectories) / count
     metrics["time/episode/engine_seconds"] = sum(trajectory.engine_seconds for trajectory in trajectories) / count
     return metrics | _text_metrics(trajectories) | _tool_metrics(trajectories)
@@ -52,13 +51,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 def _text_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     metrics = {"episode/repetition": sum(map(repetition, trajectories)) / len(trajectories)}
-    nats = [
-        -each
-        for t in trajectories
-        for segment in t.segments
-        for each in segment.sampled_logprobs
-        if math.isfinite(each)
-    ]
+    segments = [segment for t in trajectories for segment in t.segments]
+    nats = [-each for segment in segments for each in segment.sampled_logprobs if math.isfinite(each)]
     if nats:
         metrics["episode/sampled_nats"] = math.fsum(nats) / len(nats)
     thoughts = [thought for t in trajectories for turn in t.turns if (thought := thought_of(turn)) is not None]
@@ -75,17 +69,6 @@ def repetition(trajectory: Trajectory) -> float:
     return 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
 
 
-_REACHED = (
-    ToolOutcome.OK,
-    ToolOutcome.BAD_ARGUMENTS,
-    ToolOutcome.RAISED,
-    ToolOutcome.TIMED_OUT,
-    ToolOutcome.UNAVAILABLE,
-)
-"""Outcomes that only a registered tool can have."""
-_INVALID = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
-
-
 def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Metrics of each registered tool that was called.
 
@@ -96,28 +79,22 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     none if others of the iteration reached a tool, and it did not.
     """
     events = [(number, event) for number, t in enumerate(trajectories) for event in t.tool_events]
-    names = {event.call.tool_name for _, event in events if event.outcome in _REACHED}
+    names = {event.call.tool_name for _, event in events if event.outcome.is_of_tool}
+    failures = [outcome for outcome in ToolOutcome if outcome.is_of_tool and outcome is not ToolOutcome.OK]
     metrics = {}
     for name in sorted(name for name in names if name is not None):
         called = [(number, event) for number, event in events if event.call.tool_name == name]
         failed = sum(event.outcome is not ToolOutcome.OK for _, event in called)
         metrics[f"tool/{name}/calls"] = len(called) / len(trajectories)
         metrics[f"tool/{name}/failures"] = failed / len(called)
-        for outcome in (
-            ToolOutcome.BAD_ARGUMENTS,
-            ToolOutcome.RAISED,
-            ToolOutcome.TIMED_OUT,
-            ToolOutcome.UNAVAILABLE,
-        ):
+        for outcome in failures:
             metrics[f"tool/{name}/{outcome.value}"] = sum(e.outcome is outcome for _, e in called) / len(called)
         metrics[f"tool/{name}/episodes"] = len({number for number, _ in called}) / len(trajectories)
         metrics[f"time/tool/{name}_seconds"] = sum(event.seconds for _, event in called) / len(called)
     refused = {number for number, event in events if event.outcome is ToolOutcome.NO_CALLS_LEFT}
+    judged = [event for _, event in events if names or event.outcome is not ToolOutcome.NO_CALLS_LEFT]
     of_episodes = {
-        "invalid_calls": sum(
-            event.call.tool_name not in names for _, event in events if names or event.outcome in _INVALID
-        )
-        / len(trajectories),
+        "invalid_calls": sum(event.call.tool_name not in names for event in judged) / len(trajectories),
         "no_calls_left": len(refused) / len(trajectories),
         "repeated_calls": sum(map(_num_repeated_calls, trajectories)) / max(len(events), 1),
     }

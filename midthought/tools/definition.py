@@ -200,7 +200,7 @@ class Tool(ABC):
             self.definition = definition
 
     def for_task(self, task: Task) -> Tool:
-        """Returns the tool for the calls of this task's episodes; by default the tool itself."""
+        """Returns the tool for the calls of this task's episodes; by default itself. Of a tool without `open`, one without it."""
         return self
 
     def open(self, episode: ToolEpisode) -> Tool | Awaitable[Tool]:

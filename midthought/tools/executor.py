@@ -232,7 +232,9 @@ class ToolExecutor:
         """
         tool, tools = self.registry.get(str(action.tool_name)), _tools.get()
         assert tool is not None
-        bound = tool.for_task(task)
+        bound, kind = tool.for_task(task), type(tool).__name__
+        if bound.is_stateful and not tool.is_stateful:  # then its calls have no order, and its episodes are continued
+            raise TypeError(f"{kind}.for_task returned a stateful tool; override open in {kind}, too")
         if bound.is_stateful and tools is not None:
             bound = await tools.opened(bound)
         execute = functools.partial(bound.execute, **copy.deepcopy(action.parameters))

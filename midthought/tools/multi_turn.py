@@ -18,7 +18,6 @@ from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcom
 
 _loop = BackgroundLoop("midthought-turns")
 """Runs the calls of all conversations: not the tools' event loop, which a tool may block."""
-_NOT_CALLED = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL, ToolOutcome.NO_CALLS_LEFT)
 
 
 class MultiTurnManager:
@@ -139,7 +138,7 @@ class MultiTurnManager:
 def tool_metrics(events: Sequence[ToolEvent]) -> dict[str, Any]:
     """Returns `num_tool_calls` (with any outcome), `successful_tool_calls`, and `tools_used`: the names of the tools that
     were called, each once, in order."""
-    used = dict.fromkeys(event.call.tool_name for event in events if event.outcome not in _NOT_CALLED)
+    used = dict.fromkeys(event.call.tool_name for event in events if event.outcome.is_of_tool)
     return {
         "num_tool_calls": len(events),
         "successful_tool_calls": sum(event.outcome is ToolOutcome.OK for event in events),

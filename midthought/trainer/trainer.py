@@ -501,8 +501,8 @@ class Trainer:
 
         This completes one iteration; in `fit`, the loop completes it after `train_step` has returned. Returns its metrics, which
         are also added to `metrics_history`. If there is nothing to train on (all episodes failed, or no group has variance), no
-        weight changes and `batch/num_episodes` is 0. Raises SettingsError if there is no episode, RecordError for a reward that
-        is not finite and for episodes without sampled tokens.
+        weight changes and `batch/num_episodes` is 0. Raises SettingsError if there is no episode, and for other episodes of one
+        group with different prompts (`select`); RecordError for a reward that is not finite, and without sampled tokens.
         """
         self._require_open()
         if data is None:

@@ -45,11 +45,8 @@ class OtherResults(ToolExecutor):
                     of_tool.setdefault(episode.task.task_id, event.call.result)
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
-        others = [
-            text
-            for task_id, text in self.results.get(str(action.tool_name), {}).items()
-            if task_id != task.task_id and not states(text, task)
-        ]
+        results = self.results.get(str(action.tool_name), {})
+        others = [text for name, text in results.items() if name != task.task_id and not states(text, task)]
         if not others:
             raise RuntimeError("no other episode has a result of this tool")
         return ToolOutput(random.Random(f"shuffle-0-{task.task_id}").choice(others))

@@ -95,11 +95,8 @@ class Segment:
         shift = len(self.token_ids) - start
         for name in ("token_ids", "loss_mask", "sampled_logprobs", "policy_versions"):
             getattr(self, name).extend(getattr(other, name)[start:])
-        self.spans += [
-            Span(span.kind, span.start + shift, span.end + shift, span.temperature)
-            for span in other.spans
-            if span.start >= start
-        ]
+        later = (span for span in other.spans if span.start >= start)
+        self.spans += [Span(each.kind, each.start + shift, each.end + shift, each.temperature) for each in later]
 
     def sampled_runs(self, start: int = 0) -> list[list[int]]:
         """Returns the sampled tokens from index `start` on, one list per contiguous run, independent of temperature."""

@@ -268,11 +268,8 @@ class Trajectory:
             for index, flag in enumerate(segment.loss_mask)
             if flag
         ]
-        begins = [(0, -1), *self.turn_ends]
-        return [
-            math.fsum(logprob for place, logprob in sampled if begin < place <= end)
-            for begin, end in itertools.pairwise(begins)
-        ]
+        turns = itertools.pairwise([(0, -1), *self.turn_ends])
+        return [math.fsum(each for place, each in sampled if begin < place <= end) for begin, end in turns]
 
     def get_return(self, gamma: float = 1.0) -> float:
         """Computes the discounted return of the turns' rewards: `Σ γ^t r_t`."""

@@ -20,12 +20,13 @@ def text_after_thought(text: str, *, in_thought: bool, tags: tuple[str, str] = T
     return None if tags[0] in after or (in_thought and not closed) else after.strip()
 
 
-def as_recorded(value: Any) -> Any:
-    """Returns a deep copy, which whoever gave the value cannot change later; what cannot be copied is shared."""
+def as_recorded(value: Any, *, is_part: bool = False) -> Any:
+    """Returns a deep copy, which whoever gave the value cannot change later; parts of a dict that cannot be copied are shared."""
     try:
         return copy.deepcopy(value)
     except Exception:
-        return {name: as_recorded(part) for name, part in value.items()} if isinstance(value, dict) else value
+        is_whole = is_part or not isinstance(value, dict)
+        return value if is_whole else {name: as_recorded(part, is_part=True) for name, part in value.items()}
 
 
 class StopReason(enum.StrEnum):
@@ -62,6 +63,11 @@ class ToolOutcome(enum.StrEnum):
     UNAVAILABLE = "unavailable"
     """The tool was not called: too many calls that missed their deadline still run."""
     NO_CALLS_LEFT = "no_calls_left"
+
+    @property
+    def is_of_tool(self) -> bool:
+        """Whether only the call of a registered tool, which was not beyond the limit, can have this outcome."""
+        return self not in (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL, ToolOutcome.NO_CALLS_LEFT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,16 @@ from midthought.errors import SettingsError
 from midthought.trainer.trainer import Trainer
 
 
+class Shared:
+    """Data that copies of an environment share."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __getstate__(self):
+        raise AssertionError("it is large: it must not be pickled")
+
+
 class Locked(Echo):
     """Cannot be copied."""
 
@@ -73,7 +83,7 @@ def test_a_generator_that_begins_again_in_every_copy_is_warned_of_once(caplog):
     class Own(Echo):
         def __init__(self):
             super().__init__()
-            self.random = random.Random(7)
+            self.random, self.data = random.Random(7), Shared()
 
         def reset(self):
             self.number = self.random.random()

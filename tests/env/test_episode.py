@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stepping import Echo, begin
+from stepping import Echo, begin, do
 
 from midthought.config import EnvironmentConfig
 from midthought.engines.scripted import ScriptedEngine, byte_tokenizer
@@ -23,6 +24,7 @@ from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory, Turn
+from midthought.types.turn import as_recorded
 
 
 class Doing(BaseEnvironment):
@@ -214,6 +216,12 @@ def test_an_info_in_the_record_does_not_change_with_the_environments_objects():
     played.say("a", "b")
     assert [turn.info["board"] for turn in played.trajectory.turns] == [["x"], ["x", "x"]]
     assert played.trajectory.turns[0].info["lock"] is lock, "what cannot be copied is shared"
+    copied = copy.deepcopy(played.episode.environment)
+    do(copied, "c")
+    assert copied.get_step_count() == 3 and played.episode.environment.get_step_count() == 2
+    itself: dict[str, Any] = {"lock": lock, "board": board}
+    itself["itself"] = itself
+    assert as_recorded(itself)["board"] is not board
 
 
 def finished(*turns: tuple[float, dict], stop: StopReason = StopReason.ANSWERED) -> Trajectory:

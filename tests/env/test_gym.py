@@ -123,6 +123,7 @@ def test_an_action_of_a_function_that_is_outside_the_space_is_not_executed():
     for space, good, bad in (
         (SPACES.Discrete(4), "3", "4"),
         (SPACES.Box(-1, 1, (2,)), "[0.1, -1]", "[0, 2]"),
+        (SPACES.Box(-1, 1, (2,)), "[1, 0]", '{"x": 1}'),
         (SPACES.MultiDiscrete([2, 3]), "[1, 2]", "[2, 0]"),
     ):
         world = GymnasiumEnvironment(Mirror(space), text_to_action=json.loads)

@@ -112,6 +112,21 @@ def test_the_tool_of_a_task_is_the_one_that_is_opened() -> None:
     assert results(run(box, call("a"), call("b"))) == ["Who?: a", "Who?: a b"]
 
 
+def test_a_tool_without_open_that_becomes_a_stateful_one_is_refused() -> None:
+    class Proxy(Tool):
+        definition = Notes.definition
+
+        def for_task(self, task: Task) -> Tool:
+            return Notes()
+
+        def execute(self, word: str) -> str:
+            return word
+
+    (event,) = run(ToolExecutor(ToolRegistry([Proxy()])), call("a"))
+    assert event.outcome is ToolOutcome.RAISED
+    assert event.call.result == "Proxy.for_task returned a stateful tool; override open in Proxy, too"
+
+
 def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again() -> None:
     class Late(Notes):
         def open(self, episode: ToolEpisode) -> Any:
