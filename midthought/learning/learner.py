@@ -167,12 +167,13 @@ class Learner:
     def _as_scoring(self, model: Any) -> Iterator[None]:
         """Puts a model that only scores on the device. A policy that is its own reference runs without adapters."""
         if model is self.policy:
-            learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            with model.disable_adapter():
-                yield
-            model.requires_grad_(False)  # PEFT lets all adapters learn again, also frozen ones
-            for parameter in learning:
-                parameter.requires_grad_(True)
+            before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+            try:
+                with model.disable_adapter():
+                    yield
+            finally:  # PEFT lets all adapters learn again, also frozen ones
+                for parameter, is_learning in before:
+                    parameter.requires_grad_(is_learning)
             return
         try:
             yield model.to(self.device) if self._is_offloaded else None
