@@ -170,10 +170,11 @@ class Record(BaseModel, frozen=True):
 
     @property
     def task(self) -> Task:
-        """The problem with its answer, empty if that is no text, and the aliases in TriviaQA's column `answer`."""
+        """The problem with its answer, empty if that is no text or number, and the aliases in TriviaQA's column `answer`."""
         named = self.answer.get("aliases") if isinstance(self.answer, Mapping) else ()
-        answer, aliases = self.normalized_answer, tuple(map(str, named)) if isinstance(named, list) else ()
-        return Task(task_id="", prompt=self.prompt, answer=answer if isinstance(answer, str) else "", aliases=aliases)
+        answer = str(self.normalized_answer) if isinstance(self.normalized_answer, str | int | float) else ""
+        aliases = tuple(map(str, named)) if isinstance(named, list) else ()
+        return Task(task_id="", prompt=self.prompt, answer=answer, aliases=aliases)
 
     @property
     def problem_id(self) -> str:

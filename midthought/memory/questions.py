@@ -113,7 +113,8 @@ def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Ra
         return None
     rest = "".join(words[start + length :]).strip()
     answer = {"speaker": chunk.speaker, "episode": chunk.episode, "continuation": rest}[kind]
-    return None if spaced_words(answer) in spaced_words(quote) else (quote, answer)
+    stated = spaced_words(answer)
+    return None if stated.strip() and stated in spaced_words(quote) else (quote, answer)
 
 
 def _place_before_end(num_words: int, plan: QuestionPlan, rng: random.Random) -> tuple[int, int]:
