@@ -91,10 +91,6 @@ class BlockedHead:
         )
         return logprobs, entropies
 
-    def product(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """[n, H] -> [n, V]: the layer's outputs, in the type of the arguments."""
-        return torch.nn.functional.linear(hidden, weight, bias)
-
     def computing_type(self, device_type: str) -> torch.dtype:
         """Returns the type of the product in the present context."""
         is_autocast = torch.is_autocast_enabled(device_type)
@@ -123,10 +119,10 @@ class _BlockedLogprobs(torch.autograd.Function):
         context.dtype = head.computing_type(kind)
         with torch.autocast(kind, enabled=False):
             states, matrix, offset = cast(context.dtype, hidden, weight, bias)
-            wide = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))
-            logprobs, entropies, totals = torch.empty_like(wide), torch.zeros_like(wide), wide
+            totals = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))
+            logprobs, entropies = torch.empty_like(totals), torch.zeros_like(totals)
             for block in head.blocks(len(hidden)):
-                product = head.product(states[block], matrix, offset)
+                product = torch.nn.functional.linear(states[block], matrix, offset)
                 its_temperatures = None if temperatures is None else temperatures[block]
                 totals[block], logprobs[block], entropies[block] = _outputs_of_block(
                     product, targets[block], its_temperatures, head.shape, entropy
@@ -146,7 +142,7 @@ class _BlockedLogprobs(torch.autograd.Function):
         gradients = HeadGradients(context, hidden, weight, bias)
         learns_entropy = bool(of_entropies.any())
         for block in head.blocks(len(hidden)):
-            product = gradients.product(head, block)
+            product = gradients.product(block)
             gradient = _gradient_of_block(
                 product,
                 targets[block],
@@ -163,8 +159,9 @@ class _BlockedLogprobs(torch.autograd.Function):
         return (*gradients.result(), None, None, None, None)
 
 
-def _wide(product: Tensor) -> Tensor:
-    return product if product.dtype == torch.float64 else product.float()
+def wide(values: Tensor) -> Tensor:
+    """Converts to float32; float64 stays."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 @Fused
@@ -172,7 +169,7 @@ def _outputs_of_block(
     product: Tensor, targets: Tensor, temperatures: Tensor | None, shape: LogitShape, entropy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns `log Σ exp l` [n], log-probabilities [n] and entropies [n] of a block; changes a wide `product` [n, V]."""
-    logits = shape.forward(_wide(product))
+    logits = shape.forward(wide(product))
     if temperatures is not None:
         logits.div_(temperatures[:, None])
     totals = logits.logsumexp(dim=-1)
@@ -195,7 +192,7 @@ def _gradient_of_block(
     shape: LogitShape,
 ) -> Tensor:
     """Returns the gradient at `product` [n, V] of a block, in its type; changes a wide `product`."""
-    logits = shape.forward(_wide(product))
+    logits = shape.forward(wide(product))
     capped = logits.clone() if shape.cap is not None else logits
     if temperatures is not None:
         logits.div_(temperatures[:, None])
@@ -219,15 +216,14 @@ class HeadGradients:
         """`context`: of a backward pass whose forward's first arguments are these tensors; its `dtype` is the product's."""
         self._tensors = (hidden, weight, bias)
         self._states, self._matrix, self._offset = cast(context.dtype, hidden, weight, bias)
-        wide = torch.promote_types(context.dtype, torch.float32)
-        needs = context.needs_input_grad
+        dtype, needs = torch.promote_types(context.dtype, torch.float32), context.needs_input_grad
         self._to_hidden = torch.empty_like(self._states) if needs[0] else None
-        self._to_weight = torch.zeros_like(weight, dtype=wide) if needs[1] else None
-        self._to_bias = torch.zeros_like(bias, dtype=wide) if needs[2] and bias is not None else None
+        self._to_weight = torch.zeros_like(weight, dtype=dtype) if needs[1] else None
+        self._to_bias = torch.zeros_like(bias, dtype=dtype) if needs[2] and bias is not None else None
 
-    def product(self, head: BlockedHead, block: slice) -> Tensor:
+    def product(self, block: slice) -> Tensor:
         """Computes the layer's outputs of a block again: [n, V]."""
-        return head.product(self._states[block], self._matrix, self._offset)
+        return torch.nn.functional.linear(self._states[block], self._matrix, self._offset)
 
     def add(self, block: slice, gradient: Tensor) -> None:
         """Adds the gradient at the layer's outputs of a block: [n, V]."""

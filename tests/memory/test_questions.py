@@ -181,7 +181,7 @@ def test_an_episode_is_wholly_in_one_part_and_no_chunk_is_lost(memory):
     kept = [chunk.chunk_id for chunks in parts.values() for chunk in chunks]
     assert sorted(kept) == sorted(chunk.chunk_id for chunk in memory)
     assert split_episodes(memory, 4, 2, seed=3) == parts != split_episodes(memory, 4, 2, seed=4)
-    with pytest.raises(SettingsError, match=r"12 episodes cannot be split into 10 .*2 .*add transcripts"):
+    with pytest.raises(SettingsError, match=r"12 episodes cannot be split into 10 .*2 .*at least 13 .*add 1"):
         split_episodes(memory, 10, 2, seed=0)
 
 
