@@ -219,7 +219,8 @@ class Learner:
                     mini, losses = self._weighted(mini)
                     taken = self._take_step(self._gradients(mini, self._policy_pass, losses), "policy", "critic")
                 elif self.critic is not None:
-                    taken = self._take_step(self._gradients(mini, self._critic_pass, self._value_losses), "critic")
+                    losses = functools.partial(value_losses, training=self.training)
+                    taken = self._take_step(self._gradients(mini, self._critic_pass, losses), "critic")
                 else:
                     self.num_steps += 1
                     taken = {"num_skipped_steps": 0.0}
@@ -312,9 +313,6 @@ class Learner:
             states = hidden_states(self.policy, ModelInputs.of(micro, packed=self._passes.packing))
         values: Tensor = self.critic.head(states)
         return values
-
-    def _value_losses(self, values: Tensor, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
-        return value_losses(values, micro, self.training, num_tokens=num_tokens)
 
     # -- state -------------------------------------------------------------------------------------------------
 

@@ -244,18 +244,13 @@ class _QuoteIndex:
     compared as full-text search does."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._words: list[str] = []
-        self._places: dict[str, list[int]] = defaultdict(list)
-        for _, of_episode in itertools.groupby(chunks, lambda chunk: chunk.stem):
-            self._words += [*spaced_words(" ".join(chunk.transcript for chunk in of_episode)).split(), ""]
-        for place, word in enumerate(self._words):
-            self._places[word].append(place)
+        episodes = itertools.groupby(chunks, lambda chunk: chunk.stem)
+        self._text = "\n".join(spaced_words(" ".join(each.transcript for each in episode)) for _, episode in episodes)
 
     def is_unique(self, quote: str) -> bool:
-        words = spaced_words(quote).split() or [" "]
-        rarest = min(range(len(words)), key=lambda number: len(self._places[words[number]]))
-        starts = (place - rarest for place in self._places[words[rarest]] if place >= rarest)
-        return sum(self._words[start : start + len(words)] == words for start in starts) == 1
+        words = spaced_words(quote)
+        place = self._text.find(words) if words.strip() else -1
+        return place >= 0 and self._text.find(words, place + 1) < 0
 
 
 class _ByAnswer:
