@@ -59,12 +59,11 @@ class LocalInferenceEngine(BaseInferenceEngine):
         if tokenizer is None:
             raise SettingsError("a loaded model needs its tokenizer: LocalInferenceEngine(model, tokenizer)")
         renderer = Renderer(tokenizer)
-        longest = max_positions(model.config) or max_seq_len
         core = LocalEngine(
             model,
             eos_token_ids=renderer.eos_token_ids,
             max_num_seqs=max_num_seqs,
-            max_seq_len=min(max_seq_len, longest),
+            max_seq_len=min(max_seq_len, max_positions(model.config) or max_seq_len),
             cuda_graphs=cuda_graphs,
             deterministic=deterministic,
         )

@@ -126,13 +126,12 @@ def report_lines(report: ConversionReport) -> list[str]:
     if report.skipped:
         reasons = ", ".join(f"{count} {reason}" for reason, count in report.skipped.most_common())
         lines.append(f"{report.skipped.total()} problems skipped: {reasons}")
-    if report.num_bad_rows:
-        lines.append(f"{report.num_bad_rows} bad rows skipped")
-    if report.num_later_rounds:
-        lines.append(f"{report.num_later_rounds} rows of later rounds not used")
-    if report.num_broken_up:
-        lines.append(f"{report.num_broken_up} conversations have control tokens as text; a blank was added in each")
-    return lines
+    others = {
+        "bad rows skipped": report.num_bad_rows,
+        "rows of later rounds not used": report.num_later_rounds,
+        "conversations have control tokens as text; a blank was added in each": report.num_broken_up,
+    }
+    return lines + [f"{count} {what}" for what, count in others.items() if count]
 
 
 # -- records -------------------------------------------------------------------------------------------------------
@@ -170,10 +169,11 @@ class Record(BaseModel, frozen=True):
 
     @property
     def task(self) -> Task:
-        """The problem with its answer, empty if that is no text, and the aliases in TriviaQA's column `answer`."""
+        """The problem with its answer, empty if that is no text or number, and the aliases in TriviaQA's column `answer`."""
         named = self.answer.get("aliases") if isinstance(self.answer, Mapping) else ()
-        answer, aliases = self.normalized_answer, tuple(map(str, named)) if isinstance(named, list) else ()
-        return Task(task_id="", prompt=self.prompt, answer=answer if isinstance(answer, str) else "", aliases=aliases)
+        answer = str(self.normalized_answer) if isinstance(self.normalized_answer, str | int | float) else ""
+        aliases = tuple(map(str, named)) if isinstance(named, list) else ()
+        return Task(task_id="", prompt=self.prompt, answer=answer, aliases=aliases)
 
     @property
     def problem_id(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from midthought.algo.losses import entropy_from_logprobs
 from midthought.learning.attention import row_arguments
 from midthought.learning.batch import Packing, TokenBatch
 from midthought.learning.fused import replaced_forwards
-from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape
+from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, wide
 from midthought.learning.ranks import is_sharded
 from midthought.models.pretrained import Float32Linear
 
@@ -113,32 +112,25 @@ def policy_forward(
     once (MiB of float32), if the output layer is an `nn.Linear` and the architecture's changes to its logits are
     supported.
     """
-    is_wanted = layout.is_wanted
     head = policy.get_output_embeddings()
     num_at_once = _num_at_once(head, logits_mib)
-    states: list[Tensor] = []
     found: list[tuple[LogitShape, Tensor, TokenOutputs]] = []
 
-    def answer(forward: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        states.append(hidden[is_wanted])
+    def answer(forward: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
         if num_at_once is None or len(layout.targets) <= num_at_once:
-            return forward(states[-1][None])
+            return forward(states[None])
         dtype, shape = getattr(head, "dtype", None), LogitShape.of(policy.config.get_text_config())
         blocked = BlockedHead(head.weight, head.bias, shape, num_at_once, dtype)
-        logprobs, entropies = blocked.outputs(states[-1], layout.targets, layout.temperatures, entropy=entropy)
+        logprobs, entropies = blocked.outputs(states, layout.targets, layout.temperatures, entropy=entropy)
         outputs = TokenOutputs(logprobs, entropies if entropy else None)
-        probe = forward(states[-1][None, :1].detach()).detach()
+        probe = forward(states[None, :1].detach()).detach()
         probe = probe * (PROBE_LOGIT / probe.abs().max().clamp(min=1e-6))
         found.append((shape, probe[0].clone(), outputs))
-        return _Linked.apply(probe, states[-1]) if is_sharded(policy) else probe
+        return _Linked.apply(probe, states) if is_sharded(policy) else probe
 
-    with _answering(head, is_wanted.shape, answer):
-        logits = policy(**layout.arguments).logits
-    if not states:
-        outputs = policy(**layout.arguments, output_hidden_states=True)
-        logits, states = outputs.logits[is_wanted][None], [outputs.hidden_states[-1][is_wanted]]
+    logits, states = _run(policy, layout, answer)
     if not found:
-        return _plain_outputs(logits[0], layout, entropy, entropy_gradient), states[0]
+        return _plain_outputs(logits[0], layout, entropy, entropy_gradient), states
     shape, probe, outputs = found[0]
     if not shape.maps(probe, logits[0]):
         _log.warning("what %s does to its logits is not known: all of them are kept", type(policy).__name__)
@@ -148,23 +140,35 @@ def policy_forward(
         outputs.logprobs = _Linked.apply(outputs.logprobs, logits)
     if outputs.entropy is not None and not entropy_gradient:
         outputs.entropy = outputs.entropy.detach()
-    return outputs, states[0]
+    return outputs, states
 
 
 def hidden_states(policy: Any, layout: ModelInputs) -> Tensor:
     """Returns the last hidden states at the wanted positions [N, H], with as few logits as the model allows."""
+    return _run(policy, layout, lambda forward, states: forward(states[None, :1]))[1]
+
+
+def _run(
+    policy: Any, layout: ModelInputs, answer: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Runs the model. In this thread, its output layer returns `answer(its own forward, states)` of the wanted states [N, H].
+    Returns the logits and these states; if the output layer is no module that was called, the logits are at all of them."""
+    head, is_wanted, thread = policy.get_output_embeddings(), layout.is_wanted, threading.get_ident()
+    forward: Any = getattr(head, "forward", None)
     states: list[Tensor] = []
 
-    def answer(forward: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        states.append(hidden[layout.is_wanted])
-        return forward(states[-1][None, :1])
+    def stand_in(hidden: Tensor) -> Any:
+        if threading.get_ident() != thread or hidden.shape[:-1] != is_wanted.shape:
+            return forward(hidden)
+        states.append(hidden[is_wanted])
+        return answer(forward, states[-1])
 
-    with _answering(policy.get_output_embeddings(), layout.is_wanted.shape, answer):
-        outputs = policy(**layout.arguments)
-    if not states:
-        outputs = policy(**layout.arguments, output_hidden_states=True)
-        states = [outputs.hidden_states[-1][layout.is_wanted]]
-    return states[0]
+    with replaced_forwards([] if head is None else [(head, stand_in)]):
+        logits = policy(**layout.arguments).logits
+    if states:
+        return logits, states[0]
+    outputs = policy(**layout.arguments, output_hidden_states=True)
+    return outputs.logits[is_wanted][None], outputs.hidden_states[-1][is_wanted]
 
 
 def _plain_outputs(logits: Tensor, layout: ModelInputs, entropy: bool, entropy_gradient: bool) -> TokenOutputs:
@@ -195,32 +199,11 @@ class _Linked(torch.autograd.Function):
         return gradients[0], torch.zeros_like(context.saved_tensors[0])
 
 
-def _num_at_once(head: nn.Module | None, logits_mib: float | None) -> int | None:
+def _num_at_once(head: Any, logits_mib: float | None) -> int | None:
     """Returns the number of tokens whose logits take this much memory; None: any number."""
-    if logits_mib is None or not isinstance(head, nn.Linear) or type(head) not in (nn.Linear, Float32Linear):
+    if logits_mib is None or type(head) not in (nn.Linear, Float32Linear):
         return None
     return max(1, int(logits_mib * 2**20) // (BYTES_PER_LOGIT * head.out_features))
-
-
-def _answering(
-    head: nn.Module | None, shape: torch.Size, answer: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
-) -> AbstractContextManager[None]:
-    """Replaces the output layer's forward by `answer(its own forward, hidden)` for states [*shape, H], in this thread only."""
-    if head is None:
-        return nullcontext()
-    forward, thread = head.forward, threading.get_ident()
-
-    def stand_in(hidden: Tensor) -> Tensor:
-        is_ours = threading.get_ident() == thread and hidden.shape[:-1] == shape
-        result: Tensor = answer(forward, hidden) if is_ours else forward(hidden)
-        return result
-
-    return replaced_forwards([(head, stand_in)])
-
-
-def wide(values: Tensor) -> Tensor:
-    """Converts to float32; float64 stays."""
-    return values if values.dtype == torch.float64 else values.float()
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:

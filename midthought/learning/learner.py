@@ -167,12 +167,13 @@ class Learner:
     def _as_scoring(self, model: Any) -> Iterator[None]:
         """Puts a model that only scores on the device. A policy that is its own reference runs without adapters."""
         if model is self.policy:
-            learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            with model.disable_adapter():
-                yield
-            model.requires_grad_(False)  # PEFT lets all adapters learn again, also frozen ones
-            for parameter in learning:
-                parameter.requires_grad_(True)
+            before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+            try:
+                with model.disable_adapter():
+                    yield
+            finally:  # PEFT lets all adapters learn again, also frozen ones
+                for parameter, is_learning in before:
+                    parameter.requires_grad_(is_learning)
             return
         try:
             yield model.to(self.device) if self._is_offloaded else None
@@ -218,7 +219,8 @@ class Learner:
                     mini, losses = self._weighted(mini)
                     taken = self._take_step(self._gradients(mini, self._policy_pass, losses), "policy", "critic")
                 elif self.critic is not None:
-                    taken = self._take_step(self._gradients(mini, self._critic_pass, self._value_losses), "critic")
+                    losses = functools.partial(value_losses, training=self.training)
+                    taken = self._take_step(self._gradients(mini, self._critic_pass, losses), "critic")
                 else:
                     self.num_steps += 1
                     taken = {"num_skipped_steps": 0.0}
@@ -311,9 +313,6 @@ class Learner:
             states = hidden_states(self.policy, ModelInputs.of(micro, packed=self._passes.packing))
         values: Tensor = self.critic.head(states)
         return values
-
-    def _value_losses(self, values: Tensor, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
-        return value_losses(values, micro, self.training, num_tokens=num_tokens)
 
     # -- state -------------------------------------------------------------------------------------------------
 

@@ -32,10 +32,8 @@ class LogitShape:
     @classmethod
     def of(cls, config: Any) -> LogitShape:
         """Reads a transformers config: Gemma's `final_logit_softcapping`, Cohere's `logit_scale`, Granite's `logits_scaling`."""
-        scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
-            getattr(config, "logits_scaling", None) or 1.0
-        )
-        return cls(scale, getattr(config, "final_logit_softcapping", None))
+        times, over = (float(getattr(config, name, None) or 1.0) for name in ("logit_scale", "logits_scaling"))
+        return cls(times / over, getattr(config, "final_logit_softcapping", None))
 
     def forward(self, logits: Tensor) -> Tensor:
         """Changes the logits in place and returns them."""
@@ -91,10 +89,6 @@ class BlockedHead:
         )
         return logprobs, entropies
 
-    def product(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """[n, H] -> [n, V]: the layer's outputs, in the type of the arguments."""
-        return torch.nn.functional.linear(hidden, weight, bias)
-
     def computing_type(self, device_type: str) -> torch.dtype:
         """Returns the type of the product in the present context."""
         is_autocast = torch.is_autocast_enabled(device_type)
@@ -123,10 +117,10 @@ class _BlockedLogprobs(torch.autograd.Function):
         context.dtype = head.computing_type(kind)
         with torch.autocast(kind, enabled=False):
             states, matrix, offset = cast(context.dtype, hidden, weight, bias)
-            wide = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))
-            logprobs, entropies, totals = torch.empty_like(wide), torch.zeros_like(wide), wide
+            totals = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))
+            logprobs, entropies = torch.empty_like(totals), torch.zeros_like(totals)
             for block in head.blocks(len(hidden)):
-                product = head.product(states[block], matrix, offset)
+                product = torch.nn.functional.linear(states[block], matrix, offset)
                 its_temperatures = None if temperatures is None else temperatures[block]
                 totals[block], logprobs[block], entropies[block] = _outputs_of_block(
                     product, targets[block], its_temperatures, head.shape, entropy
@@ -143,12 +137,15 @@ class _BlockedLogprobs(torch.autograd.Function):
         of_logprobs, of_entropies = outer
         hidden, weight, bias, targets, temperatures, totals, entropies = context.saved_tensors
         head: BlockedHead = context.head
-        gradients = HeadGradients(context, hidden, weight, bias)
+        states, matrix, offset = cast(context.dtype, hidden, weight, bias)
+        dtype, needs = torch.promote_types(context.dtype, torch.float32), context.needs_input_grad
+        to_hidden = torch.empty_like(states) if needs[0] else None
+        to_weight = torch.zeros_like(weight, dtype=dtype) if needs[1] else None
+        to_bias = torch.zeros_like(bias, dtype=dtype) if needs[2] and bias is not None else None
         learns_entropy = bool(of_entropies.any())
         for block in head.blocks(len(hidden)):
-            product = gradients.product(head, block)
             gradient = _gradient_of_block(
-                product,
+                torch.nn.functional.linear(states[block], matrix, offset),
                 targets[block],
                 None if temperatures is None else temperatures[block],
                 totals[block],
@@ -157,14 +154,20 @@ class _BlockedLogprobs(torch.autograd.Function):
                 entropies[block] if learns_entropy else None,
                 head.shape,
             )
-            del product
-            gradients.add(block, gradient)
+            if to_hidden is not None:
+                torch.mm(gradient, matrix, out=to_hidden[block])
+            if to_weight is not None:
+                _add_product(to_weight, gradient.t(), states[block])
+            if to_bias is not None:
+                to_bias += gradient.sum(dim=0, dtype=to_bias.dtype)
             del gradient
-        return (*gradients.result(), None, None, None, None)
+        pairs = zip((to_hidden, to_weight, to_bias), (hidden, weight, bias), strict=True)
+        return (*(None if each is None else each.to(like.dtype) for each, like in pairs), None, None, None, None)
 
 
-def _wide(product: Tensor) -> Tensor:
-    return product if product.dtype == torch.float64 else product.float()
+def wide(values: Tensor) -> Tensor:
+    """Converts to float32; float64 stays."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 @Fused
@@ -172,7 +175,7 @@ def _outputs_of_block(
     product: Tensor, targets: Tensor, temperatures: Tensor | None, shape: LogitShape, entropy: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns `log Σ exp l` [n], log-probabilities [n] and entropies [n] of a block; changes a wide `product` [n, V]."""
-    logits = shape.forward(_wide(product))
+    logits = shape.forward(wide(product))
     if temperatures is not None:
         logits.div_(temperatures[:, None])
     totals = logits.logsumexp(dim=-1)
@@ -195,7 +198,7 @@ def _gradient_of_block(
     shape: LogitShape,
 ) -> Tensor:
     """Returns the gradient at `product` [n, V] of a block, in its type; changes a wide `product`."""
-    logits = shape.forward(_wide(product))
+    logits = shape.forward(wide(product))
     capped = logits.clone() if shape.cap is not None else logits
     if temperatures is not None:
         logits.div_(temperatures[:, None])
@@ -210,40 +213,6 @@ def _gradient_of_block(
     if temperatures is not None:
         gradient.div_(temperatures[:, None])
     return shape.backward(gradient, capped).to(product.dtype)
-
-
-class HeadGradients:
-    """Gradients of an output layer's inputs, weight and bias, accumulated block by block, of the latter two in float32."""
-
-    def __init__(self, context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """`context`: of a backward pass whose forward's first arguments are these tensors; its `dtype` is the product's."""
-        self._tensors = (hidden, weight, bias)
-        self._states, self._matrix, self._offset = cast(context.dtype, hidden, weight, bias)
-        wide = torch.promote_types(context.dtype, torch.float32)
-        needs = context.needs_input_grad
-        self._to_hidden = torch.empty_like(self._states) if needs[0] else None
-        self._to_weight = torch.zeros_like(weight, dtype=wide) if needs[1] else None
-        self._to_bias = torch.zeros_like(bias, dtype=wide) if needs[2] and bias is not None else None
-
-    def product(self, head: BlockedHead, block: slice) -> Tensor:
-        """Computes the layer's outputs of a block again: [n, V]."""
-        return head.product(self._states[block], self._matrix, self._offset)
-
-    def add(self, block: slice, gradient: Tensor) -> None:
-        """Adds the gradient at the layer's outputs of a block: [n, V]."""
-        product = gradient.to(self._matrix.dtype)
-        if self._to_hidden is not None:
-            torch.mm(product, self._matrix, out=self._to_hidden[block])
-        if self._to_weight is not None:
-            _add_product(self._to_weight, product.t(), self._states[block])
-        if self._to_bias is not None:
-            self._to_bias += gradient.sum(dim=0, dtype=self._to_bias.dtype)
-
-    def result(self) -> tuple[Tensor | None, ...]:
-        """Returns the gradients of the three tensors, in their types; None for those that need none."""
-        found = (self._to_hidden, self._to_weight, self._to_bias)
-        pairs = zip(found, self._tensors, strict=True)
-        return tuple(None if each is None or like is None else each.to(like.dtype) for each, like in pairs)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -57,11 +57,11 @@ def ppo_losses(
         loss = loss + training.kl_loss_coef * metrics["kl_loss"]
     if outputs.values is None:
         return {**metrics, "loss": loss}
-    of_critic = value_losses(outputs.values, micro, training, num_tokens=num_tokens)
+    of_critic = value_losses(outputs.values, micro, num_tokens, training=training)
     return {**metrics, **of_critic, "loss": loss + of_critic["loss"]}
 
 
-def value_losses(values: Tensor, micro: TokenBatch, training: TrainingConfig, *, num_tokens: int) -> dict[str, Tensor]:
+def value_losses(values: Tensor, micro: TokenBatch, num_tokens: int, *, training: TrainingConfig) -> dict[str, Tensor]:
     """Returns only the critic's term: `values` [N] at the policy tokens, in row order; `loss` has a gradient."""
     mask = micro.loss_mask
     assert micro.values is not None and micro.returns is not None

@@ -18,7 +18,8 @@ from midthought.config.references import optional
 from midthought.errors import SettingsError
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import OF_ROWS, Packing, TokenBatch
-from midthought.learning.forward import ModelInputs, TokenOutputs, policy_forward, spread, wide
+from midthought.learning.forward import ModelInputs, TokenOutputs, policy_forward, spread
+from midthought.learning.logprobs import wide
 from midthought.models.peft_weights import base_of, unadaptable_layers
 from midthought.types import Trajectory
 
@@ -118,15 +119,8 @@ class Models(NamedTuple):
     def tensors(self) -> dict[str, Tensor]:
         """Returns parameters and buffers as `policy.NAME`, `critic.NAME` and so on; shared tensors appear once."""
         found: dict[str, Tensor] = {}
-        reference = None if self.reference is self.policy else self.reference
-        modules: dict[str, nn.Module | None] = {
-            "policy": self.policy,
-            "critic": self.critic,
-            "reference": reference,
-            "teacher": self.teacher,
-        }
-        for prefix, module in modules.items():
-            if module is not None:
+        for prefix, module in self._asdict().items():
+            if module is not None and (prefix == "policy" or module is not self.policy):
                 named = [*module.named_parameters(), *module.named_buffers()]
                 found |= {f"{prefix}.{name}": tensor for name, tensor in named}
         return found

@@ -166,9 +166,8 @@ class RecomputedLayers:
 
     def __init__(self, *models: Any, offload: bool = False) -> None:
         compute = _recomputed_from_main_memory if offload else _recomputed
-        self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
-        for layer in (layer for model in models for layer in decoder_layers(model)):
-            self._forwards.append((layer, functools.partial(compute, layer.forward)))
+        layers = [layer for model in models for layer in decoder_layers(model)]
+        self._forwards = [(layer, functools.partial(compute, layer.forward)) for layer in layers]
 
     def active(self) -> AbstractContextManager[None]:
         return replaced_forwards(self._forwards)

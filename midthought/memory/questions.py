@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from midthought.data.final_answers import as_unanswerable
 from midthought.errors import SettingsError, TranscriptError, near_names
@@ -38,8 +37,6 @@ MAX_CONTINUATION_WORDS = 6
 """The answer is the rest of the chunk after the quote, at most this many words."""
 
 MAX_DISTRACTOR_DRAWS = 20
-MIN_EPISODES = 3
-"""One for each part of a split."""
 
 _EDGES = re.compile(r"^\W+|\W+$")
 
@@ -103,25 +100,21 @@ def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, me
 def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Random) -> tuple[str, str] | None:
     """Returns a quote from the chunk and the answer to a question of this kind; None if the chunk is too short or quotes it."""
     words = words_of(chunk.transcript)
+    num_left = 2 if kind == "continuation" else 0  # at least, after the quote
+    longest = max(plan.min_quote_words, min(plan.max_quote_words, len(words) - num_left))
+    length = rng.randint(plan.min_quote_words, longest)
     if kind == "continuation":
-        start, length = _place_before_end(len(words), plan, rng)
+        num_left = rng.randint(num_left, max(num_left, min(MAX_CONTINUATION_WORDS, len(words) - length)))
+        start = len(words) - length - num_left
     else:
-        length = rng.randint(plan.min_quote_words, max(plan.min_quote_words, min(plan.max_quote_words, len(words))))
         start = rng.randint(0, max(0, len(words) - length))
     quote = _EDGES.sub("", "".join(words[start : start + length]))
     if start < 0 or '"' in quote or len(words_of(quote)) < plan.min_quote_words:
         return None
     rest = "".join(words[start + length :]).strip()
     answer = {"speaker": chunk.speaker, "episode": chunk.episode, "continuation": rest}[kind]
-    return None if spaced_words(answer) in spaced_words(quote) else (quote, answer)
-
-
-def _place_before_end(num_words: int, plan: QuestionPlan, rng: random.Random) -> tuple[int, int]:
-    """Returns start and length of a quote that leaves 2 to MAX_CONTINUATION_WORDS words of the chunk; a negative start:
-    too short."""
-    length = rng.randint(plan.min_quote_words, max(plan.min_quote_words, min(plan.max_quote_words, num_words - 2)))
-    tail = rng.randint(2, max(2, min(MAX_CONTINUATION_WORDS, num_words - length)))
-    return num_words - length - tail, length
+    stated = spaced_words(answer)
+    return None if stated.strip() and stated in spaced_words(quote) else (quote, answer)
 
 
 def as_task(chunk: Chunk, kind: str, quote: str, answer: str, *, note: Chunk | None, needs_memory: bool) -> Task:
@@ -185,15 +178,11 @@ def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, 
     for chunk in chunks:
         by_episode[chunk.stem].append(chunk)
     stems = sorted(by_episode)
-    if len(stems) < MIN_EPISODES:
-        raise SettingsError(
-            f"{len(stems)} episodes cannot be split into a part for training, one for validation and one for the test, "
-            f"without common episodes; at least {MIN_EPISODES} transcripts are needed, so add {MIN_EPISODES - len(stems)}"
-        )
     if len(stems) <= num_test + num_validation:
+        least = num_test + num_validation + 1
         raise SettingsError(
             f"{len(stems)} episodes cannot be split into {num_test} for the test, {num_validation} for validation and some "
-            "for training; add transcripts"
+            f"for training; at least {least} transcripts are needed, so add {least - len(stems)}"
         )
     random.Random(f"split-{seed}").shuffle(stems)
     parts = {
@@ -237,8 +226,9 @@ def read_questions(path: Path) -> list[Task]:
                 raise ValueError("question and answer must be strings")
             if not isinstance(known.get("labels", {}), Mapping):
                 raise ValueError("labels must be an object")
-            if not all(_are_texts(known.get(name, [])) for name in ("aliases", "evidence")):
-                raise ValueError("aliases and evidence must be lists of strings")
+            for texts in (known.get("aliases", []), known.get("evidence", [])):
+                if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+                    raise ValueError("aliases and evidence must be lists of strings")
             tasks.append(as_unanswerable(Task.from_dict(known)))
             if (first := line_of.setdefault(tasks[-1].task_id, number)) != number:
                 raise ValueError(f"the task_id {tasks[-1].task_id!r} is that of line {first}")
@@ -249,27 +239,18 @@ def read_questions(path: Path) -> list[Task]:
     return tasks
 
 
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
 class _QuoteIndex:
     """Decides whether a quote occurs once in the episodes, whose chunks are in order, also across the ends of chunks. Words are
     compared as full-text search does."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._words: list[str] = []
-        self._places: dict[str, list[int]] = defaultdict(list)
-        for _, of_episode in itertools.groupby(chunks, lambda chunk: chunk.stem):
-            self._words += [*spaced_words(" ".join(chunk.transcript for chunk in of_episode)).split(), ""]
-        for place, word in enumerate(self._words):
-            self._places[word].append(place)
+        episodes = itertools.groupby(chunks, lambda chunk: chunk.stem)
+        self._text = "\n".join(spaced_words(" ".join(each.transcript for each in episode)) for _, episode in episodes)
 
     def is_unique(self, quote: str) -> bool:
-        words = spaced_words(quote).split() or [" "]
-        rarest = min(range(len(words)), key=lambda number: len(self._places[words[number]]))
-        starts = (place - rarest for place in self._places[words[rarest]] if place >= rarest)
-        return sum(self._words[start : start + len(words)] == words for start in starts) == 1
+        words = spaced_words(quote)
+        place = self._text.find(words) if words.strip() else -1
+        return place >= 0 and self._text.find(words, place + 1) < 0
 
 
 class _ByAnswer:

@@ -31,6 +31,7 @@ def machine_bytes() -> int | None:
 def max_positions(config: Any) -> int | None:
     """Returns the most tokens of a model's sequence; None: any number. With LongRoPE (arXiv 2402.13753) those before its
     extension: a longer sequence changes the angles of all tokens that are computed with it, so cached keys would be wrong."""
+    config = config.get_text_config()
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         return int(rope["original_max_position_embeddings"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 def base_of(model: Any) -> Any:
@@ -72,10 +73,14 @@ def unadaptable_layers(model: Any) -> list[str]:
     has_mamba_layers = any(hasattr(each, "in_proj") and hasattr(each, "conv1d") for each in model.modules())
     names = ["out_proj", "dt_proj"] if has_mamba_layers else []
     for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear:
+        if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear and layer.weight.is_floating_point():
+            shapes = {key: tensor.to("meta") for key, tensor in layer.state_dict().items()}
+            inputs = layer.weight.new_empty(
+                1, layer.in_features, device="meta"
+            )  # on which nothing is computed or drawn
             try:
-                is_product = isinstance(layer(layer.weight.new_zeros(1, layer.in_features)), Tensor)
-            except RuntimeError:  # a product for each of several groups
+                is_product = isinstance(functional_call(layer, shapes, inputs), Tensor)
+            except Exception:  # a product for each of several groups, or other arguments
                 is_product = False
             names += [] if is_product else [name]
     return names

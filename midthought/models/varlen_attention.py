@@ -55,9 +55,8 @@ class RowBounds:
 
 def is_usable(query: Tensor, key: Tensor, value: Tensor, window: int | None) -> bool:
     """Whether `attend_rows` supports queries `[T, heads, D]`, keys and values `[S, kv_heads, D]` like these."""
-    if query.device.type not in DEVICES or query.dtype not in HALF or query.shape[-1] > MAX_HEAD_DIM:
-        return False
-    if key.shape != value.shape:  # DeepSeek's heads of values are shorter
+    is_supported = query.device.type in DEVICES and query.dtype in HALF and query.shape[-1] <= MAX_HEAD_DIM
+    if not is_supported or key.shape != value.shape:  # DeepSeek's heads of values are shorter
         return False
     return is_right(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2], window is not None)
 

@@ -96,17 +96,16 @@ def shuffled(tasks: Sequence[Task], proof: Proof, seed: int, *, more: Sequence[T
     The right answer is no word of the other's evidence. The other question is one of `tasks`, or of `more` if `tasks` has
     none. Raises ValueError if neither has one.
     """
-    known = [[(task, proof(task)) for task in part] for part in (tasks, more)]
     found = {}
     for task in tasks:
-        for part in known:
-            if others := [other for other, text in part if not states(f"{text} {other.answer}", task)]:
-                break
-        else:
+        draw, kind = random.Random(f"shuffle-{seed}-{task.task_id}"), task.labels.get("kind")
+        parts = [draw.sample(part, len(part)) for part in (tasks, more)]
+        drawn = [other for part in parts for other in sorted(part, key=lambda each: each.labels.get("kind") != kind)]
+        other = next((each for each in drawn if not states(f"{proof(each)} {each.answer}", task)), None)
+        if other is None:
             remedy = "give more tasks"
             raise ValueError(f"task {task.task_id!r}: no other task has another answer than {task.answer!r}; {remedy}")
-        alike = [other for other in others if other.labels.get("kind") == task.labels.get("kind")]
-        found[task.task_id] = random.Random(f"shuffle-{seed}-{task.task_id}").choice(alike or others)
+        found[task.task_id] = other
     return found
 
 

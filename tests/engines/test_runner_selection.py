@@ -17,6 +17,7 @@ from transformers import (
     LlamaConfig,
     Mamba2Config,
     Qwen3Config,
+    Qwen3ForCausalLM,
     Qwen3MoeConfig,
 )
 
@@ -79,6 +80,20 @@ def test_a_model_that_sees_later_tokens_is_refused():
         with pytest.raises(EngineError, match=r"BertLMHeadModel is not causal.* is_decoder=true"):
             make_runner(model)
     make_runner(make(BertConfig(**SIZES, is_decoder=True), torch.float32))
+
+
+class RoundedByLength(Qwen3ForCausalLM):
+    """As kernels that split a sequence in chunks: another length is rounded otherwise."""
+
+    def forward(self, input_ids, **options):
+        output = super().forward(input_ids, **options)
+        output.logits *= 1 + 0.02 * input_ids.shape[1]
+        return output
+
+
+@pytest.mark.filterwarnings("ignore:RoundedByLength")
+def test_a_model_that_rounds_otherwise_at_another_length_does_not_see_later_tokens():
+    make_runner(RoundedByLength(Qwen3Config(**SIZES, head_dim=8)).eval())
 
 
 class OtherPositions(Decoder):

@@ -171,9 +171,11 @@ def test_feedback_that_states_the_answer_is_masked_as_in_an_episode(tmp_path):
     told, named = "It is not 4: 2 + 3 = 5.0, so **5**.", {"value": "E", "aliases": ["Vitamin E", "tocopherol"]}
     lines = by_round(rounds("a", False, True, feedback=[told, None]), rounds("b", False, True))
     vitamin = {"normalized_answer": "e", "answer": named, "feedback": ["Not C but tocopherol, vitamin e.", None]}
-    done = Converted(tmp_path, [*lines, *rounds("c", False, True, **vitamin)])
+    number = {"normalized_answer": 7, "feedback": ["It is 7.", None]}
+    done = Converted(tmp_path, [*lines, *rounds("c", False, True, **vitamin), *rounds("d", False, True, **number)])
     results = [each["messages"][3]["content"].partition("\n")[0] for each in done.rows]
-    assert results == [f"It is not 4: 2 + 3 = {MASK}, so **{MASK}**.", "b hint 0", f"Not C but {MASK}, {MASK}."]
+    assert results[0] == f"It is not 4: 2 + 3 = {MASK}, so **{MASK}**."
+    assert results[1:] == ["b hint 0", f"Not C but {MASK}, {MASK}.", f"It is {MASK}."]
     assert "\\boxed{5}" in done.rows[0]["messages"][-1]["content"]
 
 

@@ -1,12 +1,14 @@
 """LoRA: adapters alone learn, merge into the weights they stand beside, and come back from a checkpoint."""
 
 import copy
+from unittest.mock import Mock
 
 import pytest
 import torch
 import transformers
 from peft import LoraConfig
 from training_settings import training
+from transformers import FalconConfig, FalconForCausalLM
 
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError
@@ -14,7 +16,9 @@ from midthought.learning.checkpoint_folder import load_checkpoint, save_checkpoi
 from midthought.learning.iteration import improve
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models, add_adapters, has_adapters
+from midthought.learning.passes import LearnerPasses
 from midthought.models.peft_folders import save_adapters, save_merged
+from midthought.models.peft_weights import unadaptable_layers
 from midthought.models.pretrained import load_model
 
 IDS = torch.tensor([[3, 4, 5, 6]])
@@ -49,12 +53,16 @@ def test_the_reference_is_the_policy_without_its_adapters(make_policy, batch):
     assert not torch.equal(scored.old_logprobs, plain.old_logprobs)
 
 
-def test_adapters_that_are_frozen_stay_so_after_the_reference_was_computed(make_policy, batch):
+def test_adapters_that_are_frozen_stay_so_after_the_reference_was_computed(make_policy, batch, monkeypatch):
     learner = lora_learner(make_policy())
     named = dict(learner.policy.named_parameters())
     for name, tensor in named.items():
         tensor.requires_grad_("lora_B" in name)
     learner.score(batch)
+    assert all(tensor.requires_grad == ("lora_B" in name) for name, tensor in named.items())
+    monkeypatch.setattr(LearnerPasses, "logprobs", Mock(side_effect=torch.OutOfMemoryError))
+    with pytest.raises(torch.OutOfMemoryError):
+        learner.score(batch)
     assert all(tensor.requires_grad == ("lora_B" in name) for name, tensor in named.items())
 
 
@@ -160,6 +168,16 @@ def test_adapters_of_experts_and_mamba_layers_load_with_their_base_and_merged(na
     save_merged(adapted, tmp_path / "merged")
     for folder in ("adapters", "merged"):
         torch.testing.assert_close(load_model(tmp_path / folder)(input_ids=IDS).logits, expected, atol=1e-4, rtol=0)
+
+
+def test_routers_are_found_without_drawing_random_numbers(make_policy):
+    """Phi-3.5-MoE's router multiplies its input by noise in training."""
+    policy = make_policy("Phimoe", **EXPERTS | {"router_jitter_noise": 0.1}).train()
+    before = torch.get_rng_state()
+    assert unadaptable_layers(policy) == [f"model.layers.{number}.mlp.router" for number in range(2)]
+    assert torch.equal(torch.get_rng_state(), before)
+    falcon = FalconForCausalLM(FalconConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=9))
+    assert unadaptable_layers(falcon) == [], "its own class of linear layers is a product"
 
 
 def test_the_seed_alone_decides_how_adapters_start(make_policy):

@@ -129,6 +129,8 @@ def test_a_quote_that_the_memory_holds_twice_or_a_chunk_that_is_too_short_is_not
     named = episode("e", ["Hello, my name is Ann Lee and I am the keeper of it"], speaker="Ann Lee")
     quotes = [task.labels["quote"] for task in make_questions(named, plan_of(9, kinds=("speaker",)), 0, memory=named)]
     assert not any("Ann Lee" in quote for quote in quotes), "the question states its answer"
+    drawn = episode("e", ["Hello, my name is a drawing and I keep the clock"], speaker="🙂")
+    assert quote_and_answer(drawn[0], "speaker", PLAN, random.Random(0)), "a name without letters is not in every quote"
     short = episode("e", ["seven words are not enough for it"])
     assert make_questions(short, plan_of(9), 0, memory=short) == []
     assert all(quote_and_answer(short[0], kind, PLAN, random.Random(0)) is None for kind in WORDINGS)
@@ -179,7 +181,7 @@ def test_an_episode_is_wholly_in_one_part_and_no_chunk_is_lost(memory):
     kept = [chunk.chunk_id for chunks in parts.values() for chunk in chunks]
     assert sorted(kept) == sorted(chunk.chunk_id for chunk in memory)
     assert split_episodes(memory, 4, 2, seed=3) == parts != split_episodes(memory, 4, 2, seed=4)
-    with pytest.raises(SettingsError, match=r"12 episodes cannot be split into 10 .*2 .*add transcripts"):
+    with pytest.raises(SettingsError, match=r"12 episodes cannot be split into 10 .*2 .*at least 13 .*add 1"):
         split_episodes(memory, 10, 2, seed=0)
 
 

@@ -4,7 +4,6 @@ import itertools
 import math
 import signal
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from small_environments import (
     weights,
     without_clocks,
 )
+from transformers import Gemma3Config, LlamaConfig
 
 from midthought import ActionParser, CalculateTool, HermesParser, RayPPOTrainer, TrainerCallback
 from midthought.config import InferenceConfig
@@ -547,13 +547,15 @@ def test_settings_that_were_made_to_disagree_one_by_one_are_found_at_the_door():
     ],
 )
 def test_engines_reserve_memory_for_what_the_tasks_need(longest_prompt, settings, expected):
-    config = SimpleNamespace(max_position_embeddings=500)
+    config = LlamaConfig(max_position_embeddings=500)
     assert longest_sequence(longest_prompt, InferenceConfig(max_tokens=20, **settings), config) == expected
     with pytest.raises(SettingsError, match="max_seq_len=501: the model has 500 positions; set at most that"):
         longest_sequence(longest_prompt, InferenceConfig(max_tokens=20, max_seq_len=501), config)
-    rope = {"rope_type": "longrope", "original_max_position_embeddings": 60}
-    extended = SimpleNamespace(max_position_embeddings=500, rope_parameters=rope)
+    factors = {"short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 60, **factors}
+    extended = LlamaConfig(max_position_embeddings=500, rope_parameters=rope)
     with pytest.raises(SettingsError, match="max_seq_len=300: the model has 60 positions"):
         longest_sequence(longest_prompt, InferenceConfig(max_tokens=20, max_seq_len=300), extended)
-    long = SimpleNamespace(max_position_embeddings=262_144)  # a server for an environment reserves less than that
+    # a server for an environment reserves less than that
+    long = Gemma3Config(text_config={"max_position_embeddings": 262_144})
     assert longest_sequence(None, InferenceConfig(max_tokens=20, backend="vllm"), long) == 4096 + 20

@@ -233,8 +233,7 @@ class RecomputingRunner:
             logits_to_keep=torch.tensor([length - 1 for length in last], device=self.model.device),
         )
         kept = last if output.logits.shape[1] == len(last) else range(1, max(last) + 1)  # xLSTM keeps all
-        columns = {length: column for column, length in enumerate(kept)}
-        return output.logits[torch.arange(len(rows)), [columns[length] for length in lengths]]
+        return output.logits[torch.arange(len(rows)), [kept.index(length) for length in lengths]]
 
     def update_weights(self) -> None:
         """Does nothing: the weights are read in place."""

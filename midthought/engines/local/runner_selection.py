@@ -108,8 +108,8 @@ class Trial:
             parts = zip(sequences, cuts, before, (1, 0, 3), strict=True)
             self._rounds.append([Row(ids[:cut], start, slot) for ids, cut, start, slot in parts if cut > start])
             before = cuts
-        *whole, beginning = float32_logprobs(plain.model, [*sequences, sequences[0][:-4]])
-        if expected_difference(beginning[-1], whole[0][len(beginning) - 1]) > NOT_CAUSAL:
+        *whole, other = float32_logprobs(plain.model, [*sequences, [*sequences[0][:-4], *sequences[2][:4]]])
+        if expected_difference(other[-5], whole[0][-5]) > NOT_CAUSAL:
             raise EngineError(
                 f"{type(plain.model).__name__} is not causal: what it predicts depends on the tokens after it; give a decoder "
                 "(of BERT and similar models, one with is_decoder=true in its config.json)"

@@ -90,8 +90,8 @@ def attend_cached(
     attended: list[Tensor] = []
     if num_singles:
         attended.append(_attend_singles(query[:num_singles] if slot_batch.several else query, call))
-    first_key, first_value = keys.transpose(1, 2)[0], values.transpose(1, 2)[0]
-    if slot_batch.several and softcap is None and is_usable(query, first_key, first_value, window):
+    is_packable = slot_batch.several and softcap is None
+    if is_packable and is_usable(query, keys[0].transpose(0, 1), values[0].transpose(0, 1), window):
         attended.append(_attend_packed(query[num_singles:], call))
         return torch.cat(attended) if num_singles else attended[0]
     for rows in slot_batch.several:

@@ -79,8 +79,9 @@ def prepare_problems(config: FeedbackRecipeConfig) -> Parts:
 
 
 def question_key(*texts: str) -> str:
-    """Returns the texts without blanks and case. Prompts of data sets end with different requests, so questions are compared."""
-    return "".join(" ".join(texts).split()).casefold()
+    """Returns the texts in lower case, a blank after each word. Prompts of data sets end with different requests, so questions
+    are compared."""
+    return "".join(f"{word} " for word in " ".join(texts).casefold().split())
 
 
 def _key(task: Task) -> str:

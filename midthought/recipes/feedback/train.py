@@ -90,10 +90,8 @@ class FeedbackRun(RecipeRun):
         if config.sft.source is not None:
             reader = DemonstrationReader(self.tasks.prompts, self.tasks.renderer, sys.maxsize)
             kept = without_held_out(given := read_conversations(config.sft.source), held_out)
-            if len(kept) < len(given):
-                self.console.note(
-                    f"  {len(given) - len(kept)} of {len(given)} conversations left out: held-out problems"
-                )
+            if num_left_out := len(given) - len(kept):
+                self.console.note(f"  {num_left_out} of {len(given)} conversations left out: held-out problems")
             read = reader.read(kept, self.tasks.stream)
             return ShuffledDemonstrations(read, config.sft.batch_tokens, f"converted-{seed}")
         return Demonstrator(

@@ -121,9 +121,7 @@ class OwnQuestions:
     def _is_shown(task: Task, chunk: Chunk) -> bool:
         """Whether the chunk shows the answer, or there is none."""
         known = (*chunk.speakers, chunk.episode)
-        if not all(known):
-            return False
-        return not is_answerable(task) or task.answer in known
+        return all(known) and (not is_answerable(task) or task.answer in known)
 
     def draw(self, rng: random.Random) -> tuple[Task, Chunk, Premise | None]:
         """Returns a question, its chunk, and what it takes for granted, all with the same names."""
@@ -143,7 +141,7 @@ class OwnQuestions:
         else:
             kind, answer = own[task.answer], new[task.answer]
             premise = _premise(task, own)
-        prompt = _replaced(task.prompt, new)
+        prompt = _words(*sorted(new, key=len, reverse=True)).sub(lambda found: new[found[0]], task.prompt)
         labels = {"needs_memory": True, "kind": kind, "quote": " ".join(prompt.split())}
         named = premise and Premise(new.get(premise.name, premise.name), premise.what)
         return replace(task, prompt=prompt, answer=answer, labels=labels), known, named
@@ -156,11 +154,6 @@ def _premise(task: Task, names: Mapping[str, str]) -> Premise | None:
     return None if longest is None else Premise(longest, names[longest])
 
 
-def _replaced(text: str, new: Mapping[str, str]) -> str:
-    """Returns the text with each of these names, as whole words, replaced."""
-    names = sorted(new, key=len, reverse=True)
-    return _words(*names).sub(lambda found: new[found[0]], text)
-
-
 def _words(*names: str) -> re.Pattern[str]:
+    """Returns a pattern of these names as whole words."""
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)")

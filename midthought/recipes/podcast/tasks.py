@@ -175,7 +175,7 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     parts = _parts_of(own, chunks) or split_episodes(chunks, num_test, num_validation, seed)
     kinds = tuple[str, ...](questions.kinds)
     plan = QuestionPlan(questions.num_train, needless_share=NO_MEMORY_SHARE, kinds=kinds)
-    tasks = _tasks(config, chunks, parts, plan) | own
+    tasks = own | _tasks(config, chunks, parts, plan, set(own))
     if empty := [name for name, made in tasks.items() if not made]:
         raise SettingsError(
             f"no question could be made for {', '.join(empty)}: chunks of {plan.min_quote_words} words or more are needed, with "
@@ -236,7 +236,7 @@ def search_tool(memory: MemorySection, store: MemoryStore | RemoteMemory) -> Mem
 
 
 def _tasks(
-    config: PodcastConfig, chunks: list[Chunk], parts: dict[str, list[Chunk]], plan: QuestionPlan
+    config: PodcastConfig, chunks: list[Chunk], parts: dict[str, list[Chunk]], plan: QuestionPlan, given: set[str]
 ) -> dict[str, list[Task]]:
     questions, seed = config.questions, config.training.seed
     most = questions.test_sizes
@@ -251,13 +251,14 @@ def _tasks(
     return {
         name: make_questions(parts[part], replace(plan, num_questions=num, needless_share=share), seed, memory=chunks)
         for name, (part, num, share) in sizes.items()
+        if name not in given
     }
 
 
 def _parts_of(own: dict[str, list[Task]], chunks: Sequence[Chunk]) -> dict[str, list[Chunk]]:
     """Returns the chunks by part, as a user's questions about these episodes are split: no demonstration is about an episode of
     the test. Empty if not all of them name their episode."""
-    part_of = {task.labels.get("episode"): part for part, tasks in own.items() for task in tasks}
+    part_of = {str(task.labels.get("episode", "")): part for part, tasks in own.items() for task in tasks}
     if not own or not part_of.keys() <= {chunk.stem for chunk in chunks}:
         return {}
     return {part: [chunk for chunk in chunks if part_of.get(chunk.stem, "train") == part] for part in own}

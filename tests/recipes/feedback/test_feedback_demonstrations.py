@@ -118,8 +118,9 @@ def test_converted_conversations_are_played_as_episodes_are(renderer, tmp_path):
 
 def test_conversations_about_held_out_questions_are_left_out():
     asked = "What is  2 * 2?\n\nReason step by step."
-    conversations = [[{"role": "user", "content": text}] for text in (asked, "What is 2 * 3?")]
-    held_out = [Task(task_id="t", prompt="", answer="4", labels={"question": "what is 2 * 2?"})]
+    conversations = [[{"role": "user", "content": text}] for text in (asked, "What is 2 * 3?", "2 + 13", "1 23")]
+    questions = ("what is 2 * 2?", "2 + 1", "12 3")
+    held_out = [Task(task_id=each, prompt="", answer="4", labels={"question": each}) for each in questions]
     assert without_held_out(conversations, held_out) == conversations[1:]
 
 

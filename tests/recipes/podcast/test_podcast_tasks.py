@@ -134,6 +134,9 @@ def test_episodes_of_a_users_test_are_in_no_demonstration_and_a_question_asked_t
         assert {task.labels["episode"] for task in made.tasks[part]} == episodes(made.chunks[part])
         assert episodes(made.chunks[part]).isdisjoint(episodes(made.chunks["train"]))
     assert sum(map(len, made.chunks.values())) == len(made.stored)
+    numbered = [{"question": f"{number}?", "answer": "Ada", "labels": {"episode": [number]}} for number in range(9)]
+    config = settings(transcripts_path, questions=own(tmp_path, numbered))
+    prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
     twice = [{"question": f"{' ' * (number // 10)}Question {number % 10}?", "answer": "Ada"} for number in range(20)]
     config = settings(transcripts_path, questions=own(tmp_path, twice))
     made = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
