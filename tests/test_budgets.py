@@ -18,7 +18,7 @@ LINES = {
     "cluster": 2835,
     "config": 1460,
     "data": 1180,  # options by their labels, columns that a problem set does not read, rows that mean something else
-    "engines": 8710,  # a stopper that two threads may use (in-process vLLM); models that are not causal are refused
+    "engines": 8715,  # a stopper that two threads may use (in-process vLLM); models that are not causal are refused
     "env": 2850,  # one environment for several groups, equal starts and rewards that expect an answer are refused or told
     "errors": 145,
     "feedback": 1475,  # feedback in converted logs is masked

@@ -37,8 +37,7 @@ class _Progress:
     num_steps: int = 0
     reward: float = 0.0
     observation: str = ""
-    info: Mapping[str, Any] | None = None
-    """Of the last step."""
+    info: Mapping[str, Any] | None = None  # of the last step
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Progress:
         """Copies share the info, which may hold what cannot be copied."""
@@ -291,11 +290,9 @@ def _finite_number(value: Any, what: str) -> float:
 
 def plain_scalar(value: Any) -> Any:
     """Converts scalars of NumPy and torch to Python; returns other values unchanged."""
-    if not callable(getattr(value, "item", None)):
-        return value
     try:
         return value.item()
-    except (TypeError, ValueError, RuntimeError):  # an array of several values
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # it has none, or several values
         return value
 
 

@@ -108,8 +108,10 @@ class Trial:
             parts = zip(sequences, cuts, before, (1, 0, 3), strict=True)
             self._rounds.append([Row(ids[:cut], start, slot) for ids, cut, start, slot in parts if cut > start])
             before = cuts
-        *whole, other = float32_logprobs(plain.model, [*sequences, [*sequences[0][:-4], *sequences[2][:4]]])
-        if expected_difference(other[-5], whole[0][-5]) > NOT_CAUSAL:
+        with_other_end = [*sequences[0][:-4], *sequences[2][:4]]
+        *whole, again, other = float32_logprobs(plain.model, [*sequences, sequences[0], with_other_end])
+        by_chance, by_end = (expected_difference(each[-5], whole[0][-5]) for each in (again, other))
+        if by_end > NOT_CAUSAL + 2 * by_chance:
             raise EngineError(
                 f"{type(plain.model).__name__} is not causal: what it predicts depends on the tokens after it; give a decoder "
                 "(of BERT and similar models, one with is_decoder=true in its config.json)"
