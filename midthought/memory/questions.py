@@ -113,10 +113,8 @@ def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Ra
         return None
     rest = "".join(words[start + length :]).strip()
     answer = {"speaker": chunk.speaker, "episode": chunk.episode, "continuation": rest}[kind]
-    is_stated = re.search(
-        rf"(?<!\w){re.escape(answer)}(?!\w)", quote
-    )  # as it is written: a speaker `A` is not the word `a`
-    return None if is_stated else (quote, answer)
+    stated = rf"(?<!\w){re.escape(answer)}(?!\w)"  # as it is written: a speaker `A` is not the word `a`
+    return None if re.search(stated, quote) else (quote, answer)
 
 
 def as_task(chunk: Chunk, kind: str, quote: str, answer: str, *, note: Chunk | None, needs_memory: bool) -> Task:
