@@ -25,7 +25,7 @@ LINES = {
     "files": 505,
     "http": 365,  # an address with a query is refused
     "learning": 3835,  # what is left of a split group stays within max_tokens; which log-probabilities are old
-    "memory": 6785,
+    "memory": 6790,
     "models": 1435,  # what a GGUF file lost; when a prompt is shared; layers that get no adapters, positions of LongRoPE
     "plan": 1055,
     "recipes": 3165,  # demonstrations of own questions and the factors are 180 of them; no held-out problem in training

@@ -84,7 +84,7 @@ def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, me
             del sources[kind]
             continue
         question = quote_and_answer(chunk, kind, plan, rng)
-        if question is None or question[0] in taken or not index.is_unique(question[0]):
+        if question is None or _states(*question) or question[0] in taken or not index.is_unique(question[0]):
             continue
         taken.add(question[0])
         needless = (
@@ -98,7 +98,7 @@ def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, me
 
 
 def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Random) -> tuple[str, str] | None:
-    """Returns a quote from the chunk and the answer to a question of this kind; None if the chunk is too short or quotes it."""
+    """Returns a quote from the chunk and the answer to a question of this kind; None if the chunk is too short."""
     words = words_of(chunk.transcript)
     num_left = 2 if kind == "continuation" else 0  # at least, after the quote
     longest = max(plan.min_quote_words, min(plan.max_quote_words, len(words) - num_left))
@@ -113,8 +113,12 @@ def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Ra
         return None
     rest = "".join(words[start + length :]).strip()
     answer = {"speaker": chunk.speaker, "episode": chunk.episode, "continuation": rest}[kind]
-    stated = rf"(?<!\w){re.escape(answer)}(?!\w)"  # as it is written: a speaker `A` is not the word `a`
-    return None if re.search(stated, quote) else (quote, answer)
+    return quote, answer
+
+
+def _states(quote: str, answer: str) -> bool:
+    """Whether the answer is in the quote, as it is written: a speaker `A` is not the word `a`."""
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", quote) is not None
 
 
 def as_task(chunk: Chunk, kind: str, quote: str, answer: str, *, note: Chunk | None, needs_memory: bool) -> Task:
