@@ -131,7 +131,7 @@ def test_a_quote_that_the_memory_holds_twice_or_a_chunk_that_is_too_short_is_not
     assert not any("Ann Lee" in quote for quote in quotes), "the question states its answer"
     for speaker in ("🙂", "A"):
         said = episode("e", ["Hello, my name is a drawing and I keep the clock"], speaker=speaker)
-        assert make_questions(said, plan_of(1, kinds=("speaker",)), 0, memory=said), "no letters; a label that is a word"
+        assert make_questions(said, plan_of(1, kinds=("speaker",)), 0, memory=said), "a label that is a word"
     short = episode("e", ["seven words are not enough for it"])
     assert make_questions(short, plan_of(9), 0, memory=short) == []
     assert all(quote_and_answer(short[0], kind, PLAN, random.Random(0)) is None for kind in WORDINGS)
