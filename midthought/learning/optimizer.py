@@ -44,8 +44,8 @@ class TrainingSchedule:
 
     @classmethod
     def from_config(cls, config: RecipeConfig, num_iters: int, done: tuple[int, int, int] = (0, 0, 0)) -> Self:
-        """Returns the schedule of PPO that ends with iteration `num_iters`. `done`: iterations, optimizer steps, and those of the
-        policy so far; they may be fewer than planned, because groups were dropped."""
+        """Returns the schedule that ends with iteration `num_iters`. `done`: iterations, optimizer steps and policy steps so far.
+        Dropped groups make fewer steps than planned."""
         training, (iteration, num_steps, num_policy_steps) = config.training, done
         steps = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
         num_left = max(num_iters - iteration, 0)

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from midthought.engines.local.decoder import Decoder
-from midthought.engines.local.runner import CachedRunner, Row, Runner, share_tensors
+from midthought.engines.local.runner import CachedRunner, RecomputingRunner, Row, Runner, share_tensors
 from midthought.engines.local.runner_selection import Deviation, float32_logprobs, make_runner
 from midthought.errors import EngineError
 
@@ -93,7 +93,8 @@ class RoundedByLength(Qwen3ForCausalLM):
 
 @pytest.mark.filterwarnings("ignore:RoundedByLength")
 def test_a_model_that_rounds_otherwise_at_another_length_does_not_see_later_tokens():
-    make_runner(RoundedByLength(Qwen3Config(**SIZES, head_dim=8)).eval())
+    model = RoundedByLength(Qwen3Config(**SIZES, head_dim=8)).eval()
+    assert isinstance(make_runner(model), RecomputingRunner)
 
 
 class OtherPositions(Decoder):
